@@ -1,4 +1,4 @@
-"""ConsoleChannel: what it lets in, and what it puts in the feed."""
+"""ConsoleChannel: which requests it accepts, and which entries it adds to the feed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"0" * 32
 
 
 def hook(channel: ConsoleChannel, body: Any, **headers: str) -> WebhookRequest:
-    """What the page posts, with a valid session unless `headers` say otherwise."""
+    """Return what the page posts, with a valid session unless `headers` replace it."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     session = f"{channel.cookie}={channel.new_session()}"
     given = {"cookie": session, "x-sayso-console": "1", "host": "localhost:8000"}
@@ -33,7 +33,7 @@ def hook(channel: ConsoleChannel, body: Any, **headers: str) -> WebhookRequest:
 
 @pytest.fixture
 def deliver(channel: ConsoleChannel, conversation: Conversation):
-    """Send a reply; the entry as stored."""
+    """Send a reply and return the entry as stored."""
 
     def send(reply: Reply) -> dict[str, Any]:
         asyncio.run(channel.send(Delivery("d1", conversation, reply)))
@@ -42,38 +42,38 @@ def deliver(channel: ConsoleChannel, conversation: Conversation):
     return send
 
 
-def test_no_session_is_forbidden(channel: ConsoleChannel):
-    """Nobody acts without the cookie that our page set."""
+def test_request_without_a_session_is_forbidden(channel: ConsoleChannel):
+    """A request needs the cookie that our page set."""
     with pytest.raises(Forbidden, match="session"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=""))
 
 
-def test_a_forged_session_is_forbidden(channel: ConsoleChannel):
-    """A user id without our signature is nobody's."""
+def test_forged_session_is_forbidden(channel: ConsoleChannel):
+    """A user id without our signature opens no session."""
     with pytest.raises(Forbidden, match="session"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=admin"))
 
 
-def test_cookie_that_is_no_text_is_refused(channel: ConsoleChannel):
-    """Bytes that nobody can read are a stranger's: forbidden, not an error."""
+def test_cookie_that_is_not_text_is_forbidden(channel: ConsoleChannel):
+    """Unreadable bytes in a cookie raise Forbidden and no other error."""
     with pytest.raises(Forbidden):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}=\xaa\xff"))
 
 
-def test_a_session_of_another_console_is_forbidden(channel: ConsoleChannel, feed: MemoryFeed, media: LocalMediaStore):
-    """A cookie moved from one console channel to another opens nothing."""
+def test_session_of_another_console_is_forbidden(channel: ConsoleChannel, feed: MemoryFeed, media: LocalMediaStore):
+    """A cookie of one console channel opens no other."""
     other = console_channel("other", feed=feed, media=media, keys=["console-test-key"])
     with pytest.raises(Forbidden, match="session"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, cookie=f"{channel.cookie}={other.new_session()}"))
 
 
 def test_changing_the_password_ends_every_session(feed: MemoryFeed, media: LocalMediaStore):
-    """Whoever knew the old password is out."""
+    """A session from before the change names no user any more."""
     old, new = (console_channel("web", feed=feed, media=media, keys=["k"], password=word) for word in ("old", "new"))
     assert new.user_of(old.new_session()) == ""
 
 
-def test_a_post_without_our_header_is_forbidden(channel: ConsoleChannel):
+def test_post_without_our_header_is_forbidden(channel: ConsoleChannel):
     """Another site's form sends cookies but cannot set headers."""
     with pytest.raises(Forbidden, match="x-sayso-console"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, x_sayso_console=""))
@@ -82,21 +82,21 @@ def test_a_post_without_our_header_is_forbidden(channel: ConsoleChannel):
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://localhost:9999", "localhost:8000.evil.example"]
 )
-def test_another_origin_is_forbidden(channel: ConsoleChannel, origin: str):
-    """What another page posts is refused even with our cookie and header."""
+def test_request_of_another_origin_is_forbidden(channel: ConsoleChannel, origin: str):
+    """The post of another page is refused even with our cookie and header."""
     with pytest.raises(Forbidden, match="origin"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, origin=origin))
 
 
-def test_no_origin_is_that_of_a_request_without_a_host(channel: ConsoleChannel):
-    """A page in a sandbox says "null", which is nobody's address."""
+def test_null_origin_is_forbidden_without_a_host(channel: ConsoleChannel):
+    """A sandboxed page sends "null", which matches no host, not even an empty one."""
     with pytest.raises(Forbidden, match="origin"):
         channel.receive(hook(channel, {"id": "1", "text": "hi"}, origin="null", host=""))
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:8000", "https://bot.example"])
-def test_our_own_origin_is_welcome(channel: ConsoleChannel, origin: str):
-    """The address in the Host header counts, and so does the public address behind a proxy."""
+def test_request_of_our_own_origin_is_accepted(channel: ConsoleChannel, origin: str):
+    """Our origin is the address in the Host header, or the public address behind a proxy."""
     assert channel.receive(hook(channel, {"id": "1", "text": "hi"}, origin=origin)).turns
 
 
@@ -132,20 +132,20 @@ def test_our_own_origin_is_welcome(channel: ConsoleChannel, origin: str):
         {"id": "1", "tap": "x", "message": "+"},
     ],
 )
-def test_a_body_of_the_wrong_shape_is_a_bad_hook(channel: ConsoleChannel, body: Any):
-    """Anything but one text or one tap is refused, and crashes nothing."""
+def test_body_of_the_wrong_shape_is_a_bad_hook(channel: ConsoleChannel, body: Any):
+    """The channel refuses any body but one text or one tap, and raises no other error."""
     with pytest.raises(BadHook):
         channel.receive(hook(channel, body))
 
 
-def test_half_a_character_is_stored_as_a_question_mark(channel: ConsoleChannel):
-    """JSON can spell what UTF-8 cannot; nothing behind us has to meet it."""
+def test_lone_surrogate_is_stored_as_a_question_mark(channel: ConsoleChannel):
+    """JSON can spell what UTF-8 cannot encode, so the channel replaces it at once."""
     (turn,) = channel.receive(hook(channel, b'{"id": "1", "text": "a\\ud800"}')).turns
     assert turn.text == "a?"
 
 
-def test_a_text_becomes_the_users_own_turn(channel: ConsoleChannel):
-    """User, conversation and event id all come from the session; the client names only the event."""
+def test_text_becomes_a_turn_of_the_user(channel: ConsoleChannel):
+    """User, conversation and event id come from the session; the client names only the event."""
     session = channel.new_session()
     user = channel.user_of(session)
     received = channel.receive(
@@ -157,20 +157,20 @@ def test_a_text_becomes_the_users_own_turn(channel: ConsoleChannel):
     assert (received.answer.status, received.answer.body) == (200, '{"ok":true}')
 
 
-def test_the_same_id_from_two_users_is_two_events(channel: ConsoleChannel):
-    """Nobody can make somebody else's message look like a duplicate."""
+def test_same_id_from_two_users_is_two_events(channel: ConsoleChannel):
+    """A user cannot make another user's message look like a duplicate."""
     events = {channel.receive(hook(channel, {"id": "e1", "text": "hi"})).turns[0].event_id for _ in range(2)}
     assert len(events) == 2
 
 
-def test_a_tap_carries_the_buttons_data(channel: ConsoleChannel):
-    """The data comes back as it was minted."""
+def test_tap_carries_the_data_of_its_button(channel: ConsoleChannel):
+    """The data arrives as the question contained it."""
     (turn,) = channel.receive(hook(channel, {"id": "e1", "tap": "c:abc"})).turns
     assert (turn.tap, turn.text) == (Tap("c:abc", callback_id="e1"), "")
 
 
-def test_a_tap_names_the_message_it_was_on(channel: ConsoleChannel):
-    """So that the answer can take its place."""
+def test_tap_names_its_message(channel: ConsoleChannel):
+    """The answer can then replace that message."""
     (turn,) = channel.receive(hook(channel, {"id": "e1", "tap": "c:abc", "message": "17-2"})).turns
     assert turn.message_id == "17-2"
 
@@ -187,14 +187,14 @@ def test_a_tap_names_the_message_it_was_on(channel: ConsoleChannel):
         ("," * 100_000, ""),
     ],
 )
-def test_the_browsers_first_language_is_a_hint(channel: ConsoleChannel, header: str, language: str):
-    """Of any shape, since anybody can send it."""
+def test_first_language_of_the_browser_is_a_hint(channel: ConsoleChannel, header: str, language: str):
+    """A client can send any header, so a value that is no language tag gives no hint."""
     (turn,) = channel.receive(hook(channel, {"id": "e1", "text": "hi"}, accept_language=header)).turns
     assert turn.language == language
 
 
-def test_a_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMediaStore):
-    """The first key signs, all keys verify."""
+def test_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMediaStore):
+    """The first key signs, and all keys verify."""
     before = console_channel("web", feed=feed, media=media, keys=["old"])
     after = console_channel("web", feed=feed, media=media, keys=["new", "old"])
     assert after.user_of(before.new_session())
@@ -219,36 +219,36 @@ def test_a_retired_key_still_opens_its_sessions(feed: MemoryFeed, media: LocalMe
     ],
 )
 def test_hostile_markdown_is_harmless(deliver, hostile: str):
-    """No tag, handler, image or link to anything but the web, mail and phones comes out of a bot's text."""
+    """The HTML of a reply has no script, handler or image, and links only to the web, mail and phones."""
     html = deliver(Reply(hostile))["html"].lower()
     assert not any(f"<{tag}" in html for tag in ("script", "img", "iframe"))
     assert not any(f'href="{scheme}' in html for scheme in ("javascript", "data", "/", "ftp"))
     assert " onmouseover=" not in html.replace("&quot; onmouseover", "")
 
 
-def test_links_open_elsewhere_and_learn_nothing(deliver):
-    """A link never gets a handle on our page."""
+def test_link_opens_in_a_new_page_without_access_to_ours(deliver):
+    """A link has rel="noopener" and shows its address."""
     html = deliver(Reply("[site](https://ok.example)"))["html"]
     assert '<a href="https://ok.example" rel="noopener" target="_blank">site</a> (https://ok.example)' in html
 
 
 def test_tables_come_without_style_attributes(deliver):
-    """Our Content-Security-Policy forbids inline styles: alignment is a class."""
+    """Our Content-Security-Policy forbids inline styles, so alignment is a class."""
     html = deliver(Reply("| a | b |\n|--|--:|\n| 1 | 2 |"))["html"]
     assert '<td class="right">2</td>' in html
     assert "style=" not in html
 
 
-def test_a_bubble_holds_text_and_buttons(deliver, question: Reply):
-    """Everything the page needs, and the delivery id that it de-duplicates by."""
+def test_bubble_holds_text_and_buttons(deliver, question: Reply):
+    """The entry has all that the page needs, and the delivery id that removes duplicates."""
     entry = deliver(question)
     assert (entry["type"], entry["delivery"], entry["text"]) == ("bubble", "d1", "Delete INV-42?")
     assert entry["buttons"][0] == {"label": "Delete INV-42", "data": "c:1", "style": "danger"}
     assert entry["media"] is None
 
 
-def test_a_link_is_made_when_the_entry_is_shown(channel: ConsoleChannel, conversation: Conversation, tmp_path: Path):
-    """Links die within the hour, a feed lives for days: what is stored is the reference."""
+def test_media_link_is_made_when_an_entry_is_shown(channel: ConsoleChannel, conversation: Conversation, tmp_path: Path):
+    """Links expire within the hour and a feed lives for days, so the feed stores the reference."""
     now = [1000.0]
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bot.example", clock=lambda: now[0])
     channel = console_channel("web", feed=MemoryFeed(), media=store, keys=["k"])
@@ -260,22 +260,22 @@ def test_a_link_is_made_when_the_entry_is_shown(channel: ConsoleChannel, convers
     assert store.open_token(entry["media"]["url"].removeprefix("/media/"))[1:] == ("image/png", "chart.png")
 
 
-def test_attending_shows_the_users_words_before_typing(channel: ConsoleChannel, conversation: Conversation):
-    """After a reload, the user's own bubbles are there."""
+def test_typing_adds_the_text_of_the_user_first(channel: ConsoleChannel, conversation: Conversation):
+    """After a reload, the page still shows the user's own bubbles."""
     turn = Turn("u1:e1", conversation, "u1", text="hi", message_id="e1")
     asyncio.run(channel.show_typing(turn))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
     assert entries == [{"type": "user", "event": "e1", "text": "hi"}, {"type": "typing"}]
 
 
-def test_attending_a_tap_tells_which_button(channel: ConsoleChannel, conversation: Conversation):
-    """After a reload, the page knows which button was chosen."""
+def test_typing_after_a_tap_adds_the_tapped_button(channel: ConsoleChannel, conversation: Conversation):
+    """After a reload, the page still shows the chosen button."""
     asyncio.run(channel.show_typing(Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")))
     assert channel.feed.read(conversation.id, "", 0)[0][1] == {"type": "tap", "event": "e1", "data": "c:1"}
 
 
-def test_drafts_push_nothing_out_of_the_feed(channel: ConsoleChannel, conversation: Conversation):
-    """However long an answer grows, the feed holds its last draft, and none beside the answer."""
+def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversation: Conversation):
+    """The feed holds the last draft of a growing answer, and none beside the answer."""
     turn, shown = Turn("u1:e1", conversation, "u1", text="hi"), ""
     asyncio.run(channel.send(Delivery("d0", conversation, Reply("said before"))))
     for length in range(KEPT_ENTRIES + 10):
@@ -287,8 +287,8 @@ def test_drafts_push_nothing_out_of_the_feed(channel: ConsoleChannel, conversati
     assert [(entry["type"], entry["text"]) for entry in entries] == [("bubble", "said before"), ("bubble", "all of it")]
 
 
-def test_an_answer_sent_again_behind_its_draft_is_one_bubble(channel: ConsoleChannel, conversation: Conversation):
-    """The draft is gone by then, and the page shows each delivery once."""
+def test_answer_sent_twice_after_its_draft_has_one_delivery_id(channel: ConsoleChannel, conversation: Conversation):
+    """The first attempt replaced the draft, and the page shows each delivery once."""
     shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
     for attempt in (1, 2):
         asyncio.run(channel.send(Delivery("d1", conversation, Reply("grown", edits=shown), attempt)))
@@ -296,8 +296,8 @@ def test_an_answer_sent_again_behind_its_draft_is_one_bubble(channel: ConsoleCha
     assert [(entry["type"], entry["delivery"]) for entry in entries] == [("bubble", "d1")] * 2
 
 
-def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, conversation: Conversation):
-    """The outbox tries again; the page shows a delivery id once."""
+def test_unavailable_feed_makes_sending_unreachable(media: LocalMediaStore, conversation: Conversation):
+    """The outbox tries again, and the page shows a delivery id once."""
     channel = console_channel("web", feed=DownFeed(), media=media, keys=["k"])
     with pytest.raises(Unreachable):
         asyncio.run(channel.send(Delivery("d1", conversation, Reply("hi"))))
@@ -307,8 +307,8 @@ def test_a_feed_that_is_away_makes_sending_unreachable(media: LocalMediaStore, c
         asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
 
 
-def test_attending_never_raises(media: LocalMediaStore, conversation: Conversation):
-    """Typing dots are a courtesy: without them the turn still runs."""
+def test_typing_never_raises(media: LocalMediaStore, conversation: Conversation):
+    """The turn runs without its typing indicator."""
     channel = console_channel("web", feed=DownFeed(), media=media, keys=["k"])
     asyncio.run(channel.show_typing(Turn("u1:e1", conversation, "u1", text="hi")))
 
@@ -317,33 +317,33 @@ def test_attending_never_raises(media: LocalMediaStore, conversation: Conversati
     "text", ["word " * 10_000, "x" * 40_000, "line\n" * 9_000, "a" * MAX_PIECE_CHARS + "\n\n" + "b", ""]
 )
 def test_pieces_lose_no_character(channel: ConsoleChannel, text: str):
-    """The parts make the whole, each within the limit."""
+    """The pieces joined make the whole text, each within the limit."""
     pieces = channel.split(Reply(text))
     assert "".join(piece.text for piece in pieces) == text
     assert all(len(piece.text) <= MAX_PIECE_CHARS for piece in pieces)
 
 
-def test_a_caption_stays_with_its_file(channel: ConsoleChannel):
+def test_caption_stays_with_its_file(channel: ConsoleChannel):
     """Text, file and buttons are one bubble."""
     reply = Reply("Chart", (Button("OK", "1"),), Media("0" * 64, "image/png", stored=True))
     assert channel.split(reply) == (reply,)
 
 
-def test_a_long_text_asks_at_its_end(channel: ConsoleChannel, question: Reply):
-    """The file leads, and the buttons come under the last words."""
+def test_long_text_has_its_buttons_at_the_end(channel: ConsoleChannel, question: Reply):
+    """The file comes first, and the buttons come under the last piece."""
     media = Media("0" * 64, "image/png", stored=True)
     first, last = channel.split(Reply("x" * 20_000, question.buttons, media))
     assert (first.media, first.buttons, last.media, last.buttons) == (media, (), None, question.buttons)
 
 
-def test_a_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMediaStore):
-    """Unsigned sessions are never an option."""
+def test_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMediaStore):
+    """The channel has no mode with unsigned sessions."""
     with pytest.raises(ValueError, match="keys is empty"):
         console_channel("web", feed=feed, media=media, keys=[])
 
 
-def test_the_outcome_is_not_repeated_where_it_was_asked_for(channel: ConsoleChannel, conversation: Conversation):
-    """The page shows the outcome in the next message: the question keeps its preview, and what was chosen."""
+def test_outcome_is_not_repeated_in_its_question(channel: ConsoleChannel, conversation: Conversation):
+    """The page shows the outcome in the next message; the question keeps its preview and the chosen button."""
     text = "Delete INV-42\n\n✅ INV-42 is deleted."
     (piece,) = channel.split(Reply(text, outcome_elsewhere="Delete INV-42\n\n✅ Confirm"))
     assert piece.text == "Delete INV-42\n\n✅ Confirm"

@@ -1,4 +1,4 @@
-"""Texts: every language says the same things, and inserts what it is given as it is."""
+"""Texts: every language has the same messages and inserts values unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.pending.consent import ParsedAnswer, read_answer
 ALL = list(LANGUAGES)
 EVERYTHING = RegexConfirmParser(ALL)
 HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
-#: What only one language needs, or needs in another number.
+#: Keys that only one language needs, or that each language fills differently.
 OWN = {"marks", "sure", "endings", "letters", "not_for", "script", "plural", "duration"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unclear", "unsafe", "undo",
@@ -37,12 +37,12 @@ MINUTES = {
 
 
 def placeholders(template: str) -> set[str]:
-    """The names a template fills in."""
+    """Return the placeholder names of a template."""
     return set(re.findall(r"\{(\w+)\}", template))
 
 
 def previews(language: str) -> Iterator[str]:
-    """Everything a language says about a preview, or another text of somebody's."""
+    """Yield each message of a language that contains a preview or another inserted text."""
     words = texts_for(language)
     for name in SAYS_PREVIEW:
         yield getattr(words, name)(HOSTILE)
@@ -69,26 +69,26 @@ def previews(language: str) -> Iterator[str]:
 
 
 def without_accents(word: str) -> str:
-    """As it is typed in a hurry. The marks of other scripts are parts of their letters."""
+    """Return the word without accents, as people type it in a hurry. Marks of other scripts belong to their letters."""
     return re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
 
 
 def told(language: str) -> dict[str, str]:
-    """Every sentence of a language, as written."""
+    """Return each sentence of a language as its catalogue has it."""
     return {key: said for key, said in catalogue(language).items() if isinstance(said, str) and key not in OWN}
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_the_words_people_are_told_to_reply_are_read(language):
-    """Who replies what we asked for is understood."""
+def test_requested_yes_and_no_are_understood(language):
+    """The parser reads the yes and the no that our messages ask the user to reply."""
     words, parser = texts_for(language), RegexConfirmParser(languages=(language,))
     assert (parser.is_confirm(words.yes), parser.is_cancel(words.yes)) == (True, False)
     assert (parser.is_confirm(words.no), parser.is_cancel(words.no)) == (False, True)
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_the_words_are_read_as_people_type_them(language):
-    """In capitals, without accents, with a stop or an emoji, and with the code, by a bot that reads everything."""
+def test_yes_and_no_are_understood_as_people_type_them(language):
+    """A parser of all languages reads them in capitals, without accents, with a stop or an emoji, and with the code."""
     words = texts_for(language)
     for word, says in ((words.yes, "confirm"), (words.no, "cancel")):
         for typed in (word, word.upper(), word.capitalize() + ".", f" {word}!! ", f"{word} 🙏", without_accents(word)):
@@ -106,38 +106,38 @@ def test_the_words_are_read_as_people_type_them(language):
         ("hi", "हाँ 4821।"),
     ],
 )
-def test_a_code_is_read_between_the_marks_of_other_keyboards(language, typed):
-    """Wide stops, colons and digits."""
+def test_code_is_read_between_the_punctuation_of_other_keyboards(language, typed):
+    """The parser accepts full-width stops, colons and digits."""
     assert read_answer(EVERYTHING, typed, language) == ParsedAnswer("confirm", "4821")
     assert read_answer(EVERYTHING, typed + "\uff1f", language).intent == ""
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_the_words_of_a_button_are_read_when_they_are_typed(language):
-    """Where buttons do not arrive, people type what theirs would say; undoing is no answer to a question."""
+def test_typed_button_label_is_read_as_its_button(language):
+    """Where buttons do not arrive, people type the label; the undo label is no answer to a question."""
     words = texts_for(language)
     assert read_answer(EVERYTHING, words.confirm_label, language).intent == "confirm"
     assert read_answer(EVERYTHING, words.cancel_label, language).intent == "cancel"
     assert read_answer(EVERYTHING, words.undo_label, language).intent == ""
 
 
-def test_only_a_german_or_dutch_yes_needs_a_parser_of_its_own():
-    """Beside Spanish, Portuguese or Hindi "ja" decides nothing: there it is "already", a laugh or "go"."""
+def test_only_a_german_or_dutch_yes_needs_its_own_parser():
+    """Beside Spanish, Portuguese or Hindi, "ja" decides nothing: it means "already", a laugh or "go" there."""
     parser = RegexConfirmParser(languages=tuple(ALL))
     assert [language for language in ALL if not parser.is_confirm(texts_for(language).yes)] == ["de", "nl"]
     assert all(parser.is_cancel(texts_for(language).no) for language in ALL)
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_values_are_inserted_as_they_are(language):
-    """Braces, percent signs, backslashes and Markdown of a preview come out unchanged."""
+def test_values_are_inserted_unchanged(language):
+    """Braces, percent signs, backslashes and Markdown of a preview stay as they are."""
     for said in previews(language):
         assert HOSTILE in said
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_every_language_says_everything(language):
-    """The same keys as English, each with the same placeholders."""
+def test_every_language_has_every_message(language):
+    """Each catalogue has the same keys as English, and each message the same placeholders."""
     english, other = catalogue("en"), catalogue(language)
     assert other.keys() == english.keys()
     for key in english.keys() - OWN:
@@ -146,16 +146,16 @@ def test_every_language_says_everything(language):
 
 
 @pytest.mark.parametrize("language", [language for language in ALL if language != "en"])
-def test_nothing_is_left_in_english(language):
-    """No sentence is a copy of the English one."""
+def test_no_message_is_left_in_english(language):
+    """No sentence of another language is a copy of the English one."""
     english, other = catalogue("en"), catalogue(language)
     copied = {key for key in english.keys() - OWN if other[key] == english[key]}
     assert copied <= {"no", "step"}
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_every_duration_has_its_forms(language):
-    """Each unit can be spoken for any number."""
+def test_every_duration_has_its_plural_forms(language):
+    """The catalogue has a form of each unit for any number."""
     duration: dict[str, dict[str, Any]] = catalogue(language)["duration"]
     assert duration.keys() == {"seconds", "minutes", "hours"}
     for forms in duration.values():
@@ -165,17 +165,17 @@ def test_every_duration_has_its_forms(language):
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_any_number_of_anything_is_spoken(language):
-    """Also by languages that have one form for all numbers."""
+def test_any_number_is_written_out(language):
+    """A duration contains its number, also in languages that have one form for all numbers."""
     for seconds, count in ((1, 1), (2, 2), (11, 11), (119, 119), (7199, 119), (7200, 2), (86_400, 24)):
         said = texts_for(language).undo_offer(seconds)
-        assert str(count) in said or language == "ar"  # which has words for one and two of a thing
+        assert str(count) in said or language == "ar"  # Arabic has words for one and two of a thing
         assert "{" not in said
 
 
 @pytest.mark.parametrize("language", ALL)
 def test_labels_fit_a_whatsapp_button(language):
-    """At most 20 characters, and no two buttons alike."""
+    """A label has at most 20 characters, and no two buttons have the same label."""
     words = texts_for(language)
     labels = [words.confirm_label, words.cancel_label, words.undo_label]
     assert all(0 < len(label) <= 20 for label in labels)
@@ -184,7 +184,7 @@ def test_labels_fit_a_whatsapp_button(language):
 
 @pytest.mark.parametrize("language", ALL)
 def test_acknowledgements_are_short(language):
-    """A phone shows each without scrolling; no line says nothing."""
+    """A phone shows each without scrolling, and no two messages are the same."""
     words = texts_for(language)
     said = [getattr(words, name)("A") for name in SAYS_PREVIEW] + [getattr(words, name)() for name in SAYS_ALONE]
     said += [words.escalation("A", "wa", 600), words.pairing_code("A", 3600), words.your_id("A")]
@@ -193,8 +193,8 @@ def test_acknowledgements_are_short(language):
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_a_question_with_a_code_never_offers_a_bare_yes(language):
-    """Only the yes with its code confirms, so only that is named."""
+def test_question_with_a_code_never_offers_a_bare_yes(language):
+    """Only the yes with its code confirms, so the question names no other yes."""
     words = texts_for(language)
     for said in (words.question("A", 60, "4821"), words.code_needed("A", "4821")):
         asked = said.replace(f"{words.yes} 4821", "")
@@ -204,8 +204,8 @@ def test_a_question_with_a_code_never_offers_a_bare_yes(language):
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_durations_are_spoken_in_the_language(language):
-    """The question, the offer of undo and the alarm tell how long."""
+def test_durations_are_in_the_language(language):
+    """The question, the undo offer and the escalation contain their duration in the language of the text."""
     words = texts_for(language)
     assert "60" in words.question("A", 60)
     assert MINUTES[language] in words.question("A", 300)
@@ -221,7 +221,7 @@ def test_durations_are_spoken_in_the_language(language):
     ],
 )  # fmt: skip
 def test_durations_are_rounded_down(seconds, spoken):
-    """Nobody is promised more time than there is."""
+    """The text never promises more time than is left."""
     assert texts_for().undo_offer(seconds) == f"You can undo this for {spoken}."
 
 
@@ -232,8 +232,8 @@ def test_durations_are_rounded_down(seconds, spoken):
         (100, "100 ثانية"), (103, "103 ثوانٍ"), (120, "دقيقتين"), (720, "12 دقيقة"), (7200, "ساعتين"),
     ],
 )  # fmt: skip
-def test_arabic_counts_with_all_its_forms(seconds, spoken):
-    """One, two, a few, many and hundreds differ."""
+def test_arabic_durations_use_all_plural_forms(seconds, spoken):
+    """The forms for one, two, a few, many and hundreds differ."""
     assert texts_for("ar").undo_offer(seconds) == f"يمكن التراجع عن هذا خلال {spoken}."
 
 
@@ -245,32 +245,32 @@ def test_arabic_counts_with_all_its_forms(seconds, spoken):
         ("english", "en"), ("x" * 10_000, "en"), ("pt_BR", "pt"),
     ],
 )  # fmt: skip
-def test_a_tag_speaks_its_language_or_english(tag, language):
-    """Any string is a safe tag; the words are read once."""
+def test_language_tag_selects_its_language_or_english(tag, language):
+    """Any string is a safe tag, and the catalogue of a language is loaded once."""
     assert texts_for(tag) is texts_for(language)
     assert texts_for(tag).language == language
 
 
-def test_german_is_neither_familiar_nor_formal():
-    """Nobody is du or Sie, and nobody is told to do something as either."""
+def test_german_uses_neither_the_familiar_nor_the_formal_address():
+    """No German sentence contains du, Sie or an imperative of either."""
     familiar = re.compile(r"\b(du|dich|dir|dein\w*|Sie|Ihnen|Ihr\w*|gib|schreib|frag|Bitte wer)\b")
     assert [key for key, said in told("de").items() if familiar.search(said)] == []
 
 
-def test_french_signs_stay_with_their_word():
-    """The space before a double sign does not break, so no line begins with a colon."""
+def test_french_punctuation_stays_with_its_word():
+    """The space before a double punctuation mark does not break, so no line begins with a colon."""
     assert [key for key, said in told("fr").items() if re.search(r"[^\u00a0][:;!?](\s|$)", said)] == []
 
 
-def test_arabic_durations_stand_after_a_preposition():
-    """Their dual is spelt for that: two minutes left, or as a sentence of their own, would be spelt otherwise."""
+def test_arabic_durations_follow_a_preposition():
+    """The catalogue spells the dual for that case only; in any other place it would be spelled differently."""
     said = [said for said in told("ar").values() if "{duration}" in said]
     assert all(re.search(r"(خلال|لمدة|بعد) \{duration\}", sentence) for sentence in said)
     assert len(said) >= 5
 
 
-def test_english_question():
-    """The words of the main story."""
+def test_english_question_has_its_documented_text():
+    """The question names the preview, the yes, the no and the time left."""
     assert texts_for().question("Delete A", 60) == (
         "Delete A\n\nReply **yes** to confirm or **no** to cancel, within 60 seconds."
     )
@@ -278,42 +278,42 @@ def test_english_question():
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_a_file_without_a_name_is_called_one(language):
-    """Nobody reads a gap where the name would be."""
+def test_file_without_a_name_is_called_a_file(language):
+    """The message has a general word where the file name would be."""
     words = texts_for(language)
     assert words.maybe_missing("") == words.maybe_missing(words.a_file())
     assert words.a_file() in words.maybe_missing("")
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_a_repeated_text_stands_below_its_mark(language):
-    """The mark is a paragraph of its own, so the text reads as it did the first time."""
+def test_repeated_text_stands_below_its_mark(language):
+    """The mark is a paragraph of its own, so the text stays as it was the first time."""
     mark, blank, text = texts_for(language).repeated("A\n\nB").partition("\n\n")
     assert mark
     assert (blank, text) == ("\n\n", "A\n\nB")
 
 
-def test_nobody_is_told_that_interrupted_work_was_not_done():
-    """Who died in the middle, or was stopped, may have finished: both say so."""
+def test_interrupted_work_is_never_reported_as_not_done():
+    """A run that died or was stopped may have finished, and both messages say so."""
     assert "Part of it may be done" in texts_for().interrupted_before()
     assert "may have finished" in texts_for().stopped()
 
 
-def test_a_reminder_tells_its_time_and_its_words():
-    """When it is taken on, and when it is due."""
+def test_reminder_names_its_time_and_its_text():
+    """The confirmation names both; the reminder itself repeats the text."""
     assert texts_for().reminder_set("Call Ana", "tomorrow at 9:00") == "Reminder set for tomorrow at 9:00: Call Ana"
     assert texts_for().reminder("Call Ana") == "Reminder: Call Ana"
 
 
-def test_operators_are_told_where_what_waits_and_for_how_long():
-    """The window counts from the question, so it is true whenever they read it."""
+def test_escalation_names_the_channel_the_preview_and_the_time():
+    """The time counts from the question, so the message stays true whenever the operator reads it."""
     assert texts_for().escalation("Delete A", "wa", 600) == (
         "No answer yet on wa: Delete A\nAn answer counts only within 10 minutes of the question."
     )
 
 
-def test_long_preview_is_whole_in_its_question_only():
-    """What became of it must not fill the screen again; that it goes on is seen."""
+def test_only_the_question_shows_a_long_preview_whole():
+    """Every later message shortens the preview and marks the cut with three dots."""
     english, preview = texts_for("en"), "Send " + "x" * 5_000
     assert preview in english.question(preview, 60)
     retold = [
@@ -325,29 +325,29 @@ def test_long_preview_is_whole_in_its_question_only():
     assert all(f"{preview[:300]}..." in words and len(words) < 700 for words in retold)
 
 
-def test_a_result_speaks_for_itself():
-    """What the tool reported replaces our own words."""
+def test_result_of_the_tool_replaces_our_text():
+    """The message is the tool's result if it has one, else the preview with "Done"."""
     assert (texts_for().done("Delete A", "3 deleted"), texts_for().done("Delete A", "")) == (
         "3 deleted",
         "Done: Delete A",
     )
 
 
-def test_a_plan_lists_its_steps_in_order():
-    """One numbered line each, under their number."""
+def test_plan_lists_its_steps_in_order():
+    """Each step is one line under its number."""
     assert texts_for().plan(["Delete A", "Mail B"]) == (
         "2 steps, in this order, stopping at the first that fails:\n1. Delete A\n2. Mail B"
     )
 
 
-def test_a_finished_plan_asks_for_nothing():
-    """Only results."""
+def test_report_of_a_finished_plan_asks_for_nothing():
+    """The report contains results only."""
     steps = [("done", "Delete A", "A is gone"), ("done", "Mail B", "")]
     assert texts_for().plan_report(steps) == "Steps done: 2 of 2.\n1. A is gone\n2. Done: Mail B"
 
 
-def test_a_broken_plan_says_what_happened_to_each_step():
-    """Done, failed and not started, and what to do next."""
+def test_report_of_a_failed_plan_names_the_state_of_each_step():
+    """The report marks each step as done, failed or not started, and ends with what to do next."""
     steps = [("done", "Delete A", ""), ("failed", "Mail B", ""), ("cancelled", "Pay C", "")]
     assert texts_for().plan_report(steps).splitlines() == [
         "Steps done: 1 of 3.",
@@ -359,14 +359,14 @@ def test_a_broken_plan_says_what_happened_to_each_step():
     ]
 
 
-def test_a_plan_of_which_nothing_was_started_says_what_to_do():
-    """Nothing failed, so nothing is to be checked."""
+def test_report_of_a_plan_without_a_started_step_says_what_to_do():
+    """No step failed, so the report asks for no check."""
     report = texts_for().plan_report([("cancelled", "Delete A", "")])
     assert report == f"Steps done: 0 of 1.\n1. Not started: Delete A\n\n{catalogue('en')['after_cancelled']}"
 
 
-def test_a_result_of_several_lines_stays_under_its_step():
-    """It must not pass for a further step."""
+def test_result_of_several_lines_stays_under_its_step():
+    """Further lines of a result are indented, so they do not look like another step."""
     report = texts_for().plan_report([("done", "Delete A", "A is gone\n2. B is gone")])
     assert report == "Steps done: 1 of 1.\n1. A is gone\n   2. B is gone"
 
@@ -379,7 +379,7 @@ def test_a_result_of_several_lines_stays_under_its_step():
     ],
 )  # fmt: skip
 def test_arabic_has_the_plural_forms_of_cldr(count, form):
-    """Also those that the present catalogue spells alike."""
+    """The rule also tells forms apart that the present catalogue spells alike."""
     assert plural_form(catalogue("ar")["plural"], count) == form
 
 
@@ -391,31 +391,31 @@ def test_arabic_has_the_plural_forms_of_cldr(count, form):
         (112, "112 секунд"),
     ],
 )  # fmt: skip
-def test_russian_counts_with_all_its_forms(count, spoken):
-    """One, a few and many, by the last digits."""
+def test_russian_durations_use_all_plural_forms(count, spoken):
+    """The last digits select the form for one, a few or many."""
     assert texts_for("ru").undo_offer(count) == f"Это можно вернуть ещё {spoken}."
 
 
-def test_plural_rule_that_cannot_be_read_says_how_to_write_it():
-    """Rather than to speak a wrong form."""
+def test_unknown_plural_rule_is_refused_with_its_cure():
+    """The error says how to write the rule; no text with a wrong form goes out."""
     with pytest.raises(ValueError, match="write it as in CLDR"):
         plural_form({"one": "n is 1"}, 1)
 
 
-def test_russian_bot_is_neither_a_man_nor_a_woman():
-    """No verb of the past that "I" would make masculine or feminine."""
+def test_russian_texts_give_the_bot_no_gender():
+    """No sentence has "I" with a past verb, which would be masculine or feminine."""
     assert [key for key, said in told("ru").items() if re.search(r"(?i)\bя (не )?\w+(л|ла|лся|лась)\b", said)] == []
 
 
-def test_an_unclear_step_is_never_called_done_or_failed():
-    """Nobody knows, so nobody says; whatever the step told before."""
+def test_unclear_step_is_never_reported_as_done_or_failed():
+    """The report calls the step interrupted and leaves out its earlier result."""
     said = texts_for().plan_report([("unknown", "Mail B", "all fine"), ("cancelled", "Pay C", "")])
     assert "1. Interrupted, and I cannot tell whether it finished: Mail B" in said
     assert "all fine" not in said
     assert said.endswith("I will not repeat the unclear step. Check it, then ask again for what you still need.")
 
 
-def test_arabic_isolates_what_may_be_latin():
+def test_arabic_isolates_inserted_text():
     """A Latin preview inside an Arabic sentence must not reorder it."""
     isolated = "\u2068Delete A\u2069"
     assert all(isolated in getattr(texts_for("ar"), name)("Delete A") for name in SAYS_PREVIEW)
@@ -424,8 +424,8 @@ def test_arabic_isolates_what_may_be_latin():
     assert texts_for("ar").plan(["Delete A", "B"]).splitlines()[1] == f"1. {isolated}"
 
 
-def test_beginning_of_a_long_preview_leaves_nothing_open():
-    """What comes after it is not swallowed by its code block, and no escape is left without what it escapes."""
+def test_shortened_preview_closes_its_code_block_and_escapes():
+    """The cut leaves no code block open, which would swallow the text after it, and no backslash alone."""
     assert brief("```\n" + "x" * 400).endswith("x...\n```")
     assert brief("x" * 299 + r"\[click](https://evil.example)") == "x" * 299 + "..."
     assert brief("x" * 298 + r"\\" + "y" * 9) == "x" * 298 + r"\\..."

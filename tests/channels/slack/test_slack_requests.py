@@ -1,4 +1,4 @@
-"""What Slack's requests mean: edits confirm nothing, bots never loop, and whatever is signed is read or refused."""
+"""The meaning of Slack's requests: edits confirm nothing, bots never loop, each signed request is read or refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = "1795204800.000100"
 
 @pytest.fixture
 def read(media: MemoryMedia):
-    """What the adapter makes of a body."""
+    """Return a function that reads a body with the adapter."""
 
     def read(body: bytes) -> Received:
         return slack(media, None).receive(slack_hook(body))
@@ -27,13 +27,13 @@ def read(media: MemoryMedia):
 
 
 def turn(received: Received) -> Turn:
-    """Its only turn."""
+    """Return the only turn."""
     (turn,) = received.turns
     return turn
 
 
-def test_edit_is_its_own_act_and_confirms_nothing(read):
-    """platforms.md 3.1: message_changed: the words are new, the message is not, and an edited "yes" is no yes."""
+def test_edit_is_its_own_event_and_confirms_nothing(read):
+    """platforms.md 3.1: message_changed brings a new text of the same message, and an edited "yes" is no yes."""
     first, second = (turn(read(signing.slack_edit(ROOT, "yes", "no", at=at))) for at in ("1.000100", "1.000200"))
     assert (first.text, first.kind, first.message_id, first.decides) == ("yes", "edit", ROOT, False)
     assert first.event_id != second.event_id
@@ -41,7 +41,7 @@ def test_edit_is_its_own_act_and_confirms_nothing(read):
 
 
 def changed(message: dict[str, Any], before: dict[str, Any], channel: str = "D0ADA") -> bytes:
-    """The event of a change."""
+    """Return the event of a changed message."""
     event = {"type": "message", "subtype": "message_changed", "channel": channel, "ts": "2.1", "event_ts": "2.1"}
     own = {"type": "message", "user": "U0ADA", "ts": ROOT, "text": "yes"}
     return signing.slack_event("Ev1", {**event, "message": {**own, **message}, "previous_message": {**own, **before}})
@@ -60,27 +60,27 @@ def changed(message: dict[str, Any], before: dict[str, Any], channel: str = "D0A
     ],
 )
 def test_change_that_is_no_edit_is_ignored(read, message: dict, before: dict, reason: str):
-    """platforms.md 3.1: it also fires for unfurls, our own updates and deleted parents of threads."""
+    """platforms.md 3.1: the event also comes for unfurls, our own updates and deleted parents of threads."""
     assert read(changed(message, before)).ignored == reason
 
 
 @pytest.mark.parametrize(("channel", "thread"), [("D0ADA", ""), ("C0OPS", ROOT)])
-def test_edit_belongs_where_its_message_belongs(read, channel: str, thread: str):
-    """A message that was answered in a thread names itself as that thread; in a direct message it opened none."""
+def test_edit_belongs_to_the_conversation_of_its_message(read, channel: str, thread: str):
+    """A message with replies names itself as its thread; in a direct message it opened none."""
     body = changed({"thread_ts": ROOT, "edited": {"user": "U0ADA"}}, {"text": "no"}, channel)
     assert turn(read(body)).conversation == Conversation("sl", channel, thread)
     mentions = changed({"text": "<@U0BOT> go", "edited": {"user": "U0ADA"}}, {}, "C0OPS")
     assert (turn(read(mentions)).addressed, turn(read(mentions)).text) == (True, "go")
 
 
-def test_edit_that_brings_the_mention_is_an_edit(read):
-    """platforms.md 3.1: an app_mention may come of an edited message: its words confirm nothing either."""
+def test_edit_that_adds_the_mention_is_an_edit(read):
+    """platforms.md 3.1: an app_mention may come from an edited message, and then its text confirms nothing."""
     body = signing.slack_text(ROOT, "<@U0BOT> yes", channel="C0OPS", kind="app_mention", edited={"user": "U0ADA"})
     assert not turn(read(body)).decides
 
 
-def test_edit_that_brings_the_mention_comes_twice_and_is_one_act(read):
-    """platforms.md 3.1: Slack sends it as app_mention and as message_changed, under two event ids and one edited.ts."""
+def test_edit_that_adds_the_mention_comes_twice_and_is_one_event(read):
+    """platforms.md 3.1: Slack sends it as app_mention and as message_changed, with two event ids and one edited.ts."""
     text, at = "<@U0BOT> go", "2.000000"
     changed = signing.slack_edit(ROOT, text, "go", channel="C0OPS", at=at)
     edited = {"user": "U0ADA", "ts": at}
@@ -89,8 +89,8 @@ def test_edit_that_brings_the_mention_comes_twice_and_is_one_act(read):
 
 
 @pytest.mark.parametrize(("channel", "group"), [("D0ADA", False), ("C0OPS", True), ("G0PRIV", True)])
-def test_others_read_along_except_in_direct_messages(read, channel: str, group: bool):
-    """platforms.md 3.1: channel, group and mpim; for words, taps, commands and forms alike."""
+def test_every_conversation_but_a_direct_message_is_a_group(read, channel: str, group: bool):
+    """platforms.md 3.1: channel, group and mpim are groups, for messages, taps, commands and forms."""
     place = json.dumps({"chat": channel})
     bodies = (
         signing.slack_text("1.1", "hi", channel=channel),
@@ -116,15 +116,15 @@ def test_others_read_along_except_in_direct_messages(read, channel: str, group: 
     ],
 )
 def test_form_without_a_place_is_answered_directly(read, metadata: str | None):
-    """platforms.md 3.1: private_metadata is text of whoever opened the modal: ours is a place, other texts are none."""
+    """platforms.md 3.1: any app may fill private_metadata; a value that is no place of ours is ignored."""
     view = {"private_metadata": metadata, "callback_id": "ask"}
     received = read(signing.slack_interaction("view_submission", trigger_id="1.4", view=view))
     assert turn(received).conversation == Conversation("sl", "U0ADA")
     assert (received.answer.status, received.answer.body, turn(received).decides) == (200, "", False)
 
 
-def test_form_of_every_kind_of_element_is_told(read):
-    """platforms.md 3.1: view.state.values[block][action]; what was left out is not told."""
+def test_each_kind_of_form_element_is_a_note(read):
+    """platforms.md 3.1: view.state.values[block][action] has the values; an empty element gives no note."""
     element = [
         {"type": "rich_text_input", "rich_text_value": {"elements": [{"elements": [{"text": "a "}, {"text": "b"}]}]}},
         {"type": "file_input", "files": [{"id": "F1", "name": "bill.pdf"}]},
@@ -138,8 +138,8 @@ def test_form_of_every_kind_of_element_is_told(read):
     assert notes == ("submitted form 'T'", "b0: a b", "b1: bill.pdf", "b2: 7", "b4: 1795204800")
 
 
-def test_nothing_that_was_written_into_a_form_is_lost(read):
-    """platforms.md 3.1: links, people and places in a rich text have no text of their own; list items are lines."""
+def test_rich_text_of_a_form_is_read_completely(read):
+    """platforms.md 3.1: links, people and places in a rich text have no text field; each list item is a line."""
     line = [
         {"type": "text", "text": "see "},
         {"type": "link", "url": "https://a.b/c"},
@@ -159,8 +159,8 @@ def test_nothing_that_was_written_into_a_form_is_lost(read):
     assert notes == ("submitted form ''", "b: see https://a.b/c@U0BOB#C0OPS@S1@here:tada:\none\ntwo")
 
 
-def test_each_of_several_actions_is_a_turn(read):
-    """platforms.md 3.1: actions is a list; what people typed into an element is never taken for a button."""
+def test_each_action_of_a_request_is_a_turn(read):
+    """platforms.md 3.1: actions is a list; the value of a text input is never taken for a button."""
     actions = [
         {"type": "button", "block_id": "thread:", "value": "a:1"},
         {"type": "plain_text_input", "block_id": "thread:", "value": "a:2"},
@@ -173,27 +173,27 @@ def test_each_of_several_actions_is_a_turn(read):
     assert len({tapped.event_id for tapped in turns}) == 2
 
 
-def test_action_outside_of_a_message_is_ignored(read):
-    """platforms.md 3.1: channel? and message? may be missing, as in a modal."""
+def test_action_outside_a_message_is_ignored(read):
+    """platforms.md 3.1: channel and message may be missing, as in a modal."""
     action = {"type": "button", "value": "a:1"}
     body = signing.slack_interaction("block_actions", trigger_id="1.2", actions=[action], view={"id": "V1"})
     assert read(body).ignored == "action of type 'button'"
 
 
 @pytest.mark.parametrize("text", ["help", "WhoAmI", "reset", " status ", "stop", "tools", ""])
-def test_command_in_one_word_is_ours(read, text: str):
-    """A slash command has its own slash already."""
+def test_command_of_one_word_is_a_bot_command(read, text: str):
+    """A slash command already has its slash."""
     assert turn(read(signing.slack_command("1.2", text))).text == f"/{text.strip().lower() or 'help'}"
 
 
 @pytest.mark.parametrize("text", ["stop the server", "status of order 17", "/help", "my payload", "yes"])
 def test_command_of_more_words_is_read_as_typed(read, text: str):
-    """platforms.md 3.1: also one that slack-bolt's parser loses; only a word alone is certainly not a wish."""
+    """platforms.md 3.1: the text stays whole, also where slack-bolt's parser loses it."""
     assert turn(read(signing.slack_command("1.2", text))).text == text
 
 
-def test_message_shortcut_quotes_what_others_said(read):
-    """platforms.md 3.1: message_action: who chose it speaks, the author of the message does not; files come along."""
+def test_message_shortcut_quotes_the_message(read):
+    """platforms.md 3.1: the turn of a message_action belongs to the person who chose it; text and files are quoted."""
     file = {"id": "F1", "mimetype": "image/png", "url_private": "https://files.slack.com/x.png"}
     message = {"ts": "1.1", "user": "U0BOB", "text": "pay &lt;now&gt;", "files": [file]}
     channel = {"id": "D0ADA", "name": "directmessage"}
@@ -205,15 +205,15 @@ def test_message_shortcut_quotes_what_others_said(read):
 
 
 def test_forwarded_yes_decides_nothing(read):
-    """platforms.md 3.1: attachments: words of somebody else beside one's own; a pasted link's preview is no message."""
+    """platforms.md 3.1: attachments hold another person's text; the preview of a pasted link is no message."""
     shared = {"is_share": True, "text": "yes", "files": [{"id": "F1", "mode": "tombstone"}]}
     forwarded = turn(read(signing.slack_text("1.1", "yes", attachments=[shared, {"text": "preview"}])))
     assert forwarded.notes == ("a file that was deleted", "shared message of somebody: yes")
     assert not forwarded.decides
 
 
-def test_file_outside_of_slack_is_a_note(read):
-    """platforms.md 3.2: the token goes to no other host, so nobody tries."""
+def test_file_outside_slack_is_a_note(read):
+    """platforms.md 3.2: the token goes to no other host, so the adapter does not fetch the file."""
     file = {"mode": "external", "is_external": True, "name": "plan", "url_private": "https://docs.example/d"}
     told = turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[file])))
     assert (told.media, told.notes) == ((), ("a file that is stored outside of Slack: plan https://docs.example/d",))
@@ -228,45 +228,45 @@ def test_file_outside_of_slack_is_a_note(read):
         ({"mode": "hidden_by_limit"}, "a file that Slack hides: its workspace is over a limit"),
     ],
 )
-def test_file_that_cannot_be_had_is_told_as_what_it_is(read, file: dict, loss: str):
-    """platforms.md 3.1: none of them has an address."""
+def test_unavailable_file_is_a_note_with_its_reason(read, file: dict, loss: str):
+    """platforms.md 3.1: such a file has no address."""
     assert turn(read(signing.slack_text("1.1", "", subtype="file_share", files=[{"id": "F1", **file}]))).notes == (
         loss,
     )
 
 
 @pytest.mark.parametrize("extra", [{"user": "USLACKBOT"}, {"subtype": "bot_message"}, {"subtype": "channel_join"}])
-def test_voices_that_are_no_persons_never_loop(read, extra: dict):
-    """platforms.md 3.1, pains.md 11: no subtype tells a person from a bot by itself."""
+def test_messages_of_bots_and_of_slack_are_ignored(read, extra: dict):
+    """platforms.md 3.1, pains.md 11: no subtype alone tells a person from a bot."""
     assert read(signing.slack_text("1.1", "hi", **extra)).ignored
 
 
-def test_revoked_token_of_a_person_is_not_ours(read):
-    """platforms.md 3.1: tokens_revoked: the bot's own is what counts."""
+def test_revoked_token_of_a_person_is_ignored(read):
+    """platforms.md 3.1: a tokens_revoked event counts only for the bot's own token."""
     assert read(signing.slack_event("Ev1", {"type": "tokens_revoked", "tokens": {"oauth": ["U1"], "bot": []}})).ignored
 
 
 @pytest.mark.parametrize("channel", [7, None, [], "", "D", "C0OPS/1", "x" * 99])
-def test_address_that_is_none_is_a_bad_hook(read, channel: object):
-    """Nobody's address is closed by nonsense."""
+def test_invalid_channel_id_is_a_bad_hook(read, channel: object):
+    """An event without a valid channel closes no address."""
     with pytest.raises(BadHook):
         read(signing.slack_event("Ev1", {"type": "channel_archive", "channel": channel}))
 
 
 @pytest.mark.parametrize("size", ["1e999", "NaN", '"x"'])
-def test_size_that_is_no_number_is_a_bad_hook(read, size: str):
-    """JSON as Python reads it knows infinity."""
+def test_size_that_is_not_a_number_is_a_bad_hook(read, size: str):
+    """Python's JSON parser accepts NaN and infinity."""
     body = signing.slack_text("1.1", "x", files=[{"url_private": "https://files.slack.com/x", "size": 17}])
     with pytest.raises(BadHook):
         read(body.replace(b"17", size.encode()))
 
 
-def test_options_are_asked_for_and_not_found(read):
-    """platforms.md 3.1: block_suggestion wants an answer within 3 s."""
+def test_options_request_is_answered_with_an_empty_list(read):
+    """platforms.md 3.1: block_suggestion expects an answer within 3 s."""
     assert json.loads(read(signing.slack_interaction("block_suggestion")).answer.body) == {"options": []}
 
 
-def test_payload_beside_a_command_is_a_command(read):
-    """platforms.md 3.1: a form field called payload makes no command an interaction."""
+def test_payload_field_of_a_command_is_ignored(read):
+    """platforms.md 3.1: a form field called payload makes no interaction of a command."""
     form = {"command": "/acme", "payload": "{}", "text": "x", "channel_id": "C1", "user_id": "U1", "trigger_id": "1.1"}
     assert turn(read(urlencode(form).encode())).text == "x"

@@ -1,4 +1,4 @@
-"""Slack's outbound side: edits, drafts, buttons, direct messages by a person's id, signs of life."""
+"""Slack's outbound side: edits, drafts, buttons, direct messages by a person's id, typing status."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ UNEDITABLE = ("message_not_found", "cant_update_message", "edit_window_closed")
 
 @pytest.fixture
 def channel(media: MemoryMedia, platforms: FakePlatforms) -> SlackChannel:
-    """The adapter, talking to its fake."""
+    """Return the adapter, talking to its fake."""
     return slack(media, platforms.slack_url)
 
 
 def send(channel: SlackChannel, reply: Reply, to: Conversation = THREAD) -> str:
-    """Send one piece. Returns its id."""
+    """Send one piece and return its message id."""
     return asyncio.run(channel.send(Delivery("d", to, reply))).message_id
 
 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
-def test_edit_takes_the_buttons_away(channel: SlackChannel, platforms: FakePlatforms, to: Conversation):
-    """platforms.md 3.3: chat.update of our message, in its channel; a decided question cannot be tapped again."""
+def test_edit_removes_the_buttons(channel: SlackChannel, platforms: FakePlatforms, to: Conversation):
+    """platforms.md 3.3: chat.update names our message and its channel; a decided question cannot be tapped again."""
     asked = send(channel, Reply("Sure?", YES_NO), to)
     assert send(channel, Reply("Done.", edits=asked), to) == asked
     (entry,) = platforms.sent
@@ -43,8 +43,8 @@ def test_edit_takes_the_buttons_away(channel: SlackChannel, platforms: FakePlatf
     assert [(was["text"], len(was["buttons"])) for was in entry["edits"]] == [("Sure?", 2)]
 
 
-def test_edit_may_bring_other_buttons(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3: blocks as in a new message, and the same words twice are no error."""
+def test_edit_may_set_other_buttons(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: an edit has blocks like a new message, and the same edit twice is no error."""
     asked = send(channel, Reply("Sure?", YES_NO))
     for _ in range(2):
         send(channel, Reply("Undo?", YES_NO[:1], edits=asked))
@@ -52,8 +52,8 @@ def test_edit_may_bring_other_buttons(channel: SlackChannel, platforms: FakePlat
 
 
 @pytest.mark.parametrize("error", UNEDITABLE)
-def test_what_cannot_be_edited_is_said_anew(channel: SlackChannel, platforms: FakePlatforms, error: str):
-    """platforms.md 3.4: post a new message."""
+def test_refused_edit_becomes_a_new_message(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """platforms.md 3.4: the adapter posts a new message in the same thread."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", error)
     answer = send(channel, Reply("Done.", edits=asked))
@@ -63,22 +63,22 @@ def test_what_cannot_be_edited_is_said_anew(channel: SlackChannel, platforms: Fa
 
 
 @pytest.mark.parametrize("error", UNEDITABLE)
-def test_optional_edit_that_cannot_be_is_left_out(channel: SlackChannel, platforms: FakePlatforms, error: str):
-    """A crossed-out button is not worth a message of its own."""
+def test_refused_optional_edit_is_left_out(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """Removing a button is not worth a new message."""
     platforms.script("slack", error)
     assert send(channel, Reply("Done.", edits="1795204700.000001", optional=True)) == ""
     assert platforms.sent == []
 
 
 def test_message_of_another_channel_is_not_edited(channel: SlackChannel, platforms: FakePlatforms):
-    """A timestamp is a message only together with its channel."""
+    """A timestamp identifies a message only together with its channel."""
     asked = send(channel, Reply("Sure?", YES_NO))
     send(channel, Reply("Done.", edits=asked), DIRECT)
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [("C0OPS", "Sure?"), ("D0ADA", "Done.")]
 
 
-def test_edit_whose_form_is_refused_loses_its_buttons_too(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.4: plain once; without `blocks` an edited message would keep the old ones."""
+def test_edit_with_refused_blocks_loses_its_buttons_too(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.4: the adapter sends it plain once; without `blocks` an edited message would keep the old ones."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", "invalid_blocks")
     send(channel, Reply("Done.", edits=asked))
@@ -86,8 +86,8 @@ def test_edit_whose_form_is_refused_loses_its_buttons_too(channel: SlackChannel,
 
 
 @pytest.mark.parametrize("error", ["drop", "lost", "500", "internal_error"])
-def test_edit_that_may_have_happened_may_happen_again(channel: SlackChannel, platforms: FakePlatforms, error: str):
-    """platforms.md 3.4: an edit done twice is done once: nobody has to be told that it may be a repetition."""
+def test_edit_that_may_have_happened_is_repeated(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """platforms.md 3.4: a second edit changes nothing, so the error is Unreachable and not DeliveryUncertain."""
     asked = send(channel, Reply("Sure?", YES_NO))
     platforms.script("slack", error)
     with pytest.raises(Unreachable):
@@ -96,7 +96,7 @@ def test_edit_that_may_have_happened_may_happen_again(channel: SlackChannel, pla
 
 
 def test_edit_obeys_a_rate_limit_and_a_conflict(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3, 3.4: streaming_state_conflict is refused, a limit says how long."""
+    """platforms.md 3.3, 3.4: streaming_state_conflict is refused, and a rate limit raises its wait."""
     asked = send(channel, Reply("Sure?"))
     for error, kind in (("429", RateLimited), ("streaming_state_conflict", Refused)):
         platforms.script("slack", error)
@@ -105,7 +105,7 @@ def test_edit_obeys_a_rate_limit_and_a_conflict(channel: SlackChannel, platforms
 
 
 def test_only_the_first_piece_edits(channel: SlackChannel):
-    """A long answer goes on below the draft that it replaces; a file comes after the words."""
+    """A long answer continues below the draft that it replaces, and a file comes after the text."""
     text = "word " * 1500
     first, *others = channel.split(Reply(text, YES_NO, IMAGE, edits="1.2", optional=True))
     assert (first.edits, first.optional, first.media) == ("1.2", True, None)
@@ -115,18 +115,18 @@ def test_only_the_first_piece_edits(channel: SlackChannel):
     assert channel.split(Reply(edits="1.2", optional=True)) == ()
 
 
-def test_person_named_by_an_id_is_written_to_directly(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3: conversations.open before a direct message, once in a process."""
+def test_user_id_opens_a_direct_message(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: the adapter calls conversations.open before a direct message, once in a process."""
     for reply in (Reply("Hello"), Reply("Sure?", YES_NO), Reply("Here", media=IMAGE)):
         send(channel, reply, BY_ID)
     assert {entry["chat"] for entry in platforms.sent} == {"D0ADA"}
     assert [call["method"] for call in platforms.calls] == ["conversations.open"]
 
 
-def test_button_of_a_message_to_a_person_comes_back_to_that_conversation(
+def test_tap_in_a_direct_message_belongs_to_the_conversation_of_its_user_id(
     channel: SlackChannel, platforms: FakePlatforms
 ):
-    """Slack names the channel D0ADA then; for somebody else's tap the mark means nothing."""
+    """Slack names the channel D0ADA in the tap; for another person's tap the block id means nothing."""
     send(channel, Reply("Sure?", YES_NO), BY_ID)
     block_id = platforms.sent[0]["raw"]["blocks"][-1]["block_id"]
     taps = [signing.slack_tap("1.2", "a:1:yes", user=user, block_id=block_id) for user in ("U0ADA", "U0BOB")]
@@ -134,15 +134,15 @@ def test_button_of_a_message_to_a_person_comes_back_to_that_conversation(
     assert (own, other) == (BY_ID, DIRECT)
 
 
-def test_person_who_is_gone_is_a_closed_address(channel: SlackChannel, platforms: FakePlatforms):
+def test_unknown_user_is_a_closed_address(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.4: user_not_found is permanent."""
     with pytest.raises(AddressClosed):
         send(channel, Reply("Hello"), Conversation("sl", "U!"))
 
 
 @pytest.mark.parametrize("answer", [b'{"ok": true}', b'{"ok": true, "channel": {}}', b'{"ok": true, "channel": "x"}'])
-def test_direct_message_that_slack_does_not_name_is_tried_again(media: MemoryMedia, answer: bytes):
-    """platforms.md 3.3: nothing was shown to anybody, and no id is made up."""
+def test_direct_message_without_a_channel_id_is_tried_again(media: MemoryMedia, answer: bytes):
+    """platforms.md 3.3: no message went out, and the adapter makes up no id."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(answer)
 
     async def story() -> None:
@@ -166,7 +166,7 @@ def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatfor
 
 
 def test_more_choices_than_buttons_are_listed(channel: SlackChannel):
-    """platforms.md 3.3: at most 25 in an actions block; none is lost."""
+    """platforms.md 3.3: an actions block has at most 25 buttons, so the text lists all choices."""
     buttons = tuple(Button(f"No.\n{number}", f"c:{number}") for number in range(1, 27))
     (piece,) = channel.split(Reply("Which?", buttons))
     assert piece.buttons == ()
@@ -176,15 +176,15 @@ def test_more_choices_than_buttons_are_listed(channel: SlackChannel):
 
 @pytest.mark.parametrize(("length", "shown"), [(75, "x" * 75), (76, "x" * 74 + "…")])
 def test_long_label_is_cut(channel: SlackChannel, platforms: FakePlatforms, length: int, shown: str):
-    """platforms.md 3.3: 75 characters on a button, its value as it is, its colour too."""
+    """platforms.md 3.3: a button has 75 characters; its value and its style stay."""
     send(channel, Reply("?", (Button("x" * length, "d" * 64, "danger"),)))
     key = platforms.sent[0]["raw"]["blocks"][-1]["elements"][0]
     assert (key["text"]["text"], key["value"], key["style"]) == (shown, "d" * 64, "danger")
     assert len(shown) <= LABEL_LIMIT
 
 
-def test_bare_mentions_stay_words(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3: Slack is told to look for no names in new messages, nor in edits, where it would by itself."""
+def test_bare_mentions_stay_text(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: parse and link_names tell Slack to look for no names, in new messages and in edits."""
     asked = send(channel, Reply("@channel @here look"))
     send(channel, Reply("@channel @here look!", edits=asked))
     for raw in (platforms.sent[0]["edits"][0]["raw"], platforms.sent[0]["raw"]):
@@ -192,8 +192,8 @@ def test_bare_mentions_stay_words(channel: SlackChannel, platforms: FakePlatform
         assert all(block["text"]["verbatim"] for block in raw["blocks"])
 
 
-def test_draft_is_posted_then_edited_until_it_is_the_answer(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3: one message that grows, no faster than one edit every three seconds."""
+def test_draft_is_edited_until_it_is_the_answer(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.3: one message grows, no faster than one edit every three seconds."""
     turn = Turn("e", THREAD, "U0ADA", text="go")
 
     async def story() -> str:
@@ -210,7 +210,7 @@ def test_draft_is_posted_then_edited_until_it_is_the_answer(channel: SlackChanne
 
 
 def test_draft_of_a_long_answer_stays_one_message(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.3: 3000 characters in a section; the answer brings the rest. One that is gone is posted anew."""
+    """platforms.md 3.3: a section has 3000 characters, so the answer adds the rest; a deleted draft is posted anew."""
     turn, text = Turn("e", DIRECT, "U0ADA", text="go"), "word " * 5000
     shown = asyncio.run(channel.draft(turn, text))
     assert platforms.sent[0]["text"] == channel.split(Reply(text))[0].text.strip()
@@ -227,22 +227,22 @@ def test_draft_of_a_long_answer_stays_one_message(channel: SlackChannel, platfor
         (BY_ID, 0.0),
     ],
 )
-def test_thinking_is_shown_in_assistant_threads_only(
+def test_typing_is_shown_in_assistant_threads_only(
     channel: SlackChannel, platforms: FakePlatforms, conversation: Conversation, again: float
 ):
-    """platforms.md 3.3: a status lasts 2 minutes; elsewhere Slack has no sign, and is not asked for one."""
+    """platforms.md 3.3: a status lasts 2 minutes; in other conversations the adapter makes no call."""
     assert asyncio.run(channel.show_typing(Turn("e", conversation, "U0ADA", text="x"))) == again
     assert [call["params"]["status"] for call in platforms.calls] == ["is thinking…"] * bool(again)
 
 
-def test_thinking_that_slack_refuses_is_not_repeated(media: MemoryMedia):
-    """platforms.md 3.3: a direct message may have threads that are no assistant's."""
+def test_refused_typing_status_is_not_repeated(media: MemoryMedia):
+    """platforms.md 3.3: a thread of a direct message may be no assistant thread."""
     turn = Turn("e", Conversation("sl", "D0ADA", "1.2"), "U0ADA", text="x")
     assert asyncio.run(slack(media, "http://127.0.0.1:1").show_typing(turn)) == 0.0
 
 
 def test_file_of_a_shared_channel_is_looked_up(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.1: check_file_info has no address: files.info first."""
+    """platforms.md 3.1: a file with check_file_info has no address, so the adapter calls files.info first."""
     file_id = FakeSlack.file_id(platforms.host("slack", signing.JPEG))
     stub = {"id": file_id, "file_access": "check_file_info"}
     body = signing.slack_text("1.1", "look", subtype="file_share", files=[stub])
@@ -250,8 +250,8 @@ def test_file_of_a_shared_channel_is_looked_up(channel: SlackChannel, platforms:
     assert (media.ref, fetch_bytes(channel, media)) == (file_id, signing.JPEG)
 
 
-def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, media: MemoryMedia):
-    """platforms.md 3.1: an error of files.info is told without an address, a dead line too."""
+def test_file_unknown_to_slack_cannot_be_fetched(channel: SlackChannel, media: MemoryMedia):
+    """platforms.md 3.1: an error of files.info raises FetchError without an address, and so does a dead connection."""
     with pytest.raises(FetchError, match="file_not_found"):
         fetch_bytes(channel, Media("F0GONE", "image/png"))
     with pytest.raises(FetchError, match="did not say where"):
@@ -259,14 +259,14 @@ def test_file_that_slack_does_not_know_cannot_be_fetched(channel: SlackChannel, 
 
 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
-def test_pace_is_a_message_a_second(channel: SlackChannel, to: Conversation):
+def test_rate_limit_is_one_message_a_second(channel: SlackChannel, to: Conversation):
     """platforms.md 3.4: postMessage takes about one a second in a channel, and short bursts."""
     pace = channel.rate_limit(to)
     assert (pace.chat_gap, pace.per_second, 1 < pace.burst <= 5) == (1.0, 0.0, True)
 
 
-def test_fake_counts_what_a_channel_gets(channel: SlackChannel, platforms: FakePlatforms):
-    """platforms.md 3.4: about one message a second in a channel."""
+def test_fake_counts_the_messages_of_a_channel(channel: SlackChannel, platforms: FakePlatforms):
+    """platforms.md 3.4: a channel takes about one message a second."""
     fake = platforms.fakes["slack"]
     assert isinstance(fake, FakeSlack)
     for _ in range(3):

@@ -18,17 +18,17 @@ GROUP = -1002000000001
 
 
 def send(channel, reply: Reply, conversation: Conversation = CHAT):
-    """Send one piece."""
+    """Send one piece and return its receipt."""
     return asyncio.run(channel.send(Delivery("d", conversation, reply)))
 
 
 def read(media: MemoryMedia, update: dict, **settings):
-    """The turns of one update."""
+    """Return what the adapter reads from one update."""
     return telegram(media, None, **settings).receive(telegram_hook(update))
 
 
-def test_groups_take_less_than_people(media: MemoryMedia):
-    """platforms.md 2.4: 20 a minute, however they come: five at once and one each 4 s."""
+def test_group_has_a_lower_rate_limit_than_a_person(media: MemoryMedia):
+    """platforms.md 2.4: a group takes 20 messages a minute: five at once, then one each 4 s."""
     channel = telegram(media, None)
     person, group = (channel.rate_limit(Conversation("tg", chat)) for chat in ("5123456789", "-100123"))
     assert (person.chat_gap, person.per_second, group.per_second) == (1.0, 30, 30)
@@ -36,13 +36,13 @@ def test_groups_take_less_than_people(media: MemoryMedia):
 
 
 def test_secret_of_another_bot_is_forbidden(media: MemoryMedia):
-    """platforms.md 2.2: one secret per bot."""
+    """platforms.md 2.2: each bot has its own secret."""
     with pytest.raises(Forbidden):
         telegram(media, None).receive(hook(signing.telegram_hook(TELEGRAM_SECRET.lower(), {"update_id": 1})))
 
 
 def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
-    """platforms.md 2.1: only that: everything else would be sent again for a day."""
+    """platforms.md 2.1: Telegram would repeat any other refused update for a day."""
     headers, _ = signing.telegram_hook(TELEGRAM_SECRET, {})
     for body in (b"", b"{", b"\xff", b"[" * 100_000):
         with pytest.raises(BadHook):
@@ -50,7 +50,7 @@ def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
 
 
 def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
-    """platforms.md 2.1, pains.md 11: behind an anonymous admin may be anybody: nobody confirms under that name."""
+    """platforms.md 2.1, pains.md 11: an anonymous admin may be any person, so the adapter ignores the name."""
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
     received = read(media, signing.telegram_text(1, "yes", chat=GROUP, **anonymous))
     assert (received.turns, received.ignored) == ((), "not sent by a person")
@@ -59,8 +59,8 @@ def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
 
 
 @pytest.mark.parametrize(("told", "language"), [("pt-br", "pt-br"), ("", ""), (None, ""), (7, ""), ({"a": 1}, "")])
-def test_the_language_of_the_app_is_a_hint(media: MemoryMedia, told: object, language: str):
-    """For words and taps alike; what is no language tag is nothing."""
+def test_language_of_the_app_is_a_hint(media: MemoryMedia, told: object, language: str):
+    """Messages and taps carry it; a value that is no language tag gives no hint."""
     for update in (signing.telegram_text(1, "hi"), signing.telegram_tap(1, "x")):
         act = update.get("message") or update["callback_query"]
         act["from"]["language_code"] = told
@@ -73,15 +73,15 @@ def test_forged_callback_data_survives_as_text(media: MemoryMedia):
     assert turn.to_json()
 
 
-def test_tap_on_a_message_for_one_person_is_answered_to_that_person_alone(media: MemoryMedia):
-    """platforms.md 2.3: such a message has an id of its own kind."""
+def test_tap_on_an_ephemeral_message_is_answered_to_its_person_alone(media: MemoryMedia):
+    """platforms.md 2.3: such a message has an ephemeral_message_id."""
     taps = [signing.telegram_tap(1, "x", chat=-7, ephemeral_message_id=3), signing.telegram_tap(2, "x", chat=-7)]
     assert [read(media, tap).turns[0].ephemeral for tap in taps] == [True, False]
 
 
 @pytest.mark.parametrize("key", ["inline_message_id", "game_short_name"])
-def test_tap_without_message_or_data_is_ignored(media: MemoryMedia, key: str):
-    """platforms.md 2.1: inline messages and games have no conversation of ours."""
+def test_tap_without_a_message_or_data_is_ignored(media: MemoryMedia, key: str):
+    """platforms.md 2.1: inline messages and games belong to no conversation of the bot."""
     update = signing.telegram_tap(1, "x")
     query = update["callback_query"]
     query[key] = "1"
@@ -102,8 +102,10 @@ def test_tap_without_message_or_data_is_ignored(media: MemoryMedia, key: str):
         ("yes", {"reply_to_message": {"from": {"id": 42}}}, False),
     ],
 )
-def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extra: dict, addressed: bool):
-    """platforms.md 2.1: in groups people talk to each other, too."""
+def test_group_message_is_addressed_by_a_mention_a_command_or_a_reply(
+    media: MemoryMedia, text: str, extra: dict, addressed: bool
+):
+    """platforms.md 2.1: people in groups talk to each other, too."""
     update = signing.telegram_text(1, text, chat=GROUP, **extra)
     assert read(media, update, username="acme_bot").turns[0].addressed is addressed
 
@@ -119,8 +121,8 @@ def test_who_a_group_message_is_addressed_to(media: MemoryMedia, text: str, extr
         ({"reply_to_message": {"sender_chat": {"id": -1}, "is_automatic_forward": True}}, ()),
     ],
 )
-def test_yes_to_somebody_else_is_none_to_us(media: MemoryMedia, extra: dict, notes: tuple):
-    """platforms.md 2.1: reply_to_message and external_reply; what each message of a topic answers says nothing."""
+def test_yes_in_reply_to_another_person_decides_nothing(media: MemoryMedia, extra: dict, notes: tuple):
+    """platforms.md 2.1: reply_to_message and external_reply name the other message; a topic's root does not count."""
     update = signing.telegram_text(1, "yes", chat=GROUP, **extra)
     turn = read(media, update, username="acme_bot").turns[0]
     assert (turn.notes, turn.decides) == (notes, not notes)
@@ -129,8 +131,8 @@ def test_yes_to_somebody_else_is_none_to_us(media: MemoryMedia, extra: dict, not
 @pytest.mark.parametrize(
     ("username", "known"), [("@Acme_Bot", True), ("acme_bot", True), ("", True), ("acme bot", False)]
 )
-def test_the_username_in_the_yaml_is_one(username: str, known: bool):
-    """With or without its @; what Telegram would never give is a mistake, told at the start."""
+def test_username_in_the_yaml_is_valid_with_or_without_its_at_sign(username: str, known: bool):
+    """Startup refuses a username that Telegram would never give."""
     settings = {"platform": "telegram", "token": "t", "secret_token": "s", "username": username}
     if known:
         assert TelegramSettings.model_validate(settings).username == username
@@ -139,13 +141,13 @@ def test_the_username_in_the_yaml_is_one(username: str, known: bool):
             TelegramSettings.model_validate(settings)
 
 
-def test_command_loses_our_name(media: MemoryMedia):
-    """`/start@acme_bot x` is what `/start x` is in private."""
+def test_command_loses_the_name_of_the_bot(media: MemoryMedia):
+    """`/start@acme_bot x` in a group is the same as `/start x` in private."""
     assert read(media, signing.telegram_text(1, "/start@acme_bot x", chat=GROUP)).turns[0].text == "/start x"
 
 
-def test_topic_is_a_conversation_of_its_own(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.1: a topic's replies stay in it; a plain reply thread is no topic."""
+def test_topic_is_its_own_conversation(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.1: replies of a topic stay in it; a plain reply thread is no topic."""
     update = signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12, is_topic_message=True)
     turn = read(media, update).turns[0]
     assert turn.conversation == Conversation("tg", str(GROUP), "12")
@@ -156,8 +158,8 @@ def test_topic_is_a_conversation_of_its_own(media: MemoryMedia, platforms: FakeP
     assert (platforms.sent[0]["chat"], platforms.sent[0]["thread"]) == (str(GROUP), "12")
 
 
-def test_unparsable_formatting_is_sent_plain_once(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.3: words matter more than bold."""
+def test_refused_formatting_is_sent_plain_once(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.3: a plain text is better than a lost one."""
     error = "Bad Request: can't parse entities: Unsupported start tag"
     platforms.script("telegram", error)
     send(telegram(media, platforms.telegram_url), Reply("**a** < b"))
@@ -167,22 +169,22 @@ def test_unparsable_formatting_is_sent_plain_once(media: MemoryMedia, platforms:
         send(telegram(media, platforms.telegram_url), Reply("**a** < b"))
 
 
-def test_odd_picture_travels_as_document(media: MemoryMedia, platforms: FakePlatforms):
-    """A chart of a shape Telegram will not show still arrives."""
+def test_picture_of_a_refused_shape_is_sent_as_a_document(media: MemoryMedia, platforms: FakePlatforms):
+    """A chart with dimensions that Telegram refuses still arrives."""
     platforms.script("telegram", "Bad Request: PHOTO_INVALID_DIMENSIONS")
     send(telegram(media, platforms.telegram_url), Reply("chart", media=IMAGE))
     assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["text"]) == ("sendDocument", "chart")
 
 
 def test_long_caption_follows_its_picture(media: MemoryMedia):
-    """platforms.md 2.3: a caption holds 1024 units; emoji count twice."""
+    """platforms.md 2.3: a caption holds 1024 UTF-16 units, and an emoji has two."""
     channel = telegram(media, None)
     assert len(channel.split(Reply("👍" * 512, media=IMAGE))) == 1
     assert channel.split(Reply("👍" * 513, media=IMAGE)) == (Reply(media=IMAGE), Reply("👍" * 513))
 
 
-def test_one_channel_serves_many_loops(media: MemoryMedia, platforms: FakePlatforms):
-    """Connections belong to a loop; the next loop gets its own, without asking Telegram who we are."""
+def test_one_channel_serves_many_event_loops(media: MemoryMedia, platforms: FakePlatforms):
+    """A connection belongs to one loop; the next loop opens its own without a call of getMe."""
     channel = telegram(media, platforms.telegram_url)
     for number in range(3):
         send(channel, Reply(str(number)))
@@ -190,8 +192,8 @@ def test_one_channel_serves_many_loops(media: MemoryMedia, platforms: FakePlatfo
     assert platforms.calls == []
 
 
-def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.1: the button stops spinning and the bot types."""
+def test_typing_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.1: the button stops spinning and the chat shows typing."""
     channel = telegram(media, platforms.telegram_url)
     asyncio.run(channel.show_typing(channel.receive(telegram_hook(signing.telegram_tap(9, "x"))).turns[0]))
     calls = {call["method"]: call["params"] for call in platforms.calls}
@@ -199,8 +201,8 @@ def test_attend_acknowledges_the_tap(media: MemoryMedia, platforms: FakePlatform
     assert calls["sendChatAction"] == {"chat_id": "5123456789", "action": "typing"}
 
 
-def test_a_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.3: typing is shown again and again, in its topic; a second answer to a tap would be an error."""
+def test_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.3: typing is repeated in its topic; a second answer to a tap would be an error."""
     channel = telegram(media, platforms.telegram_url)
     update = signing.telegram_tap(9, "x", chat=GROUP, message_thread_id=12, is_topic_message=True)
     turn = channel.receive(telegram_hook(update)).turns[0]
@@ -210,17 +212,17 @@ def test_a_tap_is_acknowledged_once(media: MemoryMedia, platforms: FakePlatforms
     assert {call["params"].get("message_thread_id", "12") for call in platforms.calls} == {"12"}
 
 
-def test_taps_are_not_remembered_for_ever(media: MemoryMedia):
-    """A process lives for weeks."""
+def test_memory_of_acknowledged_taps_is_bounded(media: MemoryMedia):
+    """A process lives for weeks, so it remembers the newest taps only."""
     channel = telegram(media, None)
     assert all(channel._is_first(str(number)) for number in range(5000))
     assert len(channel._answered) <= 1000
     assert not channel._is_first("4999")
 
 
-def test_an_edit_decides_nothing(media: MemoryMedia):
-    """platforms.md 2.1: nobody says yes by changing what they said before; nor by a caption, a forward, a sticker,
-    or words that were written before the question and were sent by themselves.
+def test_edit_decides_nothing(media: MemoryMedia):
+    """platforms.md 2.1: an edited message confirms nothing; nor does a caption, a text sent via another bot,
+    or a message that was scheduled before the question.
     """
     extras = (
         {"caption": "yes", "photo": [{"file_id": "p"}]},
@@ -237,20 +239,22 @@ def test_an_edit_decides_nothing(media: MemoryMedia):
     ("kicked", {}, True), ("left", {}, True), ("restricted", {"is_member": False}, True),
     ("restricted", {"is_member": True}, False), ("member", {}, False), ("administrator", {}, False),
 ])  # fmt: skip
-def test_where_the_bot_is_told_to_be_silent(media: MemoryMedia, status: str, extra: dict, closed: bool):
-    """platforms.md 2.1: my_chat_member, for people who block and groups that remove."""
+def test_address_is_closed_when_the_bot_is_blocked_or_removed(
+    media: MemoryMedia, status: str, extra: dict, closed: bool
+):
+    """platforms.md 2.1: my_chat_member reports people who block the bot and groups that remove it."""
     for chat in (5123456789, GROUP):
         news = read(media, signing.telegram_member(1, status, chat=chat, **extra)).addresses[0]
         assert (news.conversation, bool(news.closed)) == (Conversation("tg", str(chat)), closed)
 
 
-def test_messages_that_share_an_id_are_told_apart(media: MemoryMedia):
-    """platforms.md 2.1: message_id is 0 for what one person alone sees: the update's id is what counts."""
+def test_messages_with_the_same_id_are_two_events(media: MemoryMedia):
+    """platforms.md 2.1: message_id is 0 for ephemeral messages, so the update's id identifies them."""
     turns = [read(media, signing.telegram_text(update, "hi", message_id=0)).turns[0] for update in (900, 5)]
     assert [(turn.event_id, turn.message_id) for turn in turns] == [("900", ""), ("5", "")]
 
 
-def test_places_in_a_text_are_counted_as_telegram_does(media: MemoryMedia):
+def test_mention_offsets_are_counted_in_utf16_units(media: MemoryMedia):
     """platforms.md 2.1: offset and length are UTF-16 units: an emoji before the name counts twice."""
     for offset, addressed in ((5, True), (4, False)):
         entities = [{"type": "mention", "offset": offset, "length": 9}]
@@ -258,8 +262,8 @@ def test_places_in_a_text_are_counted_as_telegram_does(media: MemoryMedia):
         assert read(media, update, username="acme_bot").turns[0].addressed is addressed
 
 
-def test_calls_use_no_name_that_is_gone(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.3: link_preview_options turns previews off; a strict server knows no older names."""
+def test_calls_use_no_removed_parameter(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.3: link_preview_options turns previews off; a strict server refuses the older names."""
     channel = telegram(media, platforms.telegram_url)
     for reply in (Reply("https://a.b"), Reply("https://a.c", edits="1")):
         send(channel, reply)
@@ -268,8 +272,8 @@ def test_calls_use_no_name_that_is_gone(media: MemoryMedia, platforms: FakePlatf
         assert "is_disabled" in str(raw["link_preview_options"])
 
 
-def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.3: two buttons a row, coloured where we say so."""
+def test_buttons_have_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.3: a row has two buttons, and a button has the style of its reply."""
     keys = (Button("Yes", "y", "primary"), Button("No", "n", "danger"), Button("Later", "l"))
     send(telegram(media, platforms.telegram_url), Reply("?", keys))
     assert '"style": "danger"' in platforms.sent[0]["raw"]["reply_markup"]
@@ -277,7 +281,7 @@ def test_button_styles_and_rows(media: MemoryMedia, platforms: FakePlatforms):
 
 
 @pytest.mark.parametrize(("field", "value"), [("token", " "), ("secret_token", ""), ("secret_token", "no spaces")])
-def test_empty_settings_are_refused(media: MemoryMedia, field: str, value: str):
-    """platforms.md 2.2: an empty secret would let anybody in."""
+def test_empty_or_malformed_settings_are_refused(media: MemoryMedia, field: str, value: str):
+    """platforms.md 2.2: with an empty secret, every request would be accepted."""
     with pytest.raises(ValueError, match=field):
         telegram(media, None, **{field: value})

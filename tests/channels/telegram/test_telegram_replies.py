@@ -1,4 +1,4 @@
-"""Telegram's replies beyond words: edits, drafts, files, and groups that move."""
+"""Telegram's replies beyond text: edits, drafts, files, and groups that move."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ YES_NO = (Button("Yes", "y"), Button("No", "n"))
 
 @pytest.fixture
 def channel(media: MemoryMedia, platforms: FakePlatforms):
-    """A bot that talks to the fake."""
+    """Return a bot that talks to the fake."""
     return telegram(media, platforms.telegram_url)
 
 
 def send(channel, reply: Reply, conversation: Conversation = CHAT) -> Receipt:
-    """Send one piece."""
+    """Send one piece and return its receipt."""
     return asyncio.run(channel.send(Delivery("d", conversation, reply)))
 
 
 def draft(channel, text: str, shown: str = "", *, update_id: int = 1, **where) -> str:
-    """Show a draft of the answer to a typed message."""
+    """Show a draft of the answer to a typed message and return its message id."""
     turn = channel.receive(telegram_hook(signing.telegram_text(update_id, "hi", **where))).turns[0]
     return asyncio.run(channel.draft(turn, text, shown))
 
 
 def drafts(platforms: FakePlatforms) -> list[dict]:
-    """The drafts that were shown."""
+    """Return the drafts that were shown."""
     return [call["params"] for call in platforms.calls if call["method"] == "sendMessageDraft"]
 
 
-def test_a_decided_prompt_loses_its_buttons(channel, platforms: FakePlatforms):
-    """platforms.md 2.3: an edit without a keyboard takes the old one away, and nothing new arrives."""
+def test_decided_question_loses_its_buttons(channel, platforms: FakePlatforms):
+    """platforms.md 2.3: an edit without a keyboard removes the old one, and no new message arrives."""
     prompt = send(channel, Reply("Delete **3** files?", YES_NO))
     assert send(channel, Reply("Deleted <3> *files*.", edits=prompt.message_id)) == prompt
     assert [(entry["text"], entry["buttons"]) for entry in platforms.sent] == [("Deleted <3> files.", [])]
 
 
-def test_an_edit_is_seen_by_whoever_saw_the_message(channel, platforms: FakePlatforms):
-    """Telegram takes a receiver for new messages only: a public question that is dropped in private is closed."""
+def test_edit_is_visible_to_all_who_saw_the_message(channel, platforms: FakePlatforms):
+    """Telegram takes a receiver for new messages only, so a private outcome still closes a public question."""
     prompt = send(channel, Reply("Delete 3 files?", YES_NO), GROUP)
     assert send(channel, Reply("Dropped.", edits=prompt.message_id, only_for="5123456789"), GROUP) == prompt
     send(channel, Reply("Forgotten.", only_for="5123456789"), GROUP)
     assert ["ephemeral_message_parameters" in entry["raw"] for entry in platforms.sent] == [False, True]
 
 
-def test_the_same_edit_twice_is_done(channel, platforms: FakePlatforms):
+def test_same_edit_twice_succeeds(channel, platforms: FakePlatforms):
     """platforms.md 2.4: "message is not modified" is success."""
     prompt = send(channel, Reply("?", YES_NO))
     edit = Reply("Done.", edits=prompt.message_id)
@@ -68,8 +68,8 @@ def test_the_same_edit_twice_is_done(channel, platforms: FakePlatforms):
 
 
 @pytest.mark.parametrize("answer", ["message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID"])
-def test_what_cannot_be_edited_is_said_anew_unless_optional(channel, platforms: FakePlatforms, answer: str):
-    """platforms.md 2.4: permanent for that message; words that matter are sent."""
+def test_refused_edit_becomes_a_new_message_unless_optional(channel, platforms: FakePlatforms, answer: str):
+    """platforms.md 2.4: the refusal is permanent for that message, so the reply is sent as a new one."""
     platforms.script("telegram", f"Bad Request: {answer}", times=2)
     assert send(channel, Reply("Expired.", edits="77", optional=True)) == Receipt("")
     assert platforms.sent == []
@@ -77,56 +77,56 @@ def test_what_cannot_be_edited_is_said_anew_unless_optional(channel, platforms: 
 
 
 @pytest.mark.parametrize("edits", ["1795204950.000300", "x", "-1"])
-def test_an_id_that_telegram_never_gave_is_no_edit(channel, platforms: FakePlatforms, edits: str):
-    """A reply is not lost over the id of another platform."""
+def test_message_id_of_another_platform_is_no_edit(channel, platforms: FakePlatforms, edits: str):
+    """A reply with such an id is sent as a new message."""
     assert send(channel, Reply("Deleted.", edits=edits)).message_id == "1"
     assert send(channel, Reply("Gone.", edits=edits, optional=True)) == Receipt("")
 
 
 @pytest.mark.parametrize("file", [None, IMAGE])
-def test_a_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
-    """platforms.md 2.1: message_id is 0 for what Telegram sends later by itself: that is no id to edit by."""
+def test_message_without_an_id_has_no_receipt(channel, platforms: FakePlatforms, monkeypatch, file: Media | None):
+    """platforms.md 2.1: message_id is 0 for messages that Telegram sends later, and 0 cannot be edited."""
     monkeypatch.setattr("sayso.testing.platforms.telegram._message_resource", lambda _, chat: told(0, chat))
     assert send(channel, Reply("?", media=file)) == Receipt("")
 
 
-def test_an_edit_without_an_id_is_a_message(channel, platforms: FakePlatforms):
-    """platforms.md 2.1: of 0 Telegram says that no message is named: the outcome is told all the same."""
+def test_edit_without_an_id_is_a_new_message(channel, platforms: FakePlatforms):
+    """platforms.md 2.1: the id 0 names no message, so the outcome is sent as a new one."""
     send(channel, Reply("Deleted.", edits="0"))
     assert [entry["raw"]["method"] for entry in platforms.sent] == ["sendMessage"]
 
 
-def test_words_under_a_file_are_edited_there(channel, platforms: FakePlatforms):
-    """platforms.md 2.3: a prompt may show a picture: then its caption changes."""
+def test_edit_of_a_file_changes_its_caption(channel, platforms: FakePlatforms):
+    """platforms.md 2.3: a question may show a picture; a text too long for a caption is a new message."""
     prompt = send(channel, Reply("This one?", YES_NO, IMAGE))
     assert send(channel, Reply("Taken.", edits=prompt.message_id)) == prompt
     assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Taken.", [])
     assert send(channel, Reply("long " * 300, edits=prompt.message_id)).message_id == "2"
 
 
-def test_an_edit_that_telegram_will_not_format_is_plain(channel, platforms: FakePlatforms):
-    """Words matter more than bold."""
+def test_edit_with_refused_formatting_is_sent_plain(channel, platforms: FakePlatforms):
+    """A plain text is better than a lost one."""
     prompt = send(channel, Reply("?"))
     platforms.script("telegram", "Bad Request: can't parse entities: Unsupported start tag")
     assert send(channel, Reply("**Done** & dusted", edits=prompt.message_id)) == prompt
     assert platforms.sent[0]["text"] == "Done & dusted"
 
 
-def test_a_long_edit_begins_in_the_old_message(channel):
-    """The first piece edits, the rest is new, the buttons are on the last."""
+def test_long_edit_begins_in_the_old_message(channel):
+    """The first piece edits, the others are new, and the last has the buttons."""
     pieces = channel.split(Reply("word " * 2000, YES_NO, edits="7", optional=True))
     assert [piece.edits for piece in pieces] == ["7"] + [""] * (len(pieces) - 1)
     assert [piece.buttons for piece in pieces] == [()] * (len(pieces) - 1) + [YES_NO]
 
 
-def test_a_file_follows_the_words_that_edit(channel):
-    """A message cannot become a file."""
+def test_file_follows_the_text_that_edits(channel):
+    """Telegram cannot turn a message into a file."""
     pieces = channel.split(Reply("Here it is", YES_NO, IMAGE, edits="7"))
     assert pieces == (Reply("Here it is", edits="7"), Reply(buttons=YES_NO, media=IMAGE))
 
 
-def test_private_drafts_are_one_sketch_that_goes_by_itself(channel, platforms: FakePlatforms):
-    """platforms.md 2.3: sendMessageDraft, the same id for each step of an answer, never 0, and no message."""
+def test_private_drafts_of_an_answer_share_one_draft_id(channel, platforms: FakePlatforms):
+    """platforms.md 2.3: sendMessageDraft has the same id for each step of an answer, never 0, and leaves no message."""
     assert [draft(channel, text, update_id=8) for text in ("", "**Al", "**Almost** done")] == ["", "", ""]
     draft(channel, "other", update_id=9)
     shown = drafts(platforms)
@@ -141,15 +141,15 @@ def test_private_drafts_stay_in_their_topic(channel, platforms: FakePlatforms):
     assert drafts(platforms)[0]["message_thread_id"] == "77"
 
 
-def test_a_draft_that_telegram_will_not_format_is_plain(channel, platforms: FakePlatforms):
-    """Half an answer is half a formatting."""
+def test_draft_with_refused_formatting_is_sent_plain(channel, platforms: FakePlatforms):
+    """A draft may end inside its formatting."""
     platforms.script("telegram", "Bad Request: can't parse entities: Unsupported start tag")
     assert draft(channel, "**so** far") == ""
     assert (drafts(platforms)[0]["text"], "parse_mode" in drafts(platforms)[0]) == ("so far", False)
 
 
-def test_group_drafts_are_a_message_that_the_answer_edits(channel, platforms: FakePlatforms):
-    """platforms.md 2.3: there are no drafts in groups; one message grows."""
+def test_group_drafts_are_one_message_that_the_answer_edits(channel, platforms: FakePlatforms):
+    """platforms.md 2.3: groups have no drafts, so the bot edits one message that grows."""
     assert draft(channel, "", chat=int(GROUP.chat)) == ""
     shown = draft(channel, "so", chat=int(GROUP.chat))
     assert draft(channel, "so far", shown, chat=int(GROUP.chat)) == shown
@@ -159,8 +159,8 @@ def test_group_drafts_are_a_message_that_the_answer_edits(channel, platforms: Fa
 
 
 @pytest.mark.parametrize("chat", [5123456789, int(GROUP.chat)])
-def test_a_draft_too_many_says_how_long_to_wait(channel, platforms: FakePlatforms, chat: int):
-    """pains.md 12: streaming that goes on through a 429 ends in a ban of hours."""
+def test_rate_limited_draft_raises_the_wait(channel, platforms: FakePlatforms, chat: int):
+    """pains.md 12: a bot that goes on streaming after a 429 is banned for hours."""
     platforms.script("telegram", "429")
     with pytest.raises(RateLimited, match="7 s"):
         draft(channel, "so far", chat=chat)
@@ -169,8 +169,8 @@ def test_a_draft_too_many_says_how_long_to_wait(channel, platforms: FakePlatform
 @pytest.mark.parametrize(
     "text", ["word " * 10_000, "```py\n" + "x = 1\n" * 5000, "👍🏽" * 5000, "[a](https://b.c) " * 900]
 )
-def test_of_a_long_draft_the_beginning_stays(channel, platforms: FakePlatforms, text: str):
-    """Reading starts at the top: what was read does not move."""
+def test_long_draft_shows_its_beginning(channel, platforms: FakePlatforms, text: str):
+    """People read from the top, so the visible text must not move."""
     head = beginning(text)
     assert head.endswith("…")
     assert text.startswith(head[:40])
@@ -178,8 +178,8 @@ def test_of_a_long_draft_the_beginning_stays(channel, platforms: FakePlatforms, 
     assert draft(channel, text) == ""
 
 
-def test_drafts_have_their_own_pace(channel):
-    """platforms.md 2.4: 20 messages a minute in a group include edits."""
+def test_drafts_have_their_own_rate_limit(channel):
+    """platforms.md 2.4: the 20 messages a minute of a group include edits."""
     assert (channel.rate_limit(CHAT).draft_gap, channel.rate_limit(GROUP).draft_gap) == (1.0, 4.0)
 
 
@@ -198,31 +198,31 @@ def test_drafts_have_their_own_pace(channel):
         ("text/csv", "a.csv", "sendDocument"),
     ],
 )
-def test_files_are_played_or_shown_where_telegram_can(
+def test_file_is_sent_by_the_method_of_its_type(
     channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch, mime: str, name: str, method: str
 ):
-    """platforms.md 2.3: MP3 and M4A play, OGG is a voice, other sounds are documents."""
+    """platforms.md 2.3: MP3 and M4A play, OGG is a voice message, other sounds are documents."""
     monkeypatch.setitem(FILES, "any", b"\xff\xd8\xff" + b"x" * 100)
     send(channel, Reply("Here", media=Media("any", mime, name, stored=True)))
     assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["media"]["filename"]) == (method, name)
 
 
-def test_a_large_picture_is_a_document(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 2.3: photos up to 10 MB."""
+def test_large_picture_is_a_document(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 2.3: a photo has at most 10 MB."""
     monkeypatch.setitem(FILES, "any", b"\xff\xd8\xff" + bytes(10 * 1024 * 1024))
     send(channel, Reply(media=Media("any", "image/jpeg", "a.jpg", stored=True)))
     assert platforms.sent[0]["raw"]["method"] == "sendDocument"
 
 
-def test_a_voice_that_its_person_refuses_is_a_file(channel, platforms: FakePlatforms):
+def test_voice_refused_by_its_receiver_is_a_file(channel, platforms: FakePlatforms):
     """platforms.md 2.3: people may forbid voice messages."""
     platforms.script("telegram", "Bad Request: VOICE_MESSAGES_FORBIDDEN")
     send(channel, Reply("Here", media=replace(IMAGE, mime_type="audio/ogg", filename="a.ogg")))
     assert platforms.sent[0]["raw"]["method"] == "sendDocument"
 
 
-def test_a_file_too_large_for_telegram_is_a_link(channel, platforms: FakePlatforms):
-    """platforms.md 2.4, pains.md 13: 413 is told, with a way to the file, and its buttons."""
+def test_file_too_large_for_telegram_is_a_link(channel, platforms: FakePlatforms):
+    """platforms.md 2.4, pains.md 13: after a 413 the text arrives with a link to the file and its buttons."""
     platforms.script("telegram", "413")
     send(channel, Reply("Your *file*", YES_NO, replace(IMAGE, filename="a_b_[1].png")))
     text = platforms.sent[0]["text"]
@@ -231,31 +231,31 @@ def test_a_file_too_large_for_telegram_is_a_link(channel, platforms: FakePlatfor
 
 
 @pytest.mark.parametrize("answer", ["not enough rights to send photos to the chat", "CHAT_SEND_PHOTOS_FORBIDDEN"])
-def test_words_under_a_file_that_a_group_forbids_still_arrive(channel, platforms: FakePlatforms, answer: str):
-    """platforms.md 2.3: where no file may be sent it is a link, below the words."""
+def test_text_of_a_file_that_a_group_forbids_still_arrives(channel, platforms: FakePlatforms, answer: str):
+    """platforms.md 2.3: where the group forbids files, the text arrives with a link below it."""
     platforms.script("telegram", f"Bad Request: {answer}", times=2)
     send(channel, Reply("Here it is.", YES_NO, media=IMAGE), GROUP)
     assert [(entry["media"], len(entry["buttons"])) for entry in platforms.sent] == [(None, 2)]
     assert platforms.sent[0]["text"].startswith("Here it is.\n\nred.png (")
 
 
-def test_words_under_an_empty_file_still_arrive(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 2.3: Telegram takes none; a tool may have made one all the same."""
+def test_text_of_an_empty_file_still_arrives(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 2.3: Telegram accepts no empty file, but a tool may have made one."""
     monkeypatch.setitem(FILES, "none", b"")
     send(channel, Reply("An empty list.", media=Media("none", "text/csv", "list.csv", stored=True)))
     assert platforms.sent[0]["text"].startswith("An empty list.\n\nlist.csv (0 B)")
 
 
-def test_a_file_for_a_topic_that_is_gone_is_refused(channel, platforms: FakePlatforms):
-    """platforms.md 2.4: permanent for this target, and it ends."""
+def test_file_for_a_deleted_topic_is_refused(channel, platforms: FakePlatforms):
+    """platforms.md 2.4: the error is permanent for this target, so the bot stops trying."""
     platforms.script("telegram", "Bad Request: message thread not found", times=9)
     with pytest.raises(Refused):
         send(channel, Reply("Here", media=IMAGE), GROUP)
     assert platforms.sent == []
 
 
-def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.4: migrate_to_chat_id, resent once; every process goes straight there from then on."""
+def test_moved_group_is_followed_once_and_remembered(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.4: the bot resends once to migrate_to_chat_id; later processes send to the new id at once."""
     notebook = MemorySharedCache()
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(telegram(media, platforms.telegram_url, cache=notebook), Reply("hello"), Conversation("tg", BASIC))
@@ -265,23 +265,23 @@ def test_a_group_that_moved_is_followed_once_and_remembered(media: MemoryMedia, 
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]
 
 
-def test_a_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
-    """platforms.md 2.4: once means once."""
+def test_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
+    """platforms.md 2.4: the bot follows one move and no second one."""
     platforms.ledger.state[MOVED] = {BASIC: SUPER, SUPER: BASIC}
     with pytest.raises(Refused):
         send(channel, Reply("hello"), Conversation("tg", BASIC))
 
 
-def test_an_edit_in_a_group_that_moved_is_a_message(channel, platforms: FakePlatforms):
-    """The old messages stayed behind."""
+def test_edit_in_a_moved_group_is_a_new_message(channel, platforms: FakePlatforms):
+    """A moved group leaves its old messages behind."""
     prompt = send(channel, Reply("?", YES_NO), Conversation("tg", BASIC))
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(channel, Reply("Done.", edits=prompt.message_id), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(BASIC, "?"), (SUPER, "Done.")]
 
 
-def test_no_address_is_lost_behind_the_hundredth_link(channel, platforms: FakePlatforms):
-    """platforms.md 2.3: Telegram formats 100 entities: of the links behind them it would show the words alone."""
+def test_text_of_more_than_a_hundred_links_shows_every_address(channel, platforms: FakePlatforms):
+    """platforms.md 2.3: Telegram formats 100 entities and would show later links without their address."""
     many, few = ("".join(f"- [n{number}](https://e.org/{number})\n" for number in range(count)) for count in (120, 90))
     for text in (many, few):
         send(channel, Reply(text))

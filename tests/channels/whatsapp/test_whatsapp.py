@@ -1,4 +1,4 @@
-"""WhatsApp's own rules: Twilio's signatures, Contents for buttons, and what a body means."""
+"""WhatsApp's own rules: Twilio's signatures, Contents for buttons, and the meaning of a form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SID = f"SM{1:032x}"
 
 
 def form(text: str = "hello", **extra: str) -> dict[str, str]:
-    """A typed message."""
+    """Return the form of a typed message."""
     return signing.whatsapp_text(SID, text, account_sid=TWILIO_ACCOUNT_SID, **extra)
 
 
@@ -43,14 +43,14 @@ def send(channel, reply: Reply):
 
 
 def test_other_account_is_forbidden(media: MemoryMedia):
-    """A form signed with our token for another account is not for us."""
+    """Twilio may sign a form of another account with our token; the adapter still refuses it."""
     with pytest.raises(Forbidden):
         whatsapp(media, None).receive(whatsapp_hook({**form(), "AccountSid": "AC" + "1" * 32}))
 
 
 def test_url_is_part_of_the_signature(media: MemoryMedia):
-    """platforms.md 1.1: the same form to another address, or with another query, is forbidden; a fragment was never
-    signed.
+    """platforms.md 1.1: the same form for another URL, or with another query, is forbidden; Twilio does not sign a
+    fragment.
     """
     signed = whatsapp_hook(form())
     for url in (WHATSAPP_URL + "&x=1", WHATSAPP_URL.replace("a%20b", "a+b"), "https://evil.example/hooks/whatsapp"):
@@ -60,7 +60,7 @@ def test_url_is_part_of_the_signature(media: MemoryMedia):
 
 
 def test_unknown_and_repeated_fields_are_signed(media: MemoryMedia):
-    """platforms.md 1.1, 1.2: fields we do not know, empty ones and repeated ones count."""
+    """platforms.md 1.1, 1.2: the signature covers unknown, empty and repeated fields."""
     signed = whatsapp_hook(form(NewField="", Zed="1"))
     assert whatsapp(media, None).receive(signed).turns
     assert whatsapp(media, None).receive(replace(signed, body=signed.body + b"&Zed=1")).turns
@@ -82,21 +82,21 @@ def test_shared_key_signs_with_sha256(media: MemoryMedia):
 
 
 def test_document_name_is_not_typed_text(media: MemoryMedia):
-    """platforms.md 1.1: Twilio puts a document's file name into the body: "yes.pdf" confirms nothing."""
+    """platforms.md 1.1: Twilio puts a document's file name into the body, and "yes.pdf" confirms nothing."""
     fields = {"MediaUrl0": "https://api.twilio.com/x", "MediaContentType0": "application/pdf"}
     turn = whatsapp(media, None).receive(whatsapp_hook(form("yes", MessageType="document", **fields))).turns[0]
     assert (turn.text, turn.media[0].filename) == ("", "yes")
 
 
 def test_username_without_phone_is_answered_as_is(media: MemoryMedia):
-    """platforms.md 1.1: a user who hides the number is reached by the id alone."""
+    """platforms.md 1.1: the bot reaches a user who hides the number by the id alone."""
     fields = form(From="whatsapp:DE.77", ExternalUserId="whatsapp:DE.77")
     turn = whatsapp(media, None).receive(whatsapp_hook(fields)).turns[0]
     assert (turn.user_id, turn.conversation.chat) == ("whatsapp:DE.77", "whatsapp:DE.77")
 
 
-def test_odd_settings_of_shared_keys_are_forbidden(media: MemoryMedia):
-    """platforms.md 1.2: whatever the header asks for, a wrong signature is forbidden and nothing crashes."""
+def test_unusual_settings_of_shared_keys_are_forbidden(media: MemoryMedia):
+    """platforms.md 1.2: no value of the settings header makes a wrong signature valid or raises another error."""
     signed = whatsapp_hook(form())
     channel = whatsapp(media, None, shared_key="shared")
     for settings in (
@@ -115,7 +115,7 @@ def test_odd_settings_of_shared_keys_are_forbidden(media: MemoryMedia):
 
 
 def test_port_and_proxy_do_not_change_the_signature(media: MemoryMedia):
-    """platforms.md 1.2: Twilio signs the configured address with its port or without, whatever a proxy made of it."""
+    """platforms.md 1.2: Twilio signs the configured URL with or without its port; a proxy does not change that."""
     with_port = WHATSAPP_URL.replace(".com", ".com:443")
     for signed_for, configured in ((with_port, WHATSAPP_URL), (WHATSAPP_URL, with_port)):
         signed = replace(whatsapp_hook(form(), signed_for), url=configured)
@@ -126,7 +126,7 @@ def test_port_and_proxy_do_not_change_the_signature(media: MemoryMedia):
 
 
 def test_own_message_is_ignored(media: MemoryMedia):
-    """platforms.md 1.1, pains.md 11: should our own words ever come back, nobody answers them."""
+    """platforms.md 1.1, pains.md 11: the adapter ignores a message that the channel itself sent."""
     for sender in ("whatsapp:+14155238886", "whatsapp:+19990000000"):
         received = whatsapp(media, None).receive(whatsapp_hook({**form(From=sender), "To": sender}))
         assert (received.turns, received.ignored) == ((), "sent by this channel itself")
@@ -140,7 +140,7 @@ def test_reply_to_a_hidden_number_goes_to_its_id(media: MemoryMedia, platforms: 
 
 
 def test_messaging_service_sends_without_a_number(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: either From or MessagingServiceSid."""
+    """platforms.md 1.3: a message has either From or MessagingServiceSid."""
     service = "MG" + "0" * 32
     send(whatsapp(media, platforms.twilio_url, from_=None, messaging_service_sid=service), Reply("x"))
     assert platforms.sent[0]["raw"]["MessagingServiceSid"] == service
@@ -148,13 +148,13 @@ def test_messaging_service_sends_without_a_number(media: MemoryMedia, platforms:
 
 
 def test_answer_is_empty_twiml(media: MemoryMedia):
-    """platforms.md 1.1: anything else is logged as an error at Twilio."""
+    """platforms.md 1.1: Twilio logs any other answer as an error."""
     answer = whatsapp(media, None).receive(whatsapp_hook(form())).answer
     assert (answer.status, answer.body, answer.content_type) == (200, "<Response/>", "text/xml")
 
 
 def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: Contents are permanent: the second question reuses the first one's, also in another process."""
+    """platforms.md 1.3: Contents are permanent; the second question reuses the first one's, also in another process."""
     notebook = MemorySharedCache()
     for text in ("Delete a?", "Delete *b*\nand c?"):
         send(whatsapp(media, platforms.twilio_url, cache=notebook), Reply(text, YES_NO))
@@ -163,8 +163,8 @@ def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePl
     assert TWILIO_AUTH_TOKEN not in str(notebook.notes)
 
 
-def test_lost_content_falls_back_to_words_then_heals(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.4: a Content that was deleted at Twilio costs one message its buttons, no more."""
+def test_deleted_content_costs_one_message_its_buttons(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4: after a Content was deleted at Twilio, one question is text only and the next has buttons."""
     channel = whatsapp(media, platforms.twilio_url)
     send(channel, Reply("Sure?", YES_NO))
     platforms.fakes["twilio"]._contents.clear()
@@ -179,7 +179,7 @@ def test_long_labels_are_cut(media: MemoryMedia, platforms: FakePlatforms):
     assert len(platforms.sent[0]["buttons"][0]["label"]) == 20
 
 
-def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
+def test_text_comes_before_a_document_and_as_caption_of_a_picture(media: MemoryMedia):
     """platforms.md 1.3: WhatsApp shows captions on pictures only, and none beside buttons."""
     channel = whatsapp(media, None)
     assert channel.split(Reply("See", media=IMAGE)) == (Reply("See", media=IMAGE),)
@@ -188,38 +188,38 @@ def test_words_come_before_a_document_and_on_a_picture(media: MemoryMedia):
 
 
 @pytest.mark.parametrize("sid", [SID, f"MM{1:032x}"])
-def test_repetition_is_known_by_its_message(media: MemoryMedia, sid: str):
-    """platforms.md 1.1: a retry has a token of its own, at the fallback URL too; MessageSid stays."""
+def test_repetition_has_the_event_id_of_its_message(media: MemoryMedia, sid: str):
+    """platforms.md 1.1: a retry has another token, at the fallback URL too, but the same MessageSid."""
     signed = whatsapp_hook({**form(), "MessageSid": sid})
     again = replace(signed, headers={**signed.headers, "i-twilio-idempotency-token": "another"})
     assert whatsapp(media, None).receive(again).turns[0].event_id == sid
     assert whatsapp(media, None).receive(again) == whatsapp(media, None).receive(signed)
 
 
-def test_sender_takes_eighty_a_second(media: MemoryMedia):
-    """platforms.md 1.4: the sender's limit; chats have none."""
+def test_sender_is_limited_to_eighty_a_second(media: MemoryMedia):
+    """platforms.md 1.4: Twilio limits the sender and not the chat."""
     pace = whatsapp(media, None, from_="whatsapp:+4930111111").rate_limit(CHAT)
     assert (pace.per_second, pace.chat_gap) == (80, 0.0)
 
 
-def test_sandbox_takes_one_in_three_seconds(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.4: what all trial accounts share is slow; a server that stands in for Twilio is not."""
+def test_sandbox_is_limited_to_one_in_three_seconds(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4: trial accounts share a slow sender; a server that stands in for Twilio has the usual limit."""
     assert whatsapp(media, None, from_=SANDBOX).rate_limit(CHAT).per_second == pytest.approx(1 / 3)
     assert whatsapp(media, platforms.twilio_url, from_=SANDBOX).rate_limit(CHAT).per_second == 80
     assert whatsapp(media, None, from_=SANDBOX, messaging_service_sid=f"MG{'0' * 32}").rate_limit(CHAT).per_second == 80
 
 
-def test_message_that_comes_to_the_fallback_is_a_message(media: MemoryMedia):
-    """platforms.md 1.1: the fallback is the same address once more; what Twilio adds of its error is no status."""
+def test_message_at_the_fallback_url_is_a_message(media: MemoryMedia):
+    """platforms.md 1.1: the fallback has the same URL, and the error fields that Twilio adds make no status of it."""
     added = {"ErrorCode": "11200", "ErrorUrl": WHATSAPP_URL}
     (turn,) = whatsapp(media, None).receive(whatsapp_hook(form(**added))).turns
     assert (turn.event_id, turn.text) == (SID, "hello")
 
 
 @pytest.mark.parametrize("sender", ["+4915100000042", "rcs:brand", "messenger:1", "WhatsApp:+4915100000042"])
-def test_what_did_not_come_by_whatsapp_is_ignored(media: MemoryMedia, sender: str):
-    """platforms.md 1.5: a messaging service sends its SMS here too, and whoever sends one may write any number into it:
-    it must not pass for the person who has that number on WhatsApp.
+def test_message_from_outside_whatsapp_is_ignored(media: MemoryMedia, sender: str):
+    """platforms.md 1.5: a messaging service delivers its SMS here too, and a sender can put any number into an SMS:
+    it must not pass for a message of the person who has that number on WhatsApp.
     """
     received = whatsapp(media, None).receive(whatsapp_hook(form("yes", From=sender, WaId="", ExternalUserId="")))
     assert (received.turns, received.ignored) == ((), "not sent by WhatsApp")
@@ -231,7 +231,7 @@ STATUS = {"MessageSid": SID, "MessageStatus": "undelivered", "ErrorCode": "63016
 
 @pytest.mark.parametrize("public_url", ["https://b.example", "https://b.example/bots"])
 def test_status_callback_names_its_delivery(media: MemoryMedia, platforms: FakePlatforms, public_url: str):
-    """platforms.md 1.3: errors of the channel come only this way, and the URL that we gave says which reply it was."""
+    """platforms.md 1.3: errors of the channel come only by callback, and its URL names the reply."""
     delivery = f"{CHAT.id}#12"
     channel = whatsapp(media, platforms.twilio_url, public_url=public_url)
     asyncio.run(channel.send(Delivery(delivery, CHAT, Reply("x"))))
@@ -241,22 +241,22 @@ def test_status_callback_names_its_delivery(media: MemoryMedia, platforms: FakeP
     assert url.startswith(f"{public_url}/hooks/wa/status?")
 
 
-def test_delivery_in_a_status_callback_is_signed(media: MemoryMedia):
-    """platforms.md 1.2: nobody can move a status to another delivery."""
+def test_delivery_id_of_a_status_callback_is_signed(media: MemoryMedia):
+    """platforms.md 1.2: a status for another delivery than the signed one is forbidden."""
     signed = whatsapp_hook(STATUS, f"{CALLBACK}?delivery={'a' * 20}.1")
     with pytest.raises(Forbidden):
         whatsapp(media, None).receive(replace(signed, url=signed.url[:-1] + "2"))
 
 
 @pytest.mark.parametrize("named", ["", "?delivery=", "?delivery=x.1", f"?delivery={'a' * 20}.0", "?delivery=%00"])
-def test_status_callback_without_a_delivery_is_a_status(media: MemoryMedia, named: str):
-    """The operator may have set a URL of his own in Twilio's console."""
+def test_status_callback_without_a_delivery_id_is_a_status(media: MemoryMedia, named: str):
+    """The operator may have set another URL in Twilio's console."""
     (update,) = whatsapp(media, None).receive(whatsapp_hook(STATUS, CALLBACK + named)).statuses
     assert update.delivery == ""
 
 
-def test_status_with_a_charset_and_any_word_is_told(media: MemoryMedia):
-    """platforms.md 1.1: each of Twilio's words, in the form with a charset, in whatever order they come."""
+def test_status_of_any_name_is_reported(media: MemoryMedia):
+    """platforms.md 1.1: the adapter passes each status on, in any order, also from a form with a charset."""
     for status in ("queued", "read", "delivered", "sent", "canceled", "partially_delivered", "something new"):
         signed = whatsapp_hook({**STATUS, "MessageStatus": status, "ErrorCode": ""}, CALLBACK)
         headers = {**signed.headers, "content-type": "application/x-www-form-urlencoded; charset=utf-8"}
@@ -278,8 +278,10 @@ def test_status_with_a_charset_and_any_word_is_told(media: MemoryMedia):
         ("9" * 5000, 0, 0),
     ],
 )
-def test_errors_that_come_later(media: MemoryMedia, code: str, closed: int, alerts: int):
-    """platforms.md 1.3: errors of the channel come by status callback only; 1.4 says what they mean."""
+def test_error_code_of_a_status_closes_an_address_or_raises_an_alert(
+    media: MemoryMedia, code: str, closed: int, alerts: int
+):
+    """platforms.md 1.3: errors of the channel come by status callback only; 1.4 explains the codes."""
     fields = {**STATUS, "ErrorCode": code, "To": CHAT.chat}
     received = whatsapp(media, None).receive(whatsapp_hook(fields, CALLBACK))
     assert [news.conversation for news in received.addresses] == [CHAT] * closed
@@ -288,14 +290,14 @@ def test_errors_that_come_later(media: MemoryMedia, code: str, closed: int, aler
     assert "+49" not in str(received.alerts)
 
 
-def test_message_that_comes_to_the_address_of_statuses_is_a_message(media: MemoryMedia):
-    """platforms.md 1.1: a status has a MessageStatus; whoever mixed up two fields of the Console loses no words."""
+def test_message_at_the_status_url_is_a_message(media: MemoryMedia):
+    """platforms.md 1.1: a status has a MessageStatus, so swapped URLs in the console lose no message."""
     (turn,) = whatsapp(media, None).receive(replace(whatsapp_hook(form(SmsStatus="received")), path="status")).turns
     assert (turn.event_id, turn.text) == (SID, "hello")
 
 
 def test_status_of_success_closes_nothing(media: MemoryMedia):
-    """What was delivered arrived, whatever error an attempt before it had."""
+    """A delivered message arrived, even if the callback has the error of an earlier attempt."""
     fields = {**STATUS, "MessageStatus": "delivered", "ErrorCode": "63024", "To": CHAT.chat}
     assert whatsapp(media, None).receive(whatsapp_hook(fields, CALLBACK)).addresses == ()
 
@@ -310,16 +312,18 @@ def test_status_of_success_closes_nothing(media: MemoryMedia):
         ("63016", WindowClosed),
     ],
 )
-def test_error_codes(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]):
-    """Each code says whether trying again makes sense."""
+def test_error_code_decides_whether_to_send_again(
+    media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[Exception]
+):
+    """Each code raises the error type that the sender expects for it, without the phone number."""
     platforms.script("twilio", error)
     with pytest.raises(kind) as caught:
         send(whatsapp(media, platforms.twilio_url), Reply("x"))
     assert "+49" not in str(caught.value)
 
 
-def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: the sign belongs to the message it answers."""
+def test_typing_is_shown(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: the typing indicator names the message that it answers."""
     turn = Turn(SID, CHAT, "u", text="x", message_id=SID)
     asyncio.run(whatsapp(media, platforms.twilio_url).show_typing(turn))
     assert platforms.calls == [
@@ -327,17 +331,19 @@ def test_attend_shows_typing(media: MemoryMedia, platforms: FakePlatforms):
     ]
 
 
-def test_no_call_waits_for_ever(media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
-    """platforms.md 1.3: Twilio's client has no timeout of its own; what was sent and not answered may have arrived."""
+def test_call_without_an_answer_times_out(
+    media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
+):
+    """platforms.md 1.3: Twilio's client has no timeout; a message without an answer may have arrived."""
     monkeypatch.setattr("sayso.channels.http.ANSWER_SECONDS", 0.05)
     platforms.script("twilio", "slow", seconds=0.2)
     with pytest.raises(DeliveryUncertain):
         send(whatsapp(media, platforms.twilio_url), Reply("x"))
-    assert until(lambda: platforms.sent)[0]["text"] == "x"  # as it may: late, when nobody waits for it any more
+    assert until(lambda: platforms.sent)[0]["text"] == "x"  # the message may arrive late, after the timeout
 
 
 @pytest.mark.parametrize("field", ["account_sid", "auth_token", "from"])
 def test_empty_settings_are_refused(media: MemoryMedia, field: str):
-    """An empty secret would verify anything signed with nothing."""
+    """The channel refuses an empty secret, which would verify a signature made with no key."""
     with pytest.raises(ValueError, match=field):
         whatsapp(media, None, **{"from_" if field == "from" else field: ""})
