@@ -1,1 +1,1 @@
-"""Real models' APIs, as strict twins that run as a process of their own, and what our providers make of them."""
+"""Strict twins of real models' APIs in a process of their own, and the tests of the providers against them."""

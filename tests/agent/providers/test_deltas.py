@@ -1,4 +1,4 @@
-"""Streamed calls that all have the number 0: the library would make one broken call of them."""
+"""Streamed calls that all have index 0, which the vendor's library would merge into one broken call."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ CALLS = [called("get_weather", "call_a", city="Lima"), called("search_docs", "ca
 
 
 def streamed(server: Server) -> list[Any]:
-    """What a streamed answer of Ollama's parallel calls comes to."""
+    """Return the calls of a streamed answer with Ollama's parallel calls."""
     server.script({"deltas": "ollama", "calls": CALLS})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
     return [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
 
 
 def numbers(*deltas: tuple[int, str]) -> list[int]:
-    """The numbers that deltas of these indices and ids are given."""
+    """Return the numbers given to deltas with these indices and ids."""
     call_numbers = CallNumbers()
     return [call_numbers.number(ChoiceDeltaToolCall(index=index, id=given or None)) for index, given in deltas]
 
 
-def test_parallel_calls_of_one_number_stay_apart(server: Server) -> None:
-    """Names and arguments of each."""
+def test_parallel_calls_with_one_index_stay_separate(server: Server) -> None:
+    """Each keeps its name and arguments."""
     assert streamed(server) == [
         ToolCall("get_weather", {"city": "Lima"}, "call_a"),
         ToolCall("search_docs", {"query": "rain"}, "call_b"),
     ]
 
 
-def test_the_library_alone_mixes_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The day it does not, our renumbering can go."""
+def test_library_alone_merges_the_calls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the library separates them, the renumbering can be removed."""
     monkeypatch.setattr("sayso.agent.providers.model_request.ChatModel", OpenAIChatModel)
     assert len(streamed(server)) == 1
 
 
-def test_whole_answers_need_no_numbers(server: Server) -> None:
-    """The same calls, not streamed."""
+def test_complete_answers_need_no_renumbering(server: Server) -> None:
+    """The calls are the same without streaming."""
     server.script({"calls": CALLS})
     provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
     request = {"model": "", "system_prompt": "", "messages": (), "tools": [stock.schema()]}
@@ -54,8 +54,8 @@ def test_whole_answers_need_no_numbers(server: Server) -> None:
     assert [call.id for call in answer.tool_calls] == ["call_a", "call_b"]
 
 
-def test_deltas_without_an_id_belong_to_the_call_before() -> None:
-    """Whether calls are numbered properly, all 0, or by turns."""
+def test_deltas_without_an_id_belong_to_the_previous_call() -> None:
+    """Indices may be correct, all 0, or alternating."""
     assert numbers((0, "a"), (0, ""), (0, ""), (1, "b"), (1, "")) == [0, 0, 0, 1, 1]
     assert numbers((0, "a"), (0, ""), (0, "b"), (0, ""), (0, "b")) == [0, 0, 1, 1, 1]
     assert numbers((0, "a"), (1, "b"), (0, ""), (1, "")) == [0, 1, 0, 1]

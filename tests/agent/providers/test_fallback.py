@@ -1,4 +1,4 @@
-"""FallbackProvider: somebody answers while anybody can, and nobody who is down is asked for nothing."""
+"""FallbackProvider: a request is answered while any provider works, and a failing provider is skipped for a while."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ REQUEST = ProviderRequest("big", "", (Message(Role.USER, "hi"),), timeout=5)
 
 
 class Vendor:
-    """Says its name, or fails while it is down; counts how often it was asked, and for which models."""
+    """A provider that answers with its name or fails, and records the requested models."""
 
     def __init__(self, name, error=None, **traits):
         self.name, self.error, self.models = name, error, []
         self.__dict__.update(traits)
 
     async def acomplete(self, *, model, **request):
-        """Its name."""
+        """Return the name or raise the error."""
         self.models.append(model)
         if self.error:
             raise self.error
@@ -39,13 +39,13 @@ class Vendor:
 
 
 class Streaming:
-    """Yields what it is told, then fails while it is down."""
+    """A provider that yields these items, then raises its error."""
 
     def __init__(self, *items, error=None):
         self.items, self.error = items, error
 
     async def astream(self, **request):
-        """The pieces."""
+        """Yield the items."""
         for item in self.items:
             yield item
         if self.error:
@@ -53,7 +53,7 @@ class Streaming:
 
 
 class Clock:
-    """Time as the test says."""
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -62,12 +62,12 @@ class Clock:
 
 
 def ask(provider, request=REQUEST):
-    """The text of an answer."""
+    """Return the text of an answer."""
     return asyncio.run(acall(provider, request))[0].content
 
 
 def hear(provider, request=REQUEST):
-    """The answer of a stream, or its error, and what was heard of it."""
+    """Return the answer of a stream or its error, and the streamed text."""
     heard = []
 
     async def on_text(piece):
@@ -80,14 +80,14 @@ def hear(provider, request=REQUEST):
 
 
 @pytest.mark.parametrize("begun", ["I ", ToolCall("pay", {}, "c1")])
-def test_a_stream_that_broke_off_falls_over(begun):
-    """As an answer that is not streamed: only the next provider's words and calls count."""
+def test_broken_stream_falls_back(begun):
+    """Only the next provider's text and calls count, as in an answer that is not streamed."""
     (answer, usage), _ = hear(FallbackProvider([Streaming(begun, error=ProviderError("cut")), Vendor("b")]))
     assert (answer.content, answer.tool_calls, usage.provider) == ("I am b", (), "b")
 
 
-def test_a_stream_that_broke_off_is_told_to_be_void():
-    """Whoever shows a draft shows the next answer alone; a plain handler gets it on a line of its own."""
+def test_broken_stream_is_reported_as_restarted():
+    """A live view replaces the draft with the next answer; a plain handler gets the answer on a new line."""
     provider = FallbackProvider([Streaming("I ", error=ProviderError("cut")), Vendor("b")])
     heard = []
     assert Agent([], provider).run("hello", stream_handler=heard.append).content == "I am b"
@@ -101,15 +101,15 @@ def test_a_stream_that_broke_off_is_told_to_be_void():
     assert result.content == "I am b"
 
 
-def test_all_streams_that_broke_off_are_one_error():
-    """Nothing is left of what was heard; asking again may help."""
+def test_failure_of_all_streams_is_one_error():
+    """The streamed text is dropped, and the error is retryable."""
     broken = [Streaming("I ", error=ProviderError("cut")), Streaming("We ", error=ProviderError("gone"))]
     error, heard = hear(FallbackProvider(broken))
     assert ("cut" in str(error), "gone" in str(error), error.retryable, heard) == (True, True, True, ["I ", "We "])
 
 
-def test_a_stream_that_never_began_falls_over():
-    """Nothing was heard, so nothing comes twice."""
+def test_stream_that_fails_before_its_first_text_falls_back():
+    """The user sees no text twice."""
     (answer, usage), heard = hear(FallbackProvider([Streaming(error=KeyError("choices")), Vendor("b")]))
     assert (answer.content, usage.provider, heard) == ("I am b", "b", ["I am b"])
 
@@ -125,13 +125,13 @@ def test_a_stream_that_never_began_falls_over():
         SystemExit(1),
     ],
 )
-def test_every_failure_falls_over(error):
-    """What asking the same one again would not help, asking another one does."""
+def test_every_failure_falls_back(error):
+    """An error that a retry cannot help may not occur at another provider."""
     assert ask(FallbackProvider([Vendor("a", error), Vendor("b")])) == "I am b"
 
 
-def test_one_that_is_silent_leaves_time_for_the_next():
-    """The timeout is each one's own, or the first would use it up for all."""
+def test_each_provider_has_its_own_timeout():
+    """A silent first provider would otherwise use up the time of all."""
 
     class Silent:
         async def acomplete(self, **request):
@@ -143,8 +143,8 @@ def test_one_that_is_silent_leaves_time_for_the_next():
     assert hear(provider, request)[1] == ["I am b"]
 
 
-def test_when_all_fail_each_is_named():
-    """One error with the reasons, the shortest wait, and no key."""
+def test_failure_of_all_providers_names_each():
+    """One error has all reasons and the shortest wait, and no key."""
     down = [
         Vendor("a", RateLimitedError("api_key=s3cret", retry_after=9)),
         Vendor("b", ProviderError("x", retry_after=4)),
@@ -154,8 +154,8 @@ def test_when_all_fail_each_is_named():
     assert (caught.value.retry_after, caught.value.retryable) == (4, True)
 
 
-def test_what_no_retry_can_help_is_not_retryable():
-    """Only when it holds for each of them; rate limits of all are one."""
+def test_failure_is_permanent_only_if_all_are():
+    """If every provider has a rate limit, the error is a rate limit."""
     bad = Vendor("a", ProviderConfigurationError("no key"))
     limited = Vendor("b", RateLimitedError("slow down"))
     for vendors, retryable in (([bad, bad], False), ([bad, limited], True)):
@@ -167,13 +167,13 @@ def test_what_no_retry_can_help_is_not_retryable():
 
 
 def circuit(clock, **options):
-    """A provider that is down, one that is not, and both behind one breaker each of two failures."""
+    """Return a failing provider, a working one, and a fallback over both that opens after two failures."""
     down, up = Vendor("down", ProviderError("down")), Vendor("up")
     return down, up, FallbackProvider([down, up], 2, 60, clock=clock, **options)
 
 
-def test_refused_requests_take_nobody_elses_provider_away():
-    """One person's broken file falls over, and says nothing of the vendor."""
+def test_refused_request_does_not_open_the_circuit():
+    """One user's broken file falls back, and later requests still use the first vendor."""
     first, second = Vendor("first", RequestRefusedError("broken file")), Vendor("second")
     provider = FallbackProvider([first, second], max_failures=1)
     for _ in range(3):
@@ -182,8 +182,8 @@ def test_refused_requests_take_nobody_elses_provider_away():
     assert ask(provider) == "I am first"
 
 
-def test_one_that_keeps_failing_is_skipped_until_its_cooldown_ends():
-    """Then one request tries it; when that fails, it rests again."""
+def test_failing_provider_is_skipped_until_its_cooldown_ends():
+    """Then one request tries it; if that fails, a new cooldown starts."""
     clock = Clock()
     down, _, provider = circuit(clock)
     for clock.now, asked in ((0, 1), (1, 2), (2, 2), (60.9, 2), (61, 3), (62, 3)):
@@ -191,8 +191,8 @@ def test_one_that_keeps_failing_is_skipped_until_its_cooldown_ends():
         assert len(down.models) == asked
 
 
-def test_an_answer_closes_the_circuit():
-    """Failures count only in a row."""
+def test_answer_closes_the_circuit():
+    """Only consecutive failures count."""
     clock = Clock()
     down, _, provider = circuit(clock)
     error = down.error
@@ -201,8 +201,8 @@ def test_an_answer_closes_the_circuit():
     assert len(down.models) == 6
 
 
-def test_one_request_at_a_time_tries_a_provider_that_was_down():
-    """A thousand at once would only bring it down again; the others are answered elsewhere."""
+def test_half_open_circuit_admits_one_request():
+    """Many requests at once would overload the recovering provider, so the others use the next one."""
     clock, asked = Clock(), []
 
     class Waking:
@@ -222,8 +222,8 @@ def test_one_request_at_a_time_tries_a_provider_that_was_down():
     assert len(asked) == 2
 
 
-def test_a_cancelled_trial_is_given_back():
-    """A run that was stopped says nothing about the provider, and holds its place for nobody."""
+def test_cancelled_trial_is_released():
+    """A cancelled run is no failure, and another request may try the provider."""
     clock = Clock()
 
     class Hanging(Vendor):
@@ -248,8 +248,8 @@ def test_a_cancelled_trial_is_given_back():
     assert ask(provider) == "I am a"
 
 
-def test_cancelling_never_counts_as_a_failure():
-    """However many runs are stopped while they wait, the provider is asked first."""
+def test_cancellation_is_no_failure():
+    """After any number of cancelled runs, the provider is still called first."""
     provider = FallbackProvider([Streaming("I am a"), Vendor("b")], max_failures=1)
 
     async def leave():
@@ -260,8 +260,8 @@ def test_cancelling_never_counts_as_a_failure():
     assert hear(provider)[1] == ["I am a"]
 
 
-def test_when_all_are_skipped_the_first_to_be_back_is_asked():
-    """Better than failing without asking anybody."""
+def test_open_circuits_are_tried_if_all_are_open():
+    """The provider whose cooldown ends first is called."""
     clock = Clock()
     first, second = Vendor("a", ProviderError("down")), Vendor("b", ProviderError("down"))
     provider = FallbackProvider([first, second], 1, 60, clock=clock)
@@ -271,8 +271,8 @@ def test_when_all_are_skipped_the_first_to_be_back_is_asked():
     assert ask(provider) == "I am a"
 
 
-def test_a_skipped_one_is_named_among_those_that_failed():
-    """Whoever reads the error sees why it was not even asked."""
+def test_skipped_provider_is_named_in_the_error():
+    """The error gives the reason why it was not called."""
     _, up, provider = circuit(Clock())
     ask(provider)
     ask(provider)
@@ -281,8 +281,8 @@ def test_a_skipped_one_is_named_among_those_that_failed():
         ask(provider)
 
 
-def test_who_listens_hears_of_each_switch():
-    """The operator's callback the name and the error, the run both names."""
+def test_each_fallback_is_reported():
+    """The callback receives the name and the error, the run's listener both names."""
     told, heard = [], []
     error = ProviderError("down")
     provider = FallbackProvider(
@@ -293,14 +293,14 @@ def test_who_listens_hears_of_each_switch():
     assert (told, heard) == ([("a", error), ("b", error)], [("a", "b", error), ("b", "c", error)])
 
 
-def test_a_listener_that_fails_costs_no_answer():
-    """It is somebody else's code."""
+def test_failing_callback_does_not_lose_the_answer():
+    """An exception of the callback is caught."""
     provider = FallbackProvider([Vendor("a", ProviderError("down")), Vendor("b")], on_fallback=lambda name: None)
     assert ask(provider) == "I am b"
 
 
-def test_each_vendor_is_asked_for_a_model_it_knows():
-    """The request's goes to the first; any other has its own, if it has one."""
+def test_each_provider_is_asked_for_a_model_it_knows():
+    """The first gets the requested model, and any other its default model if it has one."""
     down = ProviderError("down")
     vendors = [Vendor("a", down, default_model="a-1"), Vendor("b", down, default_model="b-1"), Vendor("c")]
     ask(FallbackProvider(vendors))
@@ -308,8 +308,8 @@ def test_each_vendor_is_asked_for_a_model_it_knows():
 
 
 @pytest.mark.parametrize("name", ["acomplete", "complete", "astream", "stream"])
-def test_any_one_method_is_enough_for_all_four(name):
-    """What is asked through one door may be answered through another."""
+def test_one_provider_method_is_enough_for_all_four(name):
+    """A call through one method may be answered by another."""
     local = LocalProvider()
 
     class OneDoor:
@@ -322,8 +322,8 @@ def test_any_one_method_is_enough_for_all_four(name):
     assert join_items(provider.stream(**asked)) == answer == hear(provider)[0]
 
 
-def test_a_stream_for_sync_code_can_be_left():
-    """Also inside a running loop; what it held is closed."""
+def test_sync_stream_can_be_closed_early():
+    """It works inside a running loop too, and the provider's stream is closed."""
     closed = []
 
     class Held:
@@ -343,8 +343,8 @@ def test_a_stream_for_sync_code_can_be_left():
     assert closed == [True]
 
 
-def test_it_can_do_what_all_can():
-    """Whether it can is asked of them each time, as it may change."""
+def test_capabilities_are_those_of_all_providers():
+    """They are queried each time, because they may change."""
     first, second = Vendor("a", supports_response_format=True), Vendor("b", supports_tools=False)
     provider = FallbackProvider([first, second])
     assert (provider.supports_response_format, provider.supports_tools) == (False, False)
@@ -353,7 +353,7 @@ def test_it_can_do_what_all_can():
 
 
 def test_threads_share_one_circuit():
-    """Sync runs in many threads count each failure once."""
+    """Runs in many threads count each failure once."""
     down, _, provider = circuit(Clock())
     threads = [threading.Thread(target=provider.complete, kwargs=REQUEST.as_kwargs()) for _ in range(8)]
     for thread in threads:
@@ -366,7 +366,7 @@ def test_threads_share_one_circuit():
 
 
 @pytest.mark.parametrize(("providers", "most"), [([], 3), ([LocalProvider()], 0)])
-def test_nobody_to_ask_is_refused(providers, most):
-    """When it is made, not when it is needed."""
+def test_fallback_without_providers_is_refused(providers, most):
+    """The error is raised at construction."""
     with pytest.raises(ValueError, match=r"calls no provider|needs providers"):
         FallbackProvider(providers, most)

@@ -1,4 +1,4 @@
-"""A conversation that grows longer than its model can read goes on, with every provider of a real model."""
+"""Long conversations: a transcript longer than the model's context continues with every provider of a real model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.agent.providers.conftest import MAKERS, Make, Server
 from tests.agent.providers.test_contract import called
 
 ROWS = 40_000
-#: A PNG of which only the first bytes are right.
+#: A PNG with valid first bytes only.
 DAMAGED = b"\x89PNG\r\n\x1a\n, and then nothing of an image"
 
 
@@ -31,7 +31,7 @@ def table() -> str:
 
 
 def long_memory(exchanges: int, chars: int = 2000) -> ConversationMemory:
-    """A conversation of so many exchanges."""
+    """Return a memory with this number of exchanges."""
     memory = ConversationMemory(max_messages=1000)
     for number in range(exchanges):
         memory.add(Message(Role.USER, f"question {number} " + "x" * chars))
@@ -40,14 +40,14 @@ def long_memory(exchanges: int, chars: int = 2000) -> ConversationMemory:
 
 
 def sent(server: Server) -> list[str]:
-    """The requests so far, as JSON."""
+    """Return the requests so far as JSON."""
     return [json.dumps(body) for body in server.bodies]
 
 
-def test_one_huge_result_and_a_long_history_never_end_a_conversation(
+def test_huge_result_and_long_history_never_end_a_conversation(
     server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The vendor refuses what is too long; the agent shortens it, asks again, and the next turn works, too."""
+    """The vendor refuses the request; the agent shortens it and asks again, and the next turn works too."""
     agent = Agent([table], provider, AgentConfig(model="", max_retries=0), long_memory(10))
     most = 30_000
     server.script({"context": most, "calls": [called("table", "c1")]}, {"context": most, "text": "It is long."})
@@ -64,16 +64,16 @@ def test_one_huge_result_and_a_long_history_never_end_a_conversation(
 
 
 @pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)
-def test_a_result_over_the_known_context_window_is_cut_before_it_is_sent(
+def test_result_above_the_known_context_window_is_cut_before_it_is_sent(
     server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a setting and without a refused request: a quarter of the window is for one result."""
+    """Without a setting or a refused request, one result gets a quarter of the window."""
     window = provider.context_tokens() or 0
     assert window >= 100_000
 
     @tool(read_only=True)
     def page() -> str:
-        """Fetch the page."""
+        """Return a long page."""
         return "word " * window
 
     server.script({"calls": [called("page", "c1")]}, {"text": "Read."})
@@ -82,8 +82,8 @@ def test_a_result_over_the_known_context_window_is_cut_before_it_is_sent(
     assert "model.context_exceeded" not in caplog.text
 
 
-def test_old_exchanges_go_before_the_window_is_full(server: Server) -> None:
-    """A configured window holds for models that no list knows; the newest words are always there."""
+def test_old_exchanges_are_dropped_before_the_window_is_full(server: Server) -> None:
+    """A configured window applies to unlisted models; the newest message is always sent."""
     provider = MAKERS["compatible"](server.url)
     assert provider.context_tokens() is None
     config = AgentConfig(model="", context_tokens=8000)
@@ -96,8 +96,8 @@ def test_old_exchanges_go_before_the_window_is_full(server: Server) -> None:
     assert "Are you there?" in request
 
 
-def test_the_last_exchange_is_remembered_however_long_its_results_were(server: Server) -> None:
-    """Many tables at once are more than the window, and yet the model knows what was asked a moment ago."""
+def test_last_exchange_is_kept_however_long_its_results_were(server: Server) -> None:
+    """Several tables exceed the window, and the model still sees the previous question."""
     agent = Agent([table], MAKERS["compatible"](server.url), AgentConfig(model="", context_tokens=8000), long_memory(2))
     server.script({"calls": [called("table", f"c{number}") for number in range(6)]}, {"text": "Six tables."})
     agent.run("Show me the table six times")
@@ -110,8 +110,8 @@ def test_the_last_exchange_is_remembered_however_long_its_results_were(server: S
     assert request.count("row 0: 0 EUR") == 6
 
 
-def test_one_message_that_is_too_long_alone_is_cut(server: Server) -> None:
-    """Its beginning and its end are read."""
+def test_single_message_above_the_limit_is_cut(server: Server) -> None:
+    """The model reads its beginning and its end."""
     server.script({"context": 20_000, "text": "Much."})
     agent = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0))
     assert agent.run("First line." + "x" * 100_000 + "last line.").content == "Much."
@@ -119,16 +119,16 @@ def test_one_message_that_is_too_long_alone_is_cut(server: Server) -> None:
     assert "last line." in sent(server)[-1]
 
 
-def test_a_request_that_cannot_be_shortened_is_refused_once(server: Server) -> None:
-    """The person is told so; nobody asks for ever."""
+def test_request_that_cannot_be_shortened_is_refused_once(server: Server) -> None:
+    """The user reads that it is too long, and the request is not repeated."""
     server.script({"context": 10, "text": "never"})
     result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run("Hello")
     assert (result.stop_reason, result.failure) == ("provider_error", "too_long")
     assert len(server.calls) == 1
 
 
-def test_a_fallback_fits_what_each_of_its_models_can_read(server: Server) -> None:
-    """The smallest window counts; one provider's refusal still shortens when the other is away."""
+def test_fallback_uses_the_smallest_context_window(server: Server) -> None:
+    """One provider's refusal shortens the request although the other is unreachable."""
     small = MAKERS["anthropic"](server.url)
     provider = FallbackProvider([MAKERS["gemini"](server.url), small])
     assert provider.context_tokens() == small.context_tokens()
@@ -151,10 +151,8 @@ def test_a_fallback_fits_what_each_of_its_models_can_read(server: Server) -> Non
         (500, "the request exceeds the available context size"),
     ],
 )  # fmt: skip
-def test_however_a_server_says_that_it_is_too_long_it_is_asked_with_less(
-    server: Server, status: int, words: str
-) -> None:
-    """One refusal, one shorter request, one answer: nothing is waited for and nothing sent twice."""
+def test_overflow_error_of_any_server_is_recognized(server: Server, status: int, words: str) -> None:
+    """One refusal is followed by one shorter request and its answer, without a pause or a repetition."""
     server.script({"status": status, "message": words}, {"text": "Hi"})
     agent = Agent((), MAKERS["compatible"](server.url), AgentConfig(model=""), long_memory(20))
     assert agent.run("Hello").content == "Hi"
@@ -162,8 +160,8 @@ def test_however_a_server_says_that_it_is_too_long_it_is_asked_with_less(
     assert len(second) < len(first) * 0.6
 
 
-def test_a_rate_limit_is_no_overflow(server: Server) -> None:
-    """Words about tokens are not enough: what is asked too often is asked again as it is."""
+def test_rate_limit_is_not_mistaken_for_an_overflow(server: Server) -> None:
+    """The message mentions tokens, and the same request is sent again."""
     words = "Rate limit reached on tokens per min (TPM): Limit 30000, Used 29000. Too many tokens, please wait."
     server.script({"status": 429, "message": words}, {"text": "Hi"})
     config = AgentConfig(model="", retry_backoff_seconds=0, rate_limit_cooldown_seconds=0)
@@ -173,10 +171,10 @@ def test_a_rate_limit_is_no_overflow(server: Server) -> None:
 
 
 @pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)
-def test_a_file_that_the_vendor_refuses_ends_neither_the_turn_nor_those_after_it(
+def test_refused_file_ends_neither_its_turn_nor_later_ones(
     server: Server, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its first bytes were right and the rest was damaged: the model hears its name instead."""
+    """The file is damaged after its first bytes; the model gets its name instead."""
     photo = Message(Role.USER, "What is this?", media=(Media("1", "image/png", "cat.png"),))
     refused = {"status": 400, "message": "Could not process image"}
     provider = make(load_media=lambda _media: DAMAGED)
@@ -190,8 +188,8 @@ def test_a_file_that_the_vendor_refuses_ends_neither_the_turn_nor_those_after_it
     assert agent.run("Thanks").content == "You are welcome."
 
 
-def test_a_file_that_is_longer_than_the_window_is_named(server: Server) -> None:
-    """Nobody can count the tokens of a file's pages beforehand; the words around it are not cut."""
+def test_file_longer_than_the_window_is_replaced_with_its_name(server: Server) -> None:
+    """The tokens of its pages are unknown beforehand; the text around it is not cut."""
     book = Message(Role.USER, "Sum it up. " + "please " * 100, media=(Media("1", "application/pdf", "book.pdf"),))
     provider = MAKERS["anthropic"](server.url, load_media=lambda _media: b"%PDF-1.4" + b"x" * 100_000)
     server.script({"context": 20_000, "text": "It is too long."})
@@ -201,8 +199,8 @@ def test_a_file_that_is_longer_than_the_window_is_named(server: Server) -> None:
     assert "please " * 100 in sent(server)[-1].replace("\\n", " ")
 
 
-def test_words_that_a_content_filter_refuses_once_do_not_end_the_conversation(server: Server) -> None:
-    """It reads the whole request, so it would refuse each turn that comes after them."""
+def test_message_refused_by_a_content_filter_does_not_end_the_conversation(server: Server) -> None:
+    """The filter checks the whole request, so it would also refuse every later turn."""
     agent = Agent((), MAKERS["openai"](server.url), AgentConfig(model=""), ConversationMemory())
     refused = {"status": 400, "code": "content_filter", "message": "The prompt triggered the content policy"}
     server.script(refused)
@@ -213,13 +211,13 @@ def test_words_that_a_content_filter_refuses_once_do_not_end_the_conversation(se
     assert "something bad" not in sent(server)[1]
 
 
-def test_words_of_an_unknown_adapter_are_understood() -> None:
-    """An adapter of somebody's own raises what its library raises."""
+def test_overflow_error_of_a_custom_adapter_is_recognized() -> None:
+    """A custom adapter raises the errors of its library."""
 
     class Own:
         async def acomplete(self, **request: object) -> None:
             raise ValueError("Error code: 400 - maximum context length is 8192 tokens")
 
     with pytest.raises(ProviderError) as raised:
-        asyncio.run(acall(Own(), ProviderRequest("m", "", ())))  # type: ignore[arg-type]  # it never answers
+        asyncio.run(acall(Own(), ProviderRequest("m", "", ())))  # type: ignore[arg-type]  # its method never returns
     assert (raised.value.kind, raised.value.retryable) == ("too_long", False)

@@ -1,4 +1,4 @@
-"""Files for models: what is too large is never read, and all requests together have little of it in memory."""
+"""Files for models: a file that is too large is never read, and all requests together hold a bounded amount."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ PDF = "application/pdf"
 
 
 class Store:
-    """Files by their reference, which is their size, and what was read."""
+    """A store whose references are the file sizes; it records what was read."""
 
     def __init__(self) -> None:
         self.read: list[int] = []
 
     def load(self, media: Media) -> bytes:
-        """A file of the size that its reference says."""
+        """Return a file of the size in its reference."""
         self.read.append(int(media.ref))
         return b"%PDF-".ljust(int(media.ref), b"x")
 
 
 def files(store: Store, size: int = 1000) -> FileReading:
-    """What reads files for a model that takes PDF, up to so many bytes."""
+    """Return a reader for a model that accepts PDF files up to this size."""
     return FileReading(store.load, [PDF], size, size)
 
 
 def sent(*sizes: int, mime_type: str = PDF) -> list[Message]:
-    """A person's message with files of these sizes."""
+    """Return a user message with files of these sizes."""
     media = tuple(Media(str(size), mime_type, "f", size, stored=True) for size in sizes)
     return [Message(Role.USER, "look", media=media)]
 
 
 def texts(shown: Sequence[object]) -> list[str]:
-    """What the model is told of the files that it is not shown."""
+    """Return the notes that replace files."""
     return [file for each in shown for file in each.files if isinstance(file, str)]  # type: ignore[attr-defined]
 
 
 def test_file_that_cannot_be_shown_is_not_read():
-    """Its size is known: forty of them at once would be in memory for nothing."""
+    """The size is known beforehand, so reading it would only use memory."""
     store = Store()
     (shown,) = asyncio.run(files(store).read(sent(5000, 900, 200)))
     assert store.read == [900]
@@ -50,8 +50,8 @@ def test_file_that_cannot_be_shown_is_not_read():
     assert "no room for it beside newer files" in texts([shown])[1]
 
 
-def test_large_text_is_cut_and_its_length_told():
-    """It may be larger than any other file: only its beginning is decoded at once."""
+def test_large_text_is_cut_with_its_length():
+    """Only its beginning is decoded, so it may exceed the limit for other files."""
     text = "\N{GRINNING FACE}" * 300_000
     reads = FileReading(lambda _: text.encode(), [], 1000, 1000)
     assert (
@@ -60,8 +60,8 @@ def test_large_text_is_cut_and_its_length_told():
     )
 
 
-def test_requests_wait_for_each_others_files():
-    """All files of a worker's requests together stay below the limit, and who came first goes first."""
+def test_requests_wait_until_their_files_fit_in_memory():
+    """The files of all requests of a worker stay below the limit, in the order of arrival."""
     store, half, held, most, order = Store(), MAX_BYTES_AT_ONCE // 2, 0, 0, list[int]()
 
     async def request(number: int, size: int) -> None:
@@ -84,8 +84,8 @@ def test_requests_wait_for_each_others_files():
     assert sorted(order) == [0, 1, 2, 3, 4]
 
 
-def test_request_that_is_given_up_leaves_its_room():
-    """Also one that still waits."""
+def test_cancelled_request_releases_its_memory():
+    """A request that is still waiting can be cancelled too."""
     store, whole = Store(), sent(MAX_BYTES_AT_ONCE)
     reads = files(store, MAX_BYTES_AT_ONCE)
 

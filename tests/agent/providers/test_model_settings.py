@@ -1,4 +1,4 @@
-"""What an operator sends a vendor beside the usual: model_settings, over HTTP against a strict server."""
+"""model_settings: the operator's additional settings reach the vendor, over HTTP against a strict server."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ THINKING = {"type": "enabled", "budget_tokens": 2000}
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-def test_fields_of_a_vendor_reach_it(
+def test_settings_reach_the_vendor(
     server: Server, name: str, given: dict[str, Any], sent: dict[str, Any], *, streamed: bool
 ) -> None:
-    """As they are written, streamed or not, and beside the fields that Sayso sends."""
+    """They are sent unchanged, streamed or not, beside Sayso's own fields."""
     server.script({"text": "Hi"})
     provider = MAKERS[name](server.url, model_settings=given)
     agent = Agent(
@@ -52,8 +52,8 @@ def test_fields_of_a_vendor_reach_it(
     assert body.get("chat_template_kwargs") == given.get("extra_body", {}).get("chat_template_kwargs")
 
 
-def test_geminis_fields_stand_in_its_generation_config(server: Server) -> None:
-    """In either spelling; what stands elsewhere in the request is extra_body."""
+def test_settings_of_gemini_are_in_its_generation_config(server: Server) -> None:
+    """Both spellings work; fields elsewhere in the request need extra_body."""
     safety = [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}]
     given = {"top_p": 0.5, "topK": 3, "thinking_budget": 128, "extra_body": {"safetySettings": safety}}
     server.script({"text": "Hi"})
@@ -66,15 +66,15 @@ def test_geminis_fields_stand_in_its_generation_config(server: Server) -> None:
 
 
 def test_extra_headers_are_sent(server: Server, make: Any) -> None:
-    """Such as the name of a project at a gateway."""
+    """A gateway may need the name of a project."""
     server.script({"text": "Hi"})
     ask(make(model_settings={"extra_headers": {"X-Project": "support", "X-None": None}}))
     assert server.calls[0]["headers"]["x-project"] == "support"
     assert "x-none" not in server.calls[0]["headers"]
 
 
-def test_a_model_that_nobody_knows_is_sent_no_temperature_unless_it_is_chosen(server: Server) -> None:
-    """Many new models refuse it; known ones get the default of 0."""
+def test_unknown_model_is_sent_no_temperature_by_default(server: Server) -> None:
+    """Many new models refuse it; known models get the default of 0."""
     server.script(*[{"text": "Hi"}] * 4)
     openai, local = MAKERS["openai"](server.url), MAKERS["compatible"](server.url)
     ask(openai, model="gpt-4.1-mini")
@@ -93,10 +93,10 @@ def test_a_model_that_nobody_knows_is_sent_no_temperature_unless_it_is_chosen(se
         ("gemini", {"warmth": 1}, 'Unknown name "warmth"'),
     ],
 )
-def test_what_the_vendor_refuses_is_told_with_the_settings_that_were_sent(
+def test_refusal_names_the_settings_that_were_sent(
     server: Server, name: str, given: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the error and in the log; the operator finds the line to change."""
+    """The error and the log have them, so the operator finds the line to change."""
     server.script({"text": "Hi"})
     provider = MAKERS[name](server.url, model_settings=given)
     with pytest.raises(ProviderError) as raised:
@@ -122,22 +122,22 @@ def test_what_the_vendor_refuses_is_told_with_the_settings_that_were_sent(
         ({"thinking_budget": 5}, "use reasoning_effort: low"),
     ],
 )
-def test_settings_that_cannot_be_sent_are_refused_at_once(given: dict[str, Any], words: str) -> None:
-    """When the provider is made, with the cure."""
+def test_unsendable_settings_are_refused_at_construction(given: dict[str, Any], words: str) -> None:
+    """The error names the fix."""
     with pytest.raises(ValueError, match=words):
         OpenAIProvider(KEY, model_settings=given)
 
 
 def yaml_models(tmp_path: Path, agent: str) -> tuple[Models, Any]:
-    """The models of a configuration, and how its agent runs."""
+    """Return the models and settings of a configuration."""
     file = tmp_path / "bot.yaml"
     file.write_text(f"agent:\n{agent}\nchannels: {{web: {{platform: console}}}}\n")
     settings = load_settings(file, {"KEY": KEY})
     return Models(settings), settings
 
 
-def test_model_settings_stand_in_the_yaml(server: Server, tmp_path: Path) -> None:
-    """Of the model and of each fallback; temperature: null leaves it out."""
+def test_model_settings_are_read_from_yaml(server: Server, tmp_path: Path) -> None:
+    """The model and each fallback have their own; `temperature: null` omits the temperature."""
     models, settings = yaml_models(
         tmp_path,
         f"  model: openai:gpt-4.1\n  api_key: ${{KEY}}\n  base_url: {server.url}/v1\n  temperature: null\n"
@@ -154,14 +154,14 @@ def test_model_settings_stand_in_the_yaml(server: Server, tmp_path: Path) -> Non
     assert name_of(settings.agent.model) == first["model"]
 
 
-def test_a_wrong_setting_in_the_yaml_names_its_line(tmp_path: Path) -> None:
-    """At `sayso check`, not at the first question."""
+def test_invalid_setting_in_yaml_names_its_line(tmp_path: Path) -> None:
+    """`sayso check` reports it before the first request."""
     models, _ = yaml_models(tmp_path, "  model: openai:gpt-4.1\n  api_key: ${KEY}\n  model_settings: {tools: []}\n")
     with pytest.raises(ConfigError, match=r"bot.yaml:2:3: agent.model: model_settings has 'tools'"):
         models.of("web")
 
 
-def test_answers_under_other_settings_are_not_taken_from_the_cache(server: Server) -> None:
+def test_cache_distinguishes_model_settings(server: Server) -> None:
     """A cache in Redis outlives a change of the configuration."""
     cache = InMemoryCache()
     server.script({"text": "one"}, {"text": "two"})

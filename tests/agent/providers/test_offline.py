@@ -1,4 +1,4 @@
-"""OfflineProvider: finds the tool that was meant, asks when it cannot, and never pretends."""
+"""OfflineProvider: finds the requested tool, asks if it cannot, and never pretends to be a model."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ def delete_invoice(invoice_id: str) -> str:
 
 @tool
 def find_invoice(query: str, limit: int = 10) -> str:
-    """Look an invoice up."""
+    """Find an invoice."""
     return query
 
 
 @tool
 def refund_payment(payment_id: str, amount: float, currency: str = "EUR") -> str:
-    """Pay money back."""
+    """Refund a payment."""
     return payment_id
 
 
@@ -48,7 +48,7 @@ SCHEMAS = [each.schema() for each in TOOLS]
 
 
 def answer(messages, schemas=SCHEMAS):
-    """What the provider says to a transcript, or to one text."""
+    """Return the provider's answer to a transcript or to one text."""
     if isinstance(messages, str):
         messages = [Message(Role.USER, messages)]
     provider = OfflineProvider(today=lambda: date(2026, 3, 1))
@@ -59,13 +59,13 @@ def answer(messages, schemas=SCHEMAS):
 
 
 def called(text):
-    """The calls a text comes to, else the words."""
+    """Return the calls for a text, or the reply."""
     message = answer(text)
     return [(call.tool_name, call.parameters) for call in message.tool_calls] or message.content
 
 
 def told(*results):
-    """What the provider makes of tool results."""
+    """Return the provider's reply to tool results."""
     return answer([Message(Role.USER, "go"), *(Message(Role.TOOL, result) for result in results)]).content
 
 
@@ -85,8 +85,8 @@ def told(*results):
         "//",
     ],
 )
-def test_chit_chat_calls_nothing(text):
-    """Small talk, a bare yes and quoted words are echoed, never acted on; then the person reads what works."""
+def test_small_talk_calls_no_tool(text):
+    """Small talk, a bare yes and quoted text are echoed, and the user reads what works."""
     echo, _, told = called(text).partition("\n")
     assert echo == f"You said: {text}".rstrip()
     assert "I am not a language model" in told
@@ -94,15 +94,15 @@ def test_chit_chat_calls_nothing(text):
     assert told.endswith("For example: /delete_invoice invoice_id=INV-42")
 
 
-def test_no_more_tools_are_named_than_anybody_reads():
-    """A bot may have a hundred."""
+def test_long_list_of_tools_is_cut():
+    """A bot may have a hundred tools."""
     many = [{**SCHEMAS[0], "name": f"tool_{number}"} for number in range(50)]
     assert "tool 11 and 38 more. For example" in answer("hello", many).content
     assert answer("hello", []).content == "You said: hello"
 
 
-def test_several_things_in_one_text_are_one_call_each():
-    """A plan, where the tool asks: only where nothing but an identifier is needed, which nobody can mix up."""
+def test_several_identifiers_in_one_text_are_one_call_each():
+    """They become a plan, but only if the tool needs nothing except an identifier."""
     calls = answer("delete INV-42, INV-47 and INV-55, please, and INV-42").tool_calls
     assert [call.parameters for call in calls] == [{"invoice_id": f"INV-{number}"} for number in (42, 47, 55)]
     assert len({call.id for call in calls}) == 3
@@ -110,14 +110,14 @@ def test_several_things_in_one_text_are_one_call_each():
 
 
 @pytest.mark.parametrize("text", ["don't delete invoice INV-42", "do not delete INV-42", "Never delete invoices"])
-def test_what_is_forbidden_is_not_done(text):
-    """A negation holds all the words of the request: it must not be mistaken for it."""
+def test_negated_request_calls_no_tool(text):
+    """A negation contains the words of the request."""
     assert called(text).startswith(f"You said: {text}\n")
 
 
 @given(st.text(max_size=80))
-def test_no_text_crashes_it(text):
-    """Any text, also as a command or behind a tool's name, has an answer, twice the same."""
+def test_any_text_has_an_answer(text):
+    """Any text has the same answer twice, also as a command or after a tool's name."""
     for said in (text, f"/{text}", f"delete invoice {text}", f"/book_table {text}", f"refund payment {text}"):
         assert answer(said) == answer(said)
         assert answer(said).content or answer(said).tool_calls
@@ -131,8 +131,8 @@ def test_no_text_crashes_it(text):
         max_leaves=8,
     )
 )
-def test_no_result_crashes_it(value):
-    """Any JSON a tool returns is told in words."""
+def test_any_result_has_a_reply(value):
+    """Any JSON result of a tool is put into words."""
     assert isinstance(told(json.dumps(value)), str)
 
 
@@ -163,62 +163,62 @@ def test_no_result_crashes_it(value):
         ),
     ],
 )
-def test_meaning_finds_tool_and_arguments(text, name, args):
-    """Free words and commands come to the same calls, with arguments the tool accepts."""
+def test_text_is_matched_to_tool_and_arguments(text, name, args):
+    """Free text and commands lead to the same calls, with valid arguments."""
     assert called(text) == [(name, args)]
     next(each for each in TOOLS if each.name == name).validate(args)
 
 
-def test_one_piece_of_text_fills_one_parameter():
-    """The number that is the amount is not also the id."""
+def test_one_part_of_the_text_fills_one_parameter():
+    """The number for the amount is not used for the id."""
     assert called("refund 20") == (
         "refund_payment needs payment_id. For example: /refund_payment payment_id=PAY-42 amount=20"
     )
 
 
-def test_missing_argument_is_asked_for():
-    """With a command to copy."""
+def test_missing_argument_is_requested():
+    """The reply has a command to copy."""
     expected = "delete_invoice needs invoice_id. For example: /delete_invoice invoice_id=INV-42"
     assert called("delete the big invoice") == expected
     assert called("/delete_invoice") == expected
 
 
-def test_tie_asks_which():
-    """A word that several tools share decides nothing, whatever their descriptions say."""
+def test_ambiguous_text_is_answered_with_a_question():
+    """A word that several tools share decides nothing, whatever their descriptions contain."""
     expected = "Did you mean /delete_invoice or /find_invoice?"
     assert called("invoice INV-42") == expected
     assert called("look up invoice INV-42") == expected
 
 
-def test_help_is_honest():
-    """It says what it is, and every tool comes with an example."""
+def test_help_says_that_there_is_no_model():
+    """Every tool comes with an example."""
     text = called("/help")
     assert "not a language model" in text
     assert "/delete_invoice invoice_id=INV-42 - Delete an invoice for good." in text
     assert called("/start") == text
 
 
-def test_unknown_command_calls_nothing():
-    """A near miss is no command."""
+def test_unknown_command_calls_no_tool():
+    """A similar name is not a command."""
     assert called("/delete_invoices INV-42") == "There is no command /delete_invoices. /help lists them all."
 
 
-def test_results_are_told_in_words():
-    """Typed results become sentences, text stays, several are joined."""
+def test_results_are_put_into_words():
+    """Typed results become sentences, text is unchanged, and several results are joined."""
     assert told(NotFound("invoice", "x").to_json()) == 'I found no invoice for "x".'
     ambiguous = Ambiguous("company", "x", [{"id": "A"}, "B"]).to_json()
     assert told(ambiguous) == 'Several companies match "x": id A; B: which one?'
     assert told("deleted INV-42", '{"total": 3, "paid": true}') == "deleted INV-42\ntotal: 3\npaid: yes"
 
 
-def test_earlier_results_are_not_told_again():
-    """Only what came since the user last spoke."""
+def test_earlier_results_are_not_repeated():
+    """Only results since the last user message are in the reply."""
     messages = [Message(Role.TOOL, "old"), Message(Role.USER, "go"), Message(Role.TOOL, "new")]
     assert answer(messages).content == "new"
 
 
 def test_media_are_listed():
-    """Kind, type, size and name, as far as the platform told."""
+    """Each has its kind, type, size and name, as far as known."""
     photo = Media("r", "image/jpeg", "photo.jpg", 123456)
     nameless = Media("r", "image/jpeg", size=123456, stored=True)
     voice = Media("r", "audio/ogg")
@@ -232,7 +232,7 @@ def test_media_are_listed():
 
 
 def test_calls_have_ids():
-    """A result can be tied to its call."""
+    """An id links a result to its call."""
     assert answer("delete invoice INV-42").tool_calls[0].id == "call_1"
 
 
@@ -253,12 +253,12 @@ def remind_me(text: str, when: str) -> str:
         ("remind me 2026-12-24T18:00 about presents", "presents", "2026-12-24T18:00"),
     ],
 )
-def test_moment_is_one_argument(text, what, when):
-    """The words that say when are taken together, and are no part of what is left."""
+def test_time_expression_is_one_argument(text, what, when):
+    """The words of the time are taken together and removed from the rest of the text."""
     (call,) = answer(text, [remind_me.schema()]).tool_calls
     assert call.parameters == {"text": what, "when": when}
 
 
-def test_moment_that_is_not_said_is_asked_for():
-    """What is to be done is no time."""
+def test_missing_time_is_requested():
+    """The task itself is not mistaken for a time."""
     assert "needs when" in answer("remind me to stretch", [remind_me.schema()]).content

@@ -1,4 +1,4 @@
-"""Pricing: what a model cost, or that nobody knows."""
+"""Pricing: the cost of a model's answer, or None if its price is unknown."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sayso.agent.providers.pricing import cost_usd
 USAGE = UsageStats(1_000_000, 100_000, 1_100_000)
 
 
-def test_no_price_is_fetched(monkeypatch):
-    """The list comes with the library: it is as old as what is installed."""
+def test_prices_are_not_fetched(monkeypatch):
+    """The list is part of the installed library."""
 
     def refuse(*args, **kwargs):
         raise AssertionError("a price asked the network")
@@ -27,20 +27,20 @@ def test_no_price_is_fetched(monkeypatch):
 
 
 @pytest.mark.parametrize(("model", "provider"), [("never-heard-of", ""), ("gpt-5-mini", "ollama"), ("", "")])
-def test_what_nobody_knows_costs_none(model, provider):
-    """A local model has not the price of its namesake."""
+def test_unknown_model_has_no_cost(model, provider):
+    """A local model does not have the price of a vendor's model with the same name."""
     assert cost_usd(model, USAGE, provider) is None
 
 
-def test_without_the_library_only_own_prices_are_known(monkeypatch):
-    """It comes with an extra."""
+def test_only_configured_prices_are_known_without_the_library(monkeypatch):
+    """The library comes with an extra."""
     monkeypatch.setattr(pricing, "_library", lambda: None)
     assert cost_usd("gpt-5-mini", USAGE, "openai") is None
     assert cost_usd("gpt-5-mini", USAGE, prices={"gpt-5-mini": (1.0, 10.0)}) == pytest.approx(2.0)
 
 
-def test_usage_that_makes_no_sense_costs_none(caplog):
-    """More of the cache than was asked: somebody's server miscounts, and no run ends for it."""
+def test_invalid_usage_has_no_cost(caplog):
+    """More cached tokens than prompt tokens is a server's mistake, which ends no run."""
     with caplog.at_level(logging.WARNING):
         assert cost_usd("gpt-5-mini", UsageStats(10, 1, 11, cache_read_tokens=99), "openai") is None
     assert [record.message for record in caplog.records] == ["pricing.failed"]
@@ -50,8 +50,8 @@ def test_usage_that_makes_no_sense_costs_none(caplog):
     ("model", "provider"),
     [("gpt-5-mini", "openai"), ("claude-haiku-4-5", "anthropic"), ("gemini-2.5-flash", "gemini"), ("gpt-5-mini", "")],
 )
-def test_vendors_models_have_a_price(model, provider):
-    """An answer costs more than a question."""
+def test_models_of_vendors_have_a_price(model, provider):
+    """Completion tokens cost more than prompt tokens."""
     question, answer = (
         cost_usd(model, UsageStats(1000, 0, 1000), provider),
         cost_usd(model, UsageStats(0, 1000), provider),
@@ -59,20 +59,20 @@ def test_vendors_models_have_a_price(model, provider):
     assert 0 < question < answer
 
 
-def test_what_the_prompt_cache_gave_is_cheaper():
-    """As vendors charge it."""
+def test_cached_tokens_are_cheaper():
+    """Vendors charge less for them."""
     cached = UsageStats(1_000_000, 100_000, 1_100_000, cache_read_tokens=900_000)
     assert cost_usd("gpt-5-mini", cached, "openai") < cost_usd("gpt-5-mini", USAGE, "openai")
 
 
-def test_own_prices_come_first():
-    """For a million tokens of questions, and of answers."""
+def test_configured_prices_have_precedence():
+    """They are for a million prompt tokens and a million completion tokens."""
     assert cost_usd("gpt-5-mini", USAGE, "openai", prices={"gpt-5-mini": (0.0, 1.0)}) == pytest.approx(0.1)
     assert cost_usd("mine", USAGE, "ollama", prices={"mine": (2.0, 0.0)}) == pytest.approx(2.0)
 
 
-def test_the_list_is_loaded_when_a_price_is_asked_for():
-    """Not by whoever only imports the module: it takes a tenth of a second."""
+def test_price_list_is_loaded_at_first_use():
+    """Importing the module does not load it, because that takes a tenth of a second."""
     code = "import sys, sayso.agent.providers.pricing; print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -1,4 +1,4 @@
-"""Provider: through whichever door it is asked, what comes out is an answer or a ProviderError, and in time."""
+"""Provider calls: every provider method leads to an answer or a ProviderError, within the time limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOORS = ("acomplete", "complete", "astream", "stream")
 
 
 def provider(door, *items, error=None):
-    """One with this door only: it says the items, then fails if it has an error."""
+    """Return a provider with this method only; it gives the items, then raises its error."""
 
     class OneDoor:
         closed = False
@@ -61,7 +61,7 @@ def provider(door, *items, error=None):
 
 
 def hear(asked, request=REQUEST):
-    """The answer or its error, and what was heard."""
+    """Return the answer or its error, and the streamed text."""
     heard = []
 
     async def on_text(piece):
@@ -84,8 +84,8 @@ def hear(asked, request=REQUEST):
         (SystemExit(1), "Escaped: it raised SystemExit"),
     ],
 )
-def test_whatever_a_provider_raises_is_a_provider_error(door, error, said):
-    """Its type and words, its cause kept; nothing of it ends the process."""
+def test_any_exception_of_a_provider_is_a_provider_error(door, error, said):
+    """The error has the type and text of its cause; even SystemExit does not end the process."""
     with pytest.raises(ProviderError, match=said) as caught:
         asyncio.run(acall(provider(door, error=error), REQUEST))
     assert caught.value.__cause__ is not None
@@ -93,8 +93,8 @@ def test_whatever_a_provider_raises_is_a_provider_error(door, error, said):
 
 
 @pytest.mark.parametrize("answer", [None, "text", (), (None, None), ("a", "b"), (Message(Role.ASSISTANT, None), None)])
-def test_nonsense_is_named(answer):
-    """A provider that forgets its usage is forgiven, any other answer is none."""
+def test_invalid_answer_is_a_provider_error(answer):
+    """A missing usage is accepted; any other deviation is not."""
 
     class Nonsense:
         async def acomplete(self, **request):
@@ -104,8 +104,8 @@ def test_nonsense_is_named(answer):
         asyncio.run(acall(Nonsense(), REQUEST))
 
 
-def test_usage_may_be_missing():
-    """It counts as none."""
+def test_missing_usage_is_accepted():
+    """It counts as zero."""
 
     class Uncounted:
         async def acomplete(self, **request):
@@ -116,24 +116,24 @@ def test_usage_may_be_missing():
 
 @pytest.mark.parametrize("item", [None, 5, b"a"])
 @pytest.mark.parametrize("door", ["astream", "stream"])
-def test_nonsense_in_a_stream_is_named(door, item):
-    """It neither ends the answer nor vanishes from it."""
+def test_invalid_stream_item_is_an_error(door, item):
+    """It neither ends the answer normally nor is dropped."""
     error, heard = hear(provider(door, "a", item, "b"))
     assert ("yield text" in str(error), heard) == (True, ["a"])
     with pytest.raises(ProviderError, match="yield text"):
         asyncio.run(acall(provider(door, "a", item, "b"), REQUEST))
 
 
-def test_no_door_is_no_provider():
-    """Asking again will not help."""
+def test_object_without_provider_methods_is_refused():
+    """A retry cannot help."""
     for asked in (acall(object(), REQUEST), astream_call(object(), REQUEST, print)):
         with pytest.raises(ProviderConfigurationError, match="is no provider"):
             asyncio.run(asked)
 
 
 @pytest.mark.parametrize("door", ["astream", "stream"])
-def test_a_stream_that_hangs_is_late(door):
-    """However much it said before: the timeout limits each silence."""
+def test_hanging_stream_times_out(door):
+    """The timeout limits each pause, whatever was yielded before."""
     release = threading.Event()
 
     class Hanging:
@@ -154,8 +154,8 @@ def test_a_stream_that_hangs_is_late(door):
 
 
 @pytest.mark.parametrize("door", ["astream", "stream"])
-def test_what_was_heard_of_a_broken_answer_is_void(door):
-    """Who listens is told to begin anew, if there was a word; asking again may help as it does unstreamed."""
+def test_text_of_a_broken_stream_is_withdrawn(door):
+    """A listener that received text is told to restart; the error is retryable as without streaming."""
 
     class Listener:
         def __init__(self):
@@ -175,8 +175,8 @@ def test_what_was_heard_of_a_broken_answer_is_void(door):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_gives_the_same_answer(door):
-    """Streamed or not, heard or not."""
+def test_every_method_gives_the_same_answer(door):
+    """Streaming and listening make no difference."""
     answer = (Message(Role.ASSISTANT, "ab", (ITEMS[1],)), UsageStats(1, 2, 3))
     assert asyncio.run(acall(provider(door, *ITEMS), REQUEST)) == answer
     streams = door in ("astream", "stream")
@@ -184,8 +184,8 @@ def test_every_door_gives_the_same_answer(door):
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_what_the_listener_raises_is_raised(door):
-    """It is no failure of the provider's, whose stream is closed."""
+def test_exception_of_the_listener_is_raised(door):
+    """It is no failure of the provider, and the provider's stream is closed."""
     asked = provider(door, *ITEMS)
 
     async def on_text(piece):
@@ -196,8 +196,8 @@ def test_what_the_listener_raises_is_raised(door):
     assert door == "stream" or type(asked).closed
 
 
-def test_cancelling_stops_the_provider():
-    """`/stop` ends the run, and no error of the provider's hides it."""
+def test_cancellation_stops_the_provider():
+    """`/stop` ends the run, and no provider error hides the cancellation."""
     stopped = []
 
     class Hanging:
@@ -235,13 +235,13 @@ def test_cancelling_stops_the_provider():
         "token = s3cret",
     ],
 )
-def test_no_key_is_repeated(words):
-    """Vendors' errors carry URLs and headers, and ours are shown to people."""
+def test_reason_contains_no_key(words):
+    """Vendors' errors contain URLs and headers, and users see the reason."""
     assert "s3cret" not in reason(ValueError(words))
 
 
-def test_a_reason_is_one_short_line():
-    """Also of an error that cannot say what it is."""
+def test_reason_is_one_short_line():
+    """It also works for an error whose __str__ raises."""
 
     class Mute(Exception):
         def __str__(self):
@@ -252,8 +252,8 @@ def test_a_reason_is_one_short_line():
 
 
 @pytest.mark.parametrize("door", ["acomplete", "complete"])
-def test_a_text_only_stream_beside_a_whole_answer_loses_no_tool_call(door):
-    """Without `astream`, a run that is heard live asks `acomplete`, then `complete` (seed: Fallback Behavior)."""
+def test_text_only_stream_does_not_lose_tool_calls(door):
+    """Without `astream`, a streamed run calls `acomplete`, then `complete` (seed: Fallback Behavior)."""
     answer = Message(Role.ASSISTANT, "thinking", (ToolCall("stock", {}, "1"),)), UsageStats()
 
     class TextOnly:

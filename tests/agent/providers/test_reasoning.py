@@ -1,4 +1,4 @@
-"""What a model has thought is sent back with the results of its calls, with each vendor's real library."""
+"""Reasoning: a model's reasoning is sent back with the results of its calls, with each vendor's real library."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ROUNDS = (
 
 @tool(read_only=True)
 def lookup(item: str) -> str:
-    """Look an item up."""
+    """Look up an item."""
     return f"{item}: 3"
 
 
 def thinking(name: str, server: Server) -> VendorProvider:
-    """A provider whose model thinks before it calls."""
+    """Return a provider whose model reasons before it calls tools."""
     if name == "responses":
         return responses(server.url)
     if name == "anthropic":
@@ -48,7 +48,7 @@ def thinking(name: str, server: Server) -> VendorProvider:
 
 
 def signatures(body: dict[str, Any]) -> int:
-    """How many pieces of a request are signed."""
+    """Return the number of signed parts of a request."""
     told = json.dumps(body).replace(UNSIGNED, "")
     return sum(
         len(re.findall(rf'"{name}": "[^"]', told)) for name in ("signature", "thoughtSignature", "encrypted_content")
@@ -57,8 +57,8 @@ def signatures(body: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_signed_thoughts_go_through_a_loop_of_tools(server: Server, name: str, *, streamed: bool) -> None:
-    """The strict server refuses calls without them; the next turn needs none, and the history has none."""
+def test_signed_reasoning_is_sent_back_in_a_tool_loop(server: Server, name: str, *, streamed: bool) -> None:
+    """The strict server refuses calls without it; the next turn needs none, and the history keeps none."""
     agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0))
     server.script(*ROUNDS)
     result = agent.run("Are there nuts and milk?", stream_handler=(lambda _: None) if streamed else None)
@@ -70,8 +70,8 @@ def test_signed_thoughts_go_through_a_loop_of_tools(server: Server, name: str, *
         assert blocks == ["thinking", "redacted_thinking", "tool_use"]
 
 
-class Journalled:
-    """A journal as the successor of a dead worker reads it: JSON that an earlier attempt has written."""
+class RecordedJournal:
+    """A journal as a successor reads it: JSON that an earlier attempt wrote."""
 
     def __init__(self, written: str) -> None:
         self.written, self._is_read = written, False
@@ -86,7 +86,7 @@ class Journalled:
         return True
 
     async def save(self, *begun: int) -> None:
-        """Written already."""
+        """Do nothing, because the entries are already stored."""
 
     async def record_outcome(self, at: int, outcome: Any) -> Any:
         return outcome
@@ -96,21 +96,21 @@ class Journalled:
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
-def test_signed_thoughts_survive_the_death_of_a_worker(server: Server, name: str) -> None:
-    """They stand in the journal of the turn; whoever goes on sends them back."""
+def test_signed_reasoning_survives_a_killed_worker(server: Server, name: str) -> None:
+    """The turn's journal contains it, and the successor sends it back."""
     server.script(ROUNDS[0], ROUNDS[2])
     provider = thinking(name, server)
     tools = [lookup.schema()]
     answer, _ = asyncio.run(acall(provider, asked(Message(Role.USER, "nuts?"), tools=tools, max_tokens=4000)))
-    journal = Journalled(json.dumps(answer.to_dict()))
+    journal = RecordedJournal(json.dumps(answer.to_dict()))
     agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000, max_retries=0))
     result = asyncio.run(agent.arun("nuts?", journal=journal))
     assert result.content == "Both are there."
     assert signatures(server.bodies[1]) == 1
 
 
-def test_thoughts_of_one_vendor_are_not_sent_to_another(server: Server) -> None:
-    """The next provider reads the calls and their results alone."""
+def test_reasoning_of_one_vendor_is_not_sent_to_another(server: Server) -> None:
+    """The next provider receives only the calls and their results."""
     first, second = thinking("anthropic", server), MAKERS["openai"](server.url)
     agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
     server.script(ROUNDS[0], {"status": 529, "message": "Overloaded"}, {"text": "There are."})
@@ -121,8 +121,8 @@ def test_thoughts_of_one_vendor_are_not_sent_to_another(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_model_that_thinks_takes_over_in_the_middle_of_a_loop(server: Server, name: str, *, streamed: bool) -> None:
-    """It was away when another model made the calls; it answers without thoughts that nobody has."""
+def test_reasoning_model_can_take_over_in_a_tool_loop(server: Server, name: str, *, streamed: bool) -> None:
+    """Another model made the calls; the reasoning model answers although their reasoning is missing."""
     first, second = thinking(name, server), MAKERS["openai"](server.url)
     agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
     away = {"status": 503, "message": "Overloaded"}
@@ -132,8 +132,8 @@ def test_a_model_that_thinks_takes_over_in_the_middle_of_a_loop(server: Server, 
     assert len(server.calls) == 3
 
 
-def test_thoughts_are_left_out_where_calls_of_another_model_follow(server: Server) -> None:
-    """Anthropic takes either all of a turn's thinking or none."""
+def test_reasoning_is_omitted_if_calls_of_another_model_follow(server: Server) -> None:
+    """Anthropic requires either all or none of a turn's reasoning."""
     first, second = thinking("anthropic", server), MAKERS["openai"](server.url)
     agent = Agent([lookup], FallbackProvider([first, second]), AgentConfig(model="", max_tokens=4000, max_retries=0))
     other = {"calls": [called("lookup", "c2", item="milk")]}
@@ -144,7 +144,7 @@ def test_thoughts_are_left_out_where_calls_of_another_model_follow(server: Serve
 
 
 @pytest.mark.parametrize("name", ["anthropic", "gemini", "responses"])
-def test_calls_of_earlier_turns_need_no_thoughts(server: Server, name: str) -> None:
+def test_calls_of_earlier_turns_need_no_reasoning(server: Server, name: str) -> None:
     """The history keeps none, and the next turn works."""
     agent = Agent([lookup], thinking(name, server), AgentConfig(model="", max_tokens=4000), ConversationMemory())
     server.script(ROUNDS[0], {"text": "There are."}, {"text": "You are welcome."})
@@ -153,16 +153,16 @@ def test_calls_of_earlier_turns_need_no_thoughts(server: Server, name: str) -> N
     assert signatures(server.bodies[2]) == 0
 
 
-def test_reasoning_of_a_local_server_goes_back_in_its_field(server: Server) -> None:
-    """Such as vLLM or DeepSeek: reasoning_content."""
+def test_reasoning_of_a_local_server_is_sent_back_in_its_field(server: Server) -> None:
+    """vLLM and DeepSeek use reasoning_content."""
     server.script({"thinks": [THOUGHT], "calls": [called("lookup", "c1", item="nuts")]}, {"text": "There are."})
     agent = Agent([lookup], MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=0))
     assert agent.run("nuts?").content == "There are."
     assert [message.get("reasoning_content") for message in server.bodies[1]["messages"]][2] == THOUGHT
 
 
-def test_what_is_no_reasoning_of_ours_breaks_nothing(server: Server) -> None:
-    """A damaged journal, or one of a later version: the calls are sent without it."""
+def test_unreadable_reasoning_is_ignored(server: Server) -> None:
+    """The journal may be damaged or of a later version: the calls are sent without reasoning."""
     damaged = {"source": "anthropic/claude-haiku-4-5", "parts": [{"part_kind": "new"}]}
     data = {
         "role": "assistant",
@@ -175,8 +175,8 @@ def test_what_is_no_reasoning_of_ours_breaks_nothing(server: Server) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_responses_api_is_as_good_as_the_other(server: Server, *, streamed: bool) -> None:
-    """Words, length limit, effort; a stream that is cut is an error; nothing is stored at OpenAI."""
+def test_responses_api_behaves_like_chat_completions(server: Server, *, streamed: bool) -> None:
+    """It supports text, length limit and effort; a cut stream is an error; OpenAI stores nothing."""
     provider = OpenAIResponsesProvider(
         KEY, base_url=f"{server.url}/v1", name="openai", model_settings={"reasoning_effort": "low"}
     )
@@ -189,8 +189,8 @@ def test_the_responses_api_is_as_good_as_the_other(server: Server, *, streamed: 
     assert (server.bodies[0]["reasoning"], server.bodies[0]["store"]) == ({"effort": "low"}, False)
 
 
-def test_the_yaml_names_the_responses_api(tmp_path: Path) -> None:
-    """As a vendor of its own, with OpenAI's key; another address is asked with the key beside it."""
+def test_responses_api_can_be_configured_in_yaml(tmp_path: Path) -> None:
+    """It is a vendor of its own with OpenAI's key and address."""
     file = tmp_path / "bot.yaml"
     file.write_text(
         "agent: {model: 'openai-responses:gpt-5-mini', api_key: '${KEY}'}\nchannels: {web: {platform: console}}\n"

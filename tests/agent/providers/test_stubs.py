@@ -1,4 +1,4 @@
-"""Stubs: the local provider says one thing through all its doors."""
+"""Stubs: the local provider gives the same answer through all its methods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sayso.agent.providers.testing import LocalProvider, ScriptedProvider
 
 
 def request(*messages, model="local"):
-    """The keyword arguments of a call."""
+    """Return the keyword arguments of a call."""
     return ProviderRequest(model, "", messages).as_kwargs()
 
 
-def test_a_tool_is_never_called():
-    """What the user says about one changes nothing (seed: Testing)."""
+def test_local_provider_never_calls_a_tool():
+    """Text that names a tool makes no difference (seed: Testing)."""
 
     @tool
     def launch() -> str:
@@ -37,14 +37,14 @@ def test_a_tool_is_never_called():
         ([Message(Role.USER, "a"), Message(Role.USER, "b"), Message(Role.ASSISTANT, "c")], "[local provider: local] b"),
     ],
 )
-def test_the_latest_words_of_the_user_are_said_back(messages, said):
-    """Whoever spoke after the user."""
+def test_last_user_message_is_repeated(messages, said):
+    """Later messages of other roles make no difference."""
     assert LocalProvider().complete(**request(*messages))[0].content == said
 
 
 @given(st.text())
-def test_all_doors_say_the_same(words):
-    """No space and no line gets lost on the way."""
+def test_all_methods_give_the_same_answer(words):
+    """Spaces and line breaks are kept."""
     asked, provider = request(Message(Role.USER, words)), LocalProvider()
     answer = provider.complete(**asked)
     assert answer == join_items(provider.stream(**asked)) == asyncio.run(provider.acomplete(**asked))
@@ -57,6 +57,6 @@ def test_all_doors_say_the_same(words):
     assert "".join(heard) == answer[0].content
 
 
-def test_the_scripted_provider_is_a_stub_too():
-    """Both are where the seed has its stubs."""
+def test_scripted_provider_is_a_stub():
+    """It is imported from the same place as the seed's stubs."""
     assert Agent([], ScriptedProvider([ToolCall("nothing"), "done"])).run("go").content == "done"

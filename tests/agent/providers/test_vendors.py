@@ -1,4 +1,4 @@
-"""What holds for one vendor alone: keys, libraries, caching, dialects, voice."""
+"""Vendors: what holds for a single vendor about keys, libraries, caching, dialects and voice."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY"
 
 
 @pytest.mark.parametrize(("kind", "variable"), KEYS.items())
-def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it is made, not when it is first asked."""
+def test_missing_key_is_named_at_construction(kind: Any, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error does not wait for the first request."""
     monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ProviderConfigurationError, match=f"set {variable}, or pass api_key"):
         kind()
@@ -52,31 +52,33 @@ def test_a_missing_key_is_named_at_once(kind: Any, variable: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("kind", "extra"), [(OpenAIProvider, "openai"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
 )
-def test_a_missing_library_is_named_with_its_cure(kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without importing one that is there."""
+def test_missing_library_is_named_with_the_install_command(
+    kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check does not import the library."""
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == kind.sdk else object())
     with pytest.raises(ProviderConfigurationError, match=rf"'{kind.sdk}' is missing: pip install .*\[{extra}\]"):
         kind(KEY)
 
 
-def test_the_key_of_openai_goes_to_no_other_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A local one is asked without."""
+def test_key_of_openai_is_sent_to_no_other_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local server is called without a key."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.script({"text": "Hi"})
     ask(OpenAIProvider(default_model="m", base_url=f"{server.url}/local/v1"))
     assert KEY not in json.dumps(server.calls)
 
 
-def test_the_environment_sends_no_key_elsewhere(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The libraries would follow these."""
+def test_environment_does_not_redirect_the_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The vendors' libraries would follow these variables."""
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
     for provider in (OpenAIProvider(KEY), AnthropicProvider(KEY)):
         assert server.url not in str(provider._connect(http_client()).base_url)
 
 
-def test_importing_the_providers_imports_no_library() -> None:
-    """They take a second."""
+def test_importing_the_providers_imports_no_vendor_library() -> None:
+    """Importing the libraries takes a second."""
     lines = (
         "import sys, agent.providers; print([n for n in ('pydantic_ai', 'openai', 'google.genai') if n in sys.modules])"
     )
@@ -85,7 +87,7 @@ def test_importing_the_providers_imports_no_library() -> None:
 
 
 def test_anthropic_caches_the_system_prompt_and_the_tools(server: Server) -> None:
-    """And nothing that changes with every turn; not at all if it is told so."""
+    """Parts that change with every turn are not cached, and a setting disables caching."""
     server.script({"text": "Hi"}, {"text": "Hi"})
     words = (Message(Role.SYSTEM, "Earlier: much."), Message(Role.USER, "Hello"))
     ask(MAKERS["anthropic"](server.url), *words, tools=[stock.schema()])
@@ -96,8 +98,8 @@ def test_anthropic_caches_the_system_prompt_and_the_tools(server: Server) -> Non
     assert "cache_control" not in json.dumps(plain)
 
 
-def test_a_model_that_thinks_is_sent_no_temperature(server: Server) -> None:
-    """OpenAI would answer 400, and the library warn at each request."""
+def test_reasoning_model_is_sent_no_temperature(server: Server) -> None:
+    """OpenAI would answer 400, and its library would warn at each request."""
     server.script({"text": "Hi"}, {"text": "Hi"})
     provider = MAKERS["openai"](server.url)
     ask(provider, model="gpt-5-mini", temperature=0.5)
@@ -105,8 +107,8 @@ def test_a_model_that_thinks_is_sent_no_temperature(server: Server) -> None:
     assert [body.get("temperature") for body in server.bodies] == [None, 0.5]
 
 
-def test_a_tool_that_the_vendor_refuses_costs_only_itself(server: Server) -> None:
-    """The others are still there."""
+def test_tool_that_the_vendor_would_refuse_is_left_out(server: Server) -> None:
+    """The other tools are sent."""
     bad = {"name": "bad name!", "description": "x", "parameters": STOCK_SCHEMA}
     for name in ("openai", "anthropic", "gemini"):
         server.script({"text": "Hi"})
@@ -117,7 +119,7 @@ def test_a_tool_that_the_vendor_refuses_costs_only_itself(server: Server) -> Non
 
 
 def test_optional_parameters_stay_optional(server: Server) -> None:
-    """A strict schema would require them all."""
+    """A strict schema would require all of them."""
     properties = {"item": {"type": "string"}, "shop": {"type": "string"}}
     schema = {"type": "object", "properties": properties, "required": ["item"]}
     server.script({"text": "Hi"})
@@ -125,8 +127,8 @@ def test_optional_parameters_stay_optional(server: Server) -> None:
     assert server.bodies[0]["tools"][0]["function"]["parameters"]["required"] == ["item"]
 
 
-def test_a_schema_is_native_where_the_vendor_has_it(server: Server) -> None:
-    """OpenAI and Anthropic take it beside tools."""
+def test_schema_is_native_where_the_vendor_supports_it(server: Server) -> None:
+    """OpenAI and Anthropic accept it beside tools."""
     schema = {"title": "Sum", **STOCK_SCHEMA, "additionalProperties": False}
     server.script({"text": "{}"}, {"text": "{}"})
     for name in ("openai", "anthropic"):
@@ -150,53 +152,51 @@ def test_a_schema_is_native_where_the_vendor_has_it(server: Server) -> None:
         ("anthropic", {"status": 529, "message": "Overloaded"}, "it answered 529: Overloaded"),
     ],
 )
-def test_a_refusal_is_named(server: Server, name: str, step: dict[str, Any], words: str) -> None:
-    """So that its reader knows what to change."""
+def test_refusal_has_its_reason(server: Server, name: str, step: dict[str, Any], words: str) -> None:
+    """The error says what to change."""
     server.script(step)
     with pytest.raises(ProviderError, match=words):
         ask(MAKERS[name](server.url))
 
 
-def test_the_words_of_a_refusal_stay_readable(server: Server) -> None:
-    """Only the key in them is hidden, and the address."""
+def test_text_of_a_refusal_is_readable(server: Server) -> None:
+    """Only the key and the address are hidden."""
     with pytest.raises(ProviderError, match=r"Incorrect API key provided: \[hidden\]\.? See \[hidden\]$"):
         ask(MAKERS["openai"](server.url, key="sk-wrong-1234567890"))
 
 
-def test_a_quota_that_is_used_up_is_not_worth_waiting_for(server: Server) -> None:
-    """It is a 429 like any rate limit."""
+def test_exhausted_quota_is_not_retryable(server: Server) -> None:
+    """It has the status 429 of a rate limit."""
     server.script({"status": 429, "code": "insufficient_quota", "message": "pay"})
     with pytest.raises(RateLimitedError, match="quota is used up") as raised:
         ask(MAKERS["openai"](server.url))
     assert not raised.value.retryable
 
 
-def test_a_stream_of_openai_that_just_ends_was_cut(server: Server) -> None:
-    """A proxy that gives up ends it without an error."""
+def test_openai_stream_without_an_end_mark_was_cut(server: Server) -> None:
+    """A proxy that gives up ends the stream without an error."""
     server.script({"text": "one two", "finish": "none"})
     with pytest.raises(ProviderError) as raised:
         pieces(MAKERS["openai"](server.url))
     assert raised.value.retryable
 
 
-def test_nobody_listens(server: Server) -> None:
-    """A server that is not running is worth another try."""
+def test_unreachable_server_is_retryable(server: Server) -> None:
+    """The server may be starting."""
     del server
     with pytest.raises(ProviderError, match="connection was lost") as raised:
         ask(OllamaProvider("m", "http://127.0.0.1:9/v1"))
     assert raised.value.retryable
 
 
-def test_no_model_is_a_mistake_of_who_set_it_up() -> None:
-    """Ollama runs what its owner chose."""
+def test_missing_model_is_a_configuration_error() -> None:
+    """Ollama has no default model."""
     with pytest.raises(ProviderConfigurationError, match="give it a default_model"):
         ask(OllamaProvider())
 
 
-def test_voice_is_converted_where_that_is_heard(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By ffmpeg, to what OpenAI's audio models take."""
+def test_voice_is_converted_for_audio_models(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ffmpeg converts it to a format of OpenAI's audio models."""
     ffmpeg = tmp_path / "ffmpeg"
     ffmpeg.write_text("#!/bin/sh\n/bin/cat > /dev/null\nprintf 'ID3 made'\n")
     ffmpeg.chmod(ffmpeg.stat().st_mode | stat.S_IXUSR)
@@ -208,7 +208,7 @@ def test_voice_is_converted_where_that_is_heard(
     assert part["input_audio"] == {"data": "SUQzIG1hZGU=", "format": "mp3"}
 
 
-def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_has_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """It must not write to its parent's sockets."""
 
     async def two() -> bool:
@@ -237,10 +237,10 @@ def test_a_forked_process_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch
         ("openai", {"status": 500}, "away", "status=500"),
     ],
 )
-def test_a_final_failure_is_logged_with_its_cause_and_people_hear_fitting_words(
+def test_final_failure_is_logged_with_its_cause_and_explained_to_the_user(
     server: Server, caplog: pytest.LogCaptureFixture, name: str, step: dict[str, Any], kind: str, cause: str
 ) -> None:
-    """Operators read status, code and model at error level; never what was asked."""
+    """The error log has status, code and model, but no text of the conversation."""
     server.script(step)
     agent = Agent((), provider=MAKERS[name](server.url), config=AgentConfig(max_retries=0))
     result = agent.run("my private words")
@@ -252,7 +252,7 @@ def test_a_final_failure_is_logged_with_its_cause_and_people_hear_fitting_words(
 
 
 @pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
-def test_a_stream_that_is_cut_in_the_middle_falls_over(server: Server, first: str, second: str) -> None:
+def test_stream_cut_in_the_middle_falls_back(server: Server, first: str, second: str) -> None:
     """Only the second vendor's answer counts, over real connections."""
     server.script({"cut": "mid", "text": "one two three four five six"}, {"text": "whole answer"})
     provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
@@ -264,8 +264,8 @@ def test_a_stream_that_is_cut_in_the_middle_falls_over(server: Server, first: st
 
 
 @pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
-def test_a_stream_that_falls_silent_falls_over(server: Server, first: str, second: str) -> None:
-    """After its first words, whose connection stays open: the next vendor has a whole time limit for itself."""
+def test_silent_stream_falls_back(server: Server, first: str, second: str) -> None:
+    """The first connection stays open after its first words: the next vendor has the whole time limit for itself."""
     server.script({"text": "one two three", "pause": 4.0}, {"text": "whole answer"})
     provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
     config = AgentConfig(model="", max_retries=0, request_timeout=1.0)
@@ -274,8 +274,8 @@ def test_a_stream_that_falls_silent_falls_over(server: Server, first: str, secon
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
-def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str) -> None:
-    """The time limit is for each silence, not for the whole answer."""
+def test_slow_stream_is_read_to_its_end(server: Server, name: str) -> None:
+    """The time limit is for each pause, not for the whole answer."""
     server.script({"text": "one two three four five six seven eight nine ten", "pause": 0.1})
     heard = pieces(MAKERS[name](server.url), timeout=0.6)
     assert "".join(each for each in heard if isinstance(each, str)).endswith("ten")
@@ -283,8 +283,8 @@ def test_a_slow_stream_that_goes_on_is_read_to_its_end(server: Server, name: str
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "responses"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_the_model_says_itself_why_it_refuses(server: Server, name: str, *, streamed: bool) -> None:
-    """Its own words reach the person and the history; what tools have done is told beside them."""
+def test_refusal_of_the_model_is_shown_in_its_own_words(server: Server, name: str, *, streamed: bool) -> None:
+    """The refusal reaches the user and the history, with a note if tools have had effects."""
     server.script({"refusal": "I cannot help with weapons."})
     provider = {**MAKERS, "responses": responses}[name](server.url)
     bot = Agent((), provider=provider, config=AgentConfig(model="", max_retries=0))
@@ -297,10 +297,10 @@ def test_the_model_says_itself_why_it_refuses(server: Server, name: str, *, stre
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
+def test_answer_cut_off_by_the_length_limit_is_marked_and_counted(
     server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
 ) -> None:
-    """The person knows that it goes on, in their language; operators find it in the log and in the usage."""
+    """The user reads a note in their language; the log and the usage have it too."""
     server.script({"text": "One, two,", "finish": "length"}, {"text": "Done."})
     bot = Agent((), provider=provider, config=AgentConfig(model=""))
     cut = bot.run("count", stream_handler=(lambda _: None) if streamed else None)
@@ -321,10 +321,10 @@ def test_an_answer_that_reached_its_length_limit_is_marked_and_counted(
         ("gemini", {"status": 503, "message": "The model is overloaded."}, "busy", "code=UNAVAILABLE"),
     ],
 )
-def test_an_error_in_the_middle_of_a_stream_is_understood_as_one_before_it(
+def test_error_inside_a_stream_is_classified_like_one_before_it(
     server: Server, name: str, fails: dict[str, Any], kind: str, cause: str
 ) -> None:
-    """The status of such a response was 200: its event has the cause."""
+    """The HTTP status is 200, and the cause is in an event of the stream."""
     server.script({"text": "one two three four", "fails": fails})
     agent = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=0))
     result = agent.run("hello", stream_handler=lambda _: None)
@@ -333,10 +333,10 @@ def test_an_error_in_the_middle_of_a_stream_is_understood_as_one_before_it(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_answer_without_a_word_is_logged_with_its_cause(
+def test_empty_answer_is_logged_with_its_cause(
     server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
 ) -> None:
-    """The person hears that the model does not answer; the operator finds that it did, and said nothing."""
+    """The user reads that the model does not answer; the log says that its answer was empty."""
     server.script({"text": ""})
     bot = Agent((), provider, AgentConfig(model=""))
     result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
@@ -348,10 +348,8 @@ def test_an_answer_without_a_word_is_logged_with_its_cause(
 
 @pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_call_that_gemini_itself_calls_malformed_is_asked_for_again(
-    server: Server, finish: str, *, streamed: bool
-) -> None:
-    """It happens often, and rarely twice; what was said before it is no answer."""
+def test_call_that_gemini_reports_as_malformed_is_retried(server: Server, finish: str, *, streamed: bool) -> None:
+    """It happens often, and rarely twice; text before it is dropped."""
     broken = {"text": "One moment." if streamed else "", "finish": finish}
     server.script(broken, {"text": "Here it is."})
     bot = Agent((), MAKERS["gemini"](server.url), AgentConfig(model="", retry_backoff_seconds=0))
@@ -362,8 +360,8 @@ def test_a_call_that_gemini_itself_calls_malformed_is_asked_for_again(
 @pytest.mark.parametrize(
     ("name", "named"), [("openai", "openai"), ("anthropic", "anthropic"), ("gemini", "gcp.gemini")]
 )
-def test_spans_and_metrics_of_a_question_follow_the_conventions(server: Server, name: str, named: str) -> None:
-    """With what the vendor said of its answer, where it was asked and with what settings; calls are parts of it."""
+def test_spans_and_metrics_of_a_request_follow_the_conventions(server: Server, name: str, named: str) -> None:
+    """They have the vendor's response data, the server, the settings and the tool calls."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracing = TracerProvider()
     tracing.add_span_processor(SimpleSpanProcessor(exporter))
@@ -408,7 +406,7 @@ def test_spans_and_metrics_of_a_question_follow_the_conventions(server: Server, 
 
 
 def metric_points(reader: InMemoryMetricReader) -> dict[str, Any]:
-    """The data points by the names of the metrics."""
+    """Return the data points by metric name."""
     data: Any = reader.get_metrics_data()
     metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
     return {metric.name: list(metric.data.data_points) for metric in metrics}

@@ -16,13 +16,13 @@ DELETE = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c1")
 
 @pytest.fixture
 def deleted():
-    """What the destructive tool has deleted."""
+    """Return the list of deleted invoices."""
     return []
 
 
 @pytest.fixture
 def delete_invoice(deleted):
-    """A destructive tool that needs a yes."""
+    """Return a destructive tool that requires approval."""
 
     @tool(requires_approval=True, preview="Delete invoice {invoice_id}")
     def delete_invoice(invoice_id: str) -> str:
@@ -35,27 +35,27 @@ def delete_invoice(deleted):
 
 @pytest.fixture
 def turn():
-    """A channel run, as ChannelAgent installs it."""
+    """Return a channel run, as ChannelAgent installs it."""
     with channel_run(ChannelRun("user", "web", "chat", 60.0, "test")) as run:
         yield run
 
 
 def run_agent(tools, lines, selector=None, **config):
-    """Run a scripted agent; returns its result and the provider."""
+    """Run a scripted agent; return its result and the provider."""
     provider = ScriptedProvider(lines)
     return Agent(tools, provider, AgentConfig(**config), selector=selector).run("go"), provider
 
 
-def test_approval_tool_is_denied_where_nobody_can_approve(delete_invoice, deleted):
-    """Outside a channel and without confirm_action the model hears a refusal and nothing runs."""
+def test_approval_tool_is_denied_without_an_approver(delete_invoice, deleted):
+    """Outside a channel and without confirm_action the call does not run, and the model reads the refusal."""
     result, provider = run_agent([delete_invoice], [DELETE, "sorry"])
     assert deleted == []
     assert "needs an approval" in provider.requests[1].messages[-1].content
     assert result.content == "sorry"
 
 
-def test_on_a_channel_the_run_ends_with_the_preview(delete_invoice, deleted, turn):
-    """The preview is the reply, the proposal holds exact arguments, and the model is not asked again."""
+def test_run_on_a_channel_ends_with_the_preview(delete_invoice, deleted, turn):
+    """The preview is the reply, the proposal has the exact arguments, and the model is not called again."""
     result, provider = run_agent([delete_invoice], [DELETE])
     assert (result.content, result.stop_reason) == ("Delete invoice INV-42", "pending")
     assert turn.proposals[0].kind == "delete_invoice"
@@ -65,29 +65,29 @@ def test_on_a_channel_the_run_ends_with_the_preview(delete_invoice, deleted, tur
 
 
 def test_confirm_action_is_ignored_on_a_channel(delete_invoice, deleted, turn):
-    """A blocking callback must not stand in for the user's own yes."""
+    """A blocking callback must not replace the user's own yes."""
     run_agent([delete_invoice], [DELETE], confirm_action=lambda *asked: True)
     assert deleted == []
 
 
 def test_several_calls_of_one_answer_are_proposed_in_order(delete_invoice, deleted, turn):
-    """They become one plan: the run ends, nothing has run."""
+    """They become one plan: the run ends, and no call has run."""
     other = ToolCall("delete_invoice", {"invoice_id": "INV-43"}, "c2")
     result, _ = run_agent([delete_invoice], [[DELETE, other]])
     assert (result.stop_reason, deleted) == ("pending", [])
     assert [proposal.args["invoice_id"] for proposal in turn.proposals] == ["INV-42", "INV-43"]
 
 
-def test_same_call_twice_in_one_answer_is_refused_politely(delete_invoice, turn):
-    """The first proposal stays; the second call hears that it already waits."""
+def test_duplicate_call_in_one_answer_is_refused(delete_invoice, turn):
+    """The first proposal stays, and the second call is answered with `already_pending`."""
     again = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c2")
     result, _ = run_agent([delete_invoice], [[DELETE, again]])
     assert len(turn.proposals) == 1
     assert json.loads(result.messages[3].content)["kind"] == "already_pending"
 
 
-def test_reviewed_calls_are_proposed_one_after_the_other(turn):
-    """Of two proposals the first one wins, not the faster: nobody looks at the second before the first is there."""
+def test_reviewed_calls_are_proposed_sequentially(turn):
+    """The second preview starts after the first is complete, so the order does not depend on speed."""
     second_began = threading.Event()
 
     def preview(invoice_id: str) -> str:
@@ -108,14 +108,14 @@ def test_reviewed_calls_are_proposed_one_after_the_other(turn):
     ]
 
 
-def test_proposal_says_why_it_was_asked(delete_invoice, turn):
-    """The record keeps the rule that asked for the yes."""
+def test_proposal_has_its_reason(delete_invoice, turn):
+    """The record keeps the rule that required the approval."""
     run_agent([delete_invoice], [DELETE])
     assert turn.proposals[0].reason == "'delete_invoice' requires approval"
 
 
-def test_nothing_to_propose_goes_back_to_the_model(turn):
-    """A preview that returns NotFound proposes nothing and lets the model speak, also for a terminal tool."""
+def test_preview_without_a_match_goes_back_to_the_model(turn):
+    """A preview that returns NotFound proposes no action, and the model answers, also for a terminal tool."""
 
     @tool(requires_approval=True, terminal=True, preview=lambda invoice_id: NotFound("invoice", invoice_id))
     def delete_invoice(invoice_id: str) -> str:
@@ -127,8 +127,8 @@ def test_nothing_to_propose_goes_back_to_the_model(turn):
     assert result.content == "no such invoice"
 
 
-def test_failing_preview_proposes_nothing(turn):
-    """A preview that raises is an error to the model, not a proposal with empty words."""
+def test_failing_preview_proposes_no_action(turn):
+    """The model reads the error, and the user sees no proposal."""
 
     @tool(requires_approval=True, preview=lambda invoice_id: 1 / 0)
     def delete_invoice(invoice_id: str) -> str:
@@ -146,8 +146,8 @@ def test_invalid_arguments_are_never_proposed(delete_invoice, turn):
     assert turn.proposals == []
 
 
-def test_tool_that_stashes_itself_ends_the_run_too(turn):
-    """The documented way: the tool stashes and returns PendingConfirmation."""
+def test_tool_that_stashes_its_action_ends_the_run(turn):
+    """As documented, the tool stashes and returns PendingConfirmation."""
 
     @tool
     def wipe() -> PendingConfirmation:
@@ -161,7 +161,7 @@ def test_tool_that_stashes_itself_ends_the_run_too(turn):
 
 
 def test_confirm_action_decides_outside_a_channel(delete_invoice, deleted):
-    """A yes lets the call run once, with name, arguments and reason shown."""
+    """A yes lets the call run once; the callback receives name, arguments and reason."""
     asked = []
 
     def confirm(*question):
@@ -173,18 +173,18 @@ def test_confirm_action_decides_outside_a_channel(delete_invoice, deleted):
     assert asked == [("delete_invoice", {"invoice_id": "INV-42"}, "'delete_invoice' requires approval")]
 
 
-def test_person_is_given_a_minute():
-    """The default of `approval_timeout` (seed: Human-in-the-Loop)."""
+def test_approval_timeout_is_one_minute_by_default():
+    """The default comes from the seed (Human-in-the-Loop)."""
     assert AgentConfig().approval_timeout == 60
 
 
-def test_what_a_policy_allows_runs_at_once_and_nobody_is_asked(turn):
-    """On a channel as elsewhere."""
+def test_allowed_call_runs_at_once_without_a_question(turn):
+    """The rule holds on a channel too."""
     asked = []
 
     @tool
     def read_mail(box: str) -> str:
-        """Read."""
+        """Return the mail."""
         return f"mail of {box}"
 
     policy = ToolPolicy(allow=["read_*"])
@@ -206,8 +206,8 @@ def test_only_true_is_a_yes(delete_invoice, deleted, answer):
     assert deleted == []
 
 
-def test_silence_is_a_no(delete_invoice, deleted):
-    """After approval_timeout the call is denied."""
+def test_approval_timeout_is_a_no(delete_invoice, deleted):
+    """The call is denied after approval_timeout."""
 
     async def confirm(*asked):
         await asyncio.Event().wait()
@@ -217,8 +217,8 @@ def test_silence_is_a_no(delete_invoice, deleted):
     assert "not approved within" in provider.requests[1].messages[-1].content
 
 
-def test_broken_confirm_action_is_a_no(delete_invoice, deleted):
-    """An error while asking denies."""
+def test_failing_confirm_action_is_a_no(delete_invoice, deleted):
+    """An error in the callback denies the call."""
 
     def confirm(*asked):
         raise OSError("terminal gone")
@@ -228,7 +228,7 @@ def test_broken_confirm_action_is_a_no(delete_invoice, deleted):
 
 
 def test_denied_tool_never_runs(delete_invoice, deleted, turn):
-    """Deny beats approval: it is not even proposed, and the model hears why."""
+    """Deny precedes approval: the call is not proposed, and the model reads the reason."""
     _, provider = run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(deny=["delete_*"]))
     assert deleted == []
     assert turn.proposals == []
@@ -237,8 +237,8 @@ def test_denied_tool_never_runs(delete_invoice, deleted, turn):
 
 @pytest.mark.parametrize("selector", [None, EmbeddingSelector(top_k=1)])
 def test_denied_tool_is_not_shown_to_the_model(delete_invoice, deleted, selector):
-    """Nor named to it, where it calls something else; it takes no place among what a selector chooses. What is denied
-    under some arguments only stays.
+    """It is not named in errors either, and it takes no place among the selected tools. A tool that is denied
+    for some arguments only stays visible.
     """
 
     @tool
@@ -259,8 +259,8 @@ def test_denied_tool_is_not_shown_to_the_model(delete_invoice, deleted, selector
     assert deleted == []
 
 
-def test_policy_reviews_what_it_does_not_know(turn):
-    """A tool without requires_approval, unknown to the policy, is proposed."""
+def test_policy_reviews_unknown_tools(turn):
+    """A tool without requires_approval that the policy does not know is proposed."""
 
     @tool
     def send(to: str) -> str:
@@ -272,6 +272,6 @@ def test_policy_reviews_what_it_does_not_know(turn):
 
 
 def test_policy_allow_does_not_waive_approval(delete_invoice, deleted):
-    """requires_approval holds even where the policy allows the tool."""
+    """requires_approval holds although the policy allows the tool."""
     run_agent([delete_invoice], [DELETE, "ok"], tool_policy=ToolPolicy(allow=["*"]))
     assert deleted == []

@@ -1,4 +1,4 @@
-"""Artifacts: files leave a run beside the text, and never leave another run."""
+"""Artifacts: files leave their run beside the text, and never appear in another run."""
 
 import asyncio
 import hashlib
@@ -36,19 +36,19 @@ async def adraw(title: str) -> str:
 
 
 def drawing(*titles, name="draw"):
-    """An agent that draws each title in one run."""
+    """Return an agent that draws each title in one run."""
     calls = [ToolCall(name, {"title": title}) for title in titles]
     return Agent([draw, adraw], ScriptedProvider([calls, "done"]))
 
 
 def names(result):
-    """The file names a run made."""
+    """Return the file names of a run's artifacts."""
     return sorted(artifact.filename for artifact in result.artifacts)
 
 
 @pytest.mark.parametrize("name", ["draw", "adraw"])
-def test_concurrent_runs_keep_their_own(name):
-    """Runs side by side in one loop never see each other's files."""
+def test_concurrent_runs_keep_their_own_artifacts(name):
+    """Runs in one loop never see each other's files."""
 
     async def both():
         return await asyncio.gather(drawing("a", "b", name=name).arun("go"), drawing("c", name=name).arun("go"))
@@ -57,26 +57,26 @@ def test_concurrent_runs_keep_their_own(name):
     assert (names(one), names(two)) == (["a.png", "b.png"], ["c.png"])
 
 
-def test_outside_a_run_it_is_harmless():
-    """The artifact comes back and goes nowhere."""
+def test_emitting_outside_a_run_is_harmless():
+    """The function returns the artifact and stores it nowhere."""
     assert emit_artifact("https://x.test/a.png") == Artifact("https://x.test/a.png", "image/png")
 
 
-def test_bytes_are_counted_and_kept():
-    """Digest and size are ours, whatever the tool claims, and the caller gets the bytes."""
+def test_bytes_get_their_own_digest_and_size():
+    """Both are computed, whatever the tool claims, and the artifact has the bytes."""
     made = emit_artifact(data=b"png", filename="a.png", sha256="wrong", size=99)
     assert (made.sha256, made.size, made.data) == (hashlib.sha256(b"png").hexdigest(), 3, b"png")
 
 
-def test_bytes_stay_out_of_logs_and_records():
-    """Neither repr nor to_dict holds the body."""
+def test_bytes_are_not_in_logs_and_records():
+    """Neither repr nor to_dict contains them."""
     made = emit_artifact(data=b"secret", mime_type="text/plain")
     assert "secret" not in repr(made)
     assert "data" not in made.to_dict()
 
 
-def test_path_is_read_at_once(tmp_path):
-    """The file may be gone by the time the reply is sent."""
+def test_path_is_read_immediately(tmp_path):
+    """The file may be deleted before the reply is sent."""
     path = tmp_path / "report.pdf"
     path.write_bytes(b"%PDF")
     made = emit_artifact(path=path)
@@ -84,8 +84,8 @@ def test_path_is_read_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("door", [lambda file: file, str, lambda file: file.read_bytes()])
-def test_the_first_argument_may_be_any_source(tmp_path, door):
-    """A path, as Path or text, and bytes; a local path is never sent as text."""
+def test_first_argument_may_be_any_source(tmp_path, door):
+    """It may be a Path, a path string or bytes; a local path never becomes a URL."""
     file = tmp_path / "a.csv"
     file.write_bytes(b"a,b")
     made = emit_artifact(door(file), mime_type="text/csv")
@@ -99,14 +99,14 @@ def test_the_first_argument_may_be_any_source(tmp_path, door):
         *("https://x.test/a\nb.png", "https://x.test/a b.png", "https://x.test/\x00.png"),
     ],
 )
-def test_what_no_platform_can_fetch_is_refused(url):
-    """With the value and the cure."""
+def test_url_that_no_platform_can_fetch_is_refused(url):
+    """The error shows the value and the fix."""
     with pytest.raises(ValueError, match="give an https URL"):
         emit_artifact(url)
 
 
-def test_a_file_that_is_not_there_or_too_big_is_refused(tmp_path, monkeypatch):
-    """Before it is read into memory, and in words."""
+def test_missing_or_large_file_is_refused(tmp_path, monkeypatch):
+    """The size is checked before the file is read."""
     with pytest.raises(ValueError, match="check the path"):
         emit_artifact(tmp_path / "gone.png")
     monkeypatch.setattr("sayso.agent.tools.context.MAX_ARTIFACT_BYTES", 2)
@@ -116,8 +116,8 @@ def test_a_file_that_is_not_there_or_too_big_is_refused(tmp_path, monkeypatch):
             emit_artifact(source)
 
 
-def test_every_way_of_running_keeps_the_run():
-    """In threads, with a time limit, at once with others: what is emitted arrives (seed: Concurrency)."""
+def test_artifacts_are_collected_in_every_way_of_running():
+    """Threads, time limits and parallel calls make no difference (seed: Concurrency)."""
     slow = Tool(
         "slow", "Slow", [], lambda: emit_artifact(b"s", filename="s.bin").role, metadata=ToolMetadata(timeout=9)
     )
@@ -132,14 +132,14 @@ def test_every_way_of_running_keeps_the_run():
 @pytest.mark.parametrize(
     "sources", [{}, {"url": "u", "data": b""}, {"path": "p", "data": b""}, {"source": b"", "data": b""}]
 )
-def test_exactly_one_source(sources):
-    """Nothing, or two sources, is a mistake."""
+def test_exactly_one_source_is_required(sources):
+    """No source or two sources is an error."""
     with pytest.raises(ValueError, match="exactly one"):
         emit_artifact(**sources)
 
 
-def test_a_call_that_fails_delivers_nothing():
-    """And one that is made again delivers its file once, whichever way it is run."""
+def test_failed_call_delivers_no_artifact():
+    """A repeated call delivers its file once, sync and async."""
     failures: list[OSError] = []
 
     @tool
@@ -173,20 +173,20 @@ def test_a_call_that_fails_delivers_nothing():
         ("https://x.test/?file=chart.png", "application/octet-stream"),
     ],
 )
-def test_the_path_of_a_url_names_its_kind(url, mime_type):
-    """Its query is the server's business."""
+def test_mime_type_comes_from_the_path_of_a_url(url, mime_type):
+    """The query of the URL is ignored."""
     assert emit_artifact(url).mime_type == mime_type
 
 
 @pytest.mark.parametrize("make", [bytearray, memoryview])
 @pytest.mark.parametrize("door", [emit_artifact, lambda data: emit_artifact(data=data)])
-def test_bytes_in_any_form_are_bytes(make, door):
-    """And a copy: the tool may go on with its own."""
+def test_bytes_are_accepted_in_any_form(make, door):
+    """They are copied, so the tool may change its own buffer."""
     made = door(make(b"abc"))
     assert (type(made.data), made.data, made.size) == (bytes, b"abc", 3)
 
 
-def test_a_path_that_cannot_be_is_told_as_one():
-    """With the character that does it."""
+def test_invalid_path_is_refused():
+    """The error names the invalid character."""
     with pytest.raises(ValueError, match="no path holds a NUL character"):
         emit_artifact(path="chart\0.png")

@@ -1,4 +1,4 @@
-"""Cache of answers: nobody is given the answer to another question, and no cache costs an answer."""
+"""Cache of answers: no request gets the answer to another one, and a failing cache loses no answer."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from sayso.pending.redis.client import connect
 
 ANSWER = (Message(Role.ASSISTANT, "tea"), UsageStats(10, 5, 15))
 HELLO = [Message(Role.USER, "Hello")]
-SECRET = "redis://:secret@localhost:1/0"  # where nobody listens
+SECRET = "redis://:secret@localhost:1/0"  # no server listens there
 
 
 @tool
 def price(of: str) -> str:
-    """Tell a price."""
+    """Return a price."""
     return of
 
 
 @tool
 def stock(of: str) -> str:
-    """Tell how many there are."""
+    """Return the number in stock."""
     return of
 
 
 class Ticket(BaseModel):
-    """A format."""
+    """A response format."""
 
     intent: str
 
 
 class Clock:
-    """Tells what it is set to."""
+    """A clock that shows the time it is set to."""
 
     now = 0.0
 
     def __call__(self):
-        """The seconds."""
+        """Return the seconds."""
         return self.now
 
 
 def key(**changed):
-    """The key of a request that differs in one thing."""
+    """Return the key of a request with these changes."""
     return CacheKeyBuilder.build(**{"model": "m", "system_prompt": "Be brief.", "messages": HELLO, **changed})
 
 
 def said(content="", *, calls=(), answers="", role=Role.ASSISTANT):
-    """A message of a transcript."""
+    """Return a message of a transcript."""
     return Message(role, content, calls, answers, "price" if answers else "")
 
 
 def asked_twice(first, second, *answered):
-    """Two calls with these ids, and results of those in `answered`."""
+    """Return two calls with these ids, and results for those in `answered`."""
     calls = said(calls=(ToolCall("price", {"of": "tea"}, first), ToolCall("price", {"of": "nuts"}, second)))
     return [*HELLO, calls, *(said(str(n), answers=each, role=Role.TOOL) for n, each in enumerate(answered))]
 
@@ -94,15 +94,15 @@ OTHERS = {
 }
 
 
-def test_no_two_requests_share_a_key():
-    """Each differs from all others in one thing."""
+def test_different_requests_have_different_keys():
+    """Each request differs from all others in one field."""
     keys = {name: key(**changed) for name, changed in {"plain": {}, **OTHERS}.items()}
     assert len(set(keys.values())) == len(keys)
 
 
 @pytest.mark.parametrize("changed", OTHERS.values(), ids=OTHERS)
-def test_equal_requests_share_a_key(changed):
-    """In every process: of copies, too."""
+def test_equal_requests_have_equal_keys(changed):
+    """Copies of the request have the same key, in every process."""
     assert key(**changed) == key(
         **{name: each if name == "tools" else copy.copy(each) for name, each in changed.items()}
     )
@@ -111,21 +111,21 @@ def test_equal_requests_share_a_key(changed):
 
 
 @given(st.lists(st.tuples(st.sampled_from(Role), st.text()), max_size=3), st.text(), st.text())
-def test_keys_of_any_words_are_equal_only_for_equal_words(words, model, prompt):
-    """Wherever one ends and the next begins."""
+def test_keys_are_equal_only_for_equal_texts(words, model, prompt):
+    """Text that moves from one field to the next changes the key."""
     request = {"messages": [Message(role, text) for role, text in words], "model": model, "system_prompt": prompt}
     assert key(**request) == key(**request)
     assert key(**request) != key(**{**request, "model": model + "x", "system_prompt": prompt[1:]})
 
 
-def test_ids_that_a_vendor_made_up_do_not_count():
-    """Which result answers which call does."""
+def test_call_ids_do_not_change_the_key():
+    """The key still depends on which result answers which call."""
     assert key(messages=asked_twice("a", "b", "b", "a")) == key(messages=asked_twice("x7", "x9", "x9", "x7"))
     assert key(messages=asked_twice("a", "b", "b", "a")) != key(messages=asked_twice("x7", "x9", "x7", "x9"))
 
 
-def test_key_does_not_depend_on_how_a_request_is_written():
-    """Arguments have no order, a tool is its schema, a number is a number."""
+def test_key_does_not_depend_on_the_notation_of_a_request():
+    """The order of arguments, a tool or its schema, and 0 or 0.0 make no difference."""
     one, other = ({"a": 1, "b": 2}, {"b": 2, "a": 1})
     assert key(messages=[said(calls=(ToolCall("t", one),))]) == key(messages=[said(calls=(ToolCall("t", other),))])
     assert key(tools=[price]) == key(tools=[json.loads(json.dumps(price.schema()))])
@@ -133,21 +133,21 @@ def test_key_does_not_depend_on_how_a_request_is_written():
     assert key(response_format=Ticket) == key(response_format=Ticket.model_json_schema())
 
 
-def test_key_made_by_another_process_is_the_same():
-    """Pinned: whoever changes it makes every cache in use worthless."""
+def test_key_is_stable_across_versions():
+    """The key is pinned, because a change would invalidate every cache in use."""
     assert key() == "sayso:3baa2de5e4269d804686e5aeb7eb8a6d87663c97eb9837f8a1e3905f3b63d979"
 
 
-def test_order_of_properties_counts():
-    """Models write them in that order, and think on the way."""
+def test_order_of_schema_properties_changes_the_key():
+    """A model writes the properties in that order, so the order affects its answer."""
     properties = {"why": {"type": "string"}, "yes": {"type": "boolean"}}
     backwards = dict(reversed(properties.items()))
     keys = {key(response_format={"type": "object", "properties": each}) for each in (properties, backwards)}
     assert len(keys) == 2
 
 
-def test_time_is_up_by_its_own_clock():
-    """Each answer has its own time."""
+def test_entry_expires_by_the_caches_clock():
+    """Each entry has its own time to live."""
     clock = Clock()
     cache = InMemoryCache(default_ttl=10, clock=clock)
     cache.set("short", ANSWER)
@@ -157,8 +157,8 @@ def test_time_is_up_by_its_own_clock():
     assert (cache.delete("short"), cache.stats) == (False, CacheStats(hits=1, misses=1))
 
 
-def test_what_was_not_asked_for_longest_makes_room():
-    """And is counted."""
+def test_least_recently_used_entry_is_evicted():
+    """The statistics count the eviction."""
     cache = InMemoryCache(max_size=2)
     cache.set("a", ANSWER)
     cache.set("b", ANSWER)
@@ -168,8 +168,8 @@ def test_what_was_not_asked_for_longest_makes_room():
     assert cache.stats.evictions == 1
 
 
-def test_long_answers_make_room_too():
-    """So many characters together; one that is longer by itself pushes nobody out."""
+def test_cache_is_bounded_in_characters():
+    """Long answers evict others; an answer longer than the whole limit is not stored and evicts nothing."""
     cache = InMemoryCache(max_chars=2000)
     long = (Message(Role.ASSISTANT, "x" * 900), UsageStats())
     for each in "abc":
@@ -181,14 +181,14 @@ def test_long_answers_make_room_too():
 
 
 @pytest.mark.parametrize("limit", ["max_size", "default_ttl", "max_chars"])
-def test_cache_that_could_keep_nothing_is_refused(limit):
-    """With the cure."""
+def test_cache_without_capacity_is_refused(limit):
+    """The error names the setting and the fix."""
     with pytest.raises(ValueError, match=f"{limit} is 0: give"):
         InMemoryCache(**{limit: 0})
 
 
-def test_redis_keeps_json_that_expires(redis_client):
-    """Nobody's pickle, and nothing for ever."""
+def test_redis_stores_json_with_an_expiry(redis_client):
+    """No pickle is stored, and every key expires."""
     cache = RedisCache(client=redis_client)
     cache.set("k", ANSWER)
     cache.set("brief", ANSWER, 0.5)
@@ -209,16 +209,16 @@ def test_redis_keeps_json_that_expires(redis_client):
         '{"message": {"role": "assistant", "content": "tea", "of_tomorrow": 1}, "usage": {}}',
     ],
 )  # fmt: skip
-def test_entry_that_cannot_be_read_is_missing(redis_client, entry):
-    """Another version wrote it, or somebody else."""
+def test_unreadable_entry_is_a_miss(redis_client, entry):
+    """Another version or another program may have written the entry."""
     cache = RedisCache(client=redis_client)
     redis_client.set("sayso:cache:k", entry)
     assert (cache.get("k"), cache.stats) == (None, CacheStats(misses=1))
 
 
 @pytest.mark.parametrize("prefix", ["a:", "a*", "[a]:", "a?", "a\\"])
-def test_clear_touches_only_its_own_keys(redis_client, prefix):
-    """Also where a prefix looks like a pattern."""
+def test_clear_deletes_only_its_own_keys(redis_client, prefix):
+    """A prefix may contain pattern characters."""
     others = ["sayso:cache:k", "ab", "a", "aa:", "abc:"]
     for each in others:
         redis_client.set(each, "mine")
@@ -228,8 +228,8 @@ def test_clear_touches_only_its_own_keys(redis_client, prefix):
     assert sorted(redis_client.scan_iter()) == sorted(others)
 
 
-def test_processes_share_what_is_in_redis(redis_url, redis_client):
-    """Each counts by itself; a client may also answer in bytes."""
+def test_processes_share_the_redis_cache(redis_url, redis_client):
+    """Each process has its own statistics; a client may also return bytes."""
     RedisCache(redis_url).set("k", ANSWER)
     from redis import Redis
 
@@ -238,8 +238,8 @@ def test_processes_share_what_is_in_redis(redis_url, redis_client):
         assert (other.get("k"), other.stats) == (ANSWER, CacheStats(hits=1))
 
 
-def test_redis_that_is_away_is_empty(caplog):
-    """One warning, without the address and its password."""
+def test_unreachable_redis_is_an_empty_cache(caplog):
+    """One warning is logged, without the address and its password."""
     cache = RedisCache(SECRET)
     with caplog.at_level(logging.INFO):
         cache.set("k", ANSWER)
@@ -249,8 +249,8 @@ def test_redis_that_is_away_is_empty(caplog):
     assert "secret" not in caplog.text
 
 
-def test_redis_that_is_silent_is_waited_for_once():
-    """It takes connections and says nothing: of ten questions it hears one."""
+def test_silent_redis_is_tried_once():
+    """The server accepts connections without answering: only the first of ten lookups connects."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         cache = RedisCache(f"redis://127.0.0.1:{silent.getsockname()[1]}")
         assert [cache.get("k") for _ in range(10)] == [None] * 10
@@ -261,8 +261,8 @@ def test_redis_that_is_silent_is_waited_for_once():
     tries[0].close()
 
 
-def test_redis_that_comes_back_is_told_and_missed_again(redis_client, caplog):
-    """A second outage is news."""
+def test_outage_and_recovery_of_redis_are_logged(redis_client, caplog):
+    """A second outage is logged again."""
     cache, connections = RedisCache(client=redis_client), RedisCache(SECRET)._connections
     there = cache._connections
     with caplog.at_level(logging.INFO):
@@ -277,14 +277,14 @@ def test_redis_that_comes_back_is_told_and_missed_again(redis_client, caplog):
 
 
 @pytest.mark.parametrize("options", [{"prefix": ""}, {"default_ttl": 0}])
-def test_redis_cache_that_would_harm_is_refused(options):
-    """Clearing it would empty the server; keeping for no time keeps nothing."""
+def test_unsafe_redis_cache_settings_are_refused(options):
+    """Clearing an empty prefix would empty the server, and a time to live of zero stores nothing."""
     with pytest.raises(ValueError, match="give"):
         RedisCache(**options)
 
 
-def test_loop_goes_on_while_redis_answers(redis_url, redis_client):
-    """Other runs are answered meanwhile."""
+def test_event_loop_is_free_while_redis_answers(redis_url, redis_client):
+    """Other tasks run while the lookup waits."""
     cache = RedisCache(client=connect(redis_url))
 
     async def both():
@@ -303,17 +303,17 @@ def test_loop_goes_on_while_redis_answers(redis_url, redis_client):
 
 
 class Broken:
-    """Fails at everything."""
+    """A cache that fails at every operation."""
 
     def get(self, key):
-        """Fail."""
+        """Raise a connection error."""
         raise ConnectionError(SECRET)
 
     set = delete = get
 
 
-def test_cache_that_fails_costs_no_answer(caplog):
-    """It is as if it were empty, and the log says so by kind."""
+def test_failing_cache_does_not_lose_the_answer(caplog):
+    """It behaves as an empty cache, and the log has the kind of failure."""
 
     async def use():
         await store_answer(Broken(), "k", ANSWER)
@@ -337,8 +337,8 @@ def test_cache_that_fails_costs_no_answer(caplog):
         (("", (ToolCall("price"),), 1), 6, True),
     ],
 )
-def test_only_whole_answers_are_kept(answer, max_tokens, is_kept):
-    """One that was cut off or says nothing may be better the next time."""
+def test_only_complete_answers_are_cached(answer, max_tokens, is_kept):
+    """An answer that was cut off or is empty may be better the next time."""
     content, calls, tokens = answer
     cache = InMemoryCache()
     value = (Message(Role.ASSISTANT, content, calls), UsageStats(completion_tokens=tokens))
@@ -346,16 +346,16 @@ def test_only_whole_answers_are_kept(answer, max_tokens, is_kept):
     assert (cache.get("k") is not None) is is_kept
 
 
-def test_answer_that_was_of_no_use_can_be_dropped():
-    """The next run asks anew."""
+def test_useless_answer_can_be_deleted():
+    """The next run asks the model again."""
     cache = InMemoryCache()
     cache.set("k", ANSWER)
     asyncio.run(delete_answer(cache, "k"))
     assert asyncio.run(cached_answer(cache, "k")) is None
 
 
-def test_call_that_joins_a_transcript_has_an_id_of_its_own():
-    """The ids of another conversation may be taken in this one; those that are not stay."""
+def test_cached_call_gets_an_unused_id():
+    """An id that is already in the transcript is replaced; other ids stay."""
     cache = InMemoryCache()
     calls = (ToolCall("price", {"of": "tea"}, "call_1"), ToolCall("price", {}, "call_2"))
     cache.set("k", (said(calls=calls), UsageStats()))
@@ -367,14 +367,14 @@ def test_call_that_joins_a_transcript_has_an_id_of_its_own():
 
 
 class Holding(InMemoryCache):
-    """A cache of somebody's own that has one thing for all."""
+    """A custom cache that returns the same value for every key."""
 
     def __init__(self, thing):
         super().__init__()
         self.thing = thing
 
     def get(self, key):
-        """The thing."""
+        """Return the value."""
         return self.thing
 
 
@@ -385,14 +385,14 @@ class Holding(InMemoryCache):
         (Message(Role.ASSISTANT), UsageStats()),
     ],
 )  # fmt: skip
-def test_what_is_no_answer_costs_none(thing):
-    """The model is asked, as if there were nothing."""
+def test_invalid_cached_value_is_a_miss(thing):
+    """The model is called as if the cache were empty."""
     agent = Agent(provider=ScriptedProvider(["coffee"]), config=AgentConfig(cache=Holding(thing)))
     assert agent.run("What is there?").content == "coffee"
 
 
-def test_providers_with_models_of_their_own_share_no_answer():
-    """Where the agent names no model, the provider's own one is asked, and its answers are no other one's."""
+def test_providers_with_different_default_models_share_no_answer():
+    """If the agent names no model, the key contains the provider's default model."""
     cache = InMemoryCache()
     for model in ("small", "big"):
         provider = ScriptedProvider([model])
@@ -400,8 +400,8 @@ def test_providers_with_models_of_their_own_share_no_answer():
         assert Agent(provider=provider, config=AgentConfig(cache=cache)).run("Who are you?").content == model
 
 
-def test_transcript_that_json_cannot_hold_is_answered_without_the_cache():
-    """It has no key, which is the cache's business alone."""
+def test_unserializable_transcript_bypasses_the_cache():
+    """The transcript has no key, and the run continues."""
     said = Message(Role.ASSISTANT, tool_calls=(ToolCall("price", {"of": object()}, "1"),))
     agent = Agent(provider=ScriptedProvider(["ok"]), config=AgentConfig(cache=InMemoryCache()))
     assert agent.run([*HELLO, said, Message(Role.TOOL, "1", tool_call_id="1")]).content == "ok"

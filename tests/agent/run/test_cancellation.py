@@ -1,4 +1,4 @@
-"""CancellationToken: a cancelled run ends at once, and only then."""
+"""CancellationToken: a cancelled run ends immediately, and no other run does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.pending.concurrency import call_in_tool_thread, execution_timeout
 
 
 async def waits(token: CancellationToken, started: threading.Event | None = None) -> str:
-    """A run that would never end by itself."""
+    """Run until cancelled."""
     async with token.scope():
         if started is not None:
             started.set()
@@ -22,15 +22,15 @@ async def waits(token: CancellationToken, started: threading.Event | None = None
 
 
 async def outcome(token: CancellationToken, started: threading.Event | None = None) -> str:
-    """What became of it."""
+    """Return the result of the run or the reason for its cancellation."""
     try:
         return await waits(token, started)
     except RunCancelled as exc:
         return exc.reason
 
 
-def test_cancelled_from_another_thread() -> None:
-    """What the run waits for is interrupted, and the reason is told."""
+def test_cancel_from_another_thread_interrupts_the_run() -> None:
+    """Whatever the run awaits is interrupted, and the error has the reason."""
     token, started = CancellationToken(), threading.Event()
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(asyncio.run, outcome(token, started))
@@ -39,8 +39,8 @@ def test_cancelled_from_another_thread() -> None:
         assert ended.result() == "stopped by its user"
 
 
-def test_cancelled_before_it_begins() -> None:
-    """Nothing inside is run."""
+def test_cancelled_token_starts_no_run() -> None:
+    """No code inside the scope runs."""
     token, ran = CancellationToken(), []
     token.cancel()
 
@@ -53,8 +53,8 @@ def test_cancelled_before_it_begins() -> None:
     assert ran == []
 
 
-def test_every_moment_of_a_cancellation_ends_every_run() -> None:
-    """Two runs in loops of their own and a canceller set off together, often: none of them is missed."""
+def test_cancellation_at_any_moment_ends_every_run() -> None:
+    """Two runs in separate loops race with a cancel call a hundred times; each run ends."""
 
     def raced() -> list[str]:
         token, gate = CancellationToken(), threading.Barrier(3)
@@ -72,8 +72,8 @@ def test_every_moment_of_a_cancellation_ends_every_run() -> None:
     assert [raced() for _ in range(100)] == [["stop", "stop"]] * 100
 
 
-def test_many_cancel_at_once() -> None:
-    """The run ends once, with the reason that the token keeps."""
+def test_concurrent_cancellations_end_the_run_once() -> None:
+    """The run ends with the reason that the token keeps."""
     token, started, gate = CancellationToken(), threading.Event(), threading.Barrier(8)
 
     def cancel(number: int) -> None:
@@ -87,8 +87,8 @@ def test_many_cancel_at_once() -> None:
         assert ended.result() == token.reason
 
 
-def test_cancelled_task_is_no_cancelled_run() -> None:
-    """Whoever stops the task itself sees it cancelled, also where the token is cancelled too."""
+def test_cancelled_task_stays_a_cancelled_task() -> None:
+    """Cancelling the task itself raises CancelledError, also if the token is cancelled too."""
 
     async def main() -> list[bool]:
         seen = []
@@ -106,8 +106,8 @@ def test_cancelled_task_is_no_cancelled_run() -> None:
     assert asyncio.run(main()) == [True, True]
 
 
-def test_time_limit_inside_is_no_cancellation() -> None:
-    """A tool's timeout stays one."""
+def test_timeout_inside_the_scope_stays_a_timeout() -> None:
+    """The timeout of a tool is no cancellation."""
 
     async def run() -> None:
         async with CancellationToken().scope(), asyncio.timeout(0):
@@ -117,8 +117,8 @@ def test_time_limit_inside_is_no_cancellation() -> None:
         asyncio.run(run())
 
 
-def test_time_limits_inside_are_no_obstacle() -> None:
-    """What waits below limits of its own, or for a thread, is interrupted like the rest."""
+def test_cancellation_interrupts_code_below_timeouts() -> None:
+    """Code below its own time limits, or waiting for a thread, is interrupted too."""
     token, started, go_on = CancellationToken(), threading.Event(), threading.Event()
 
     def blocks() -> None:
@@ -137,8 +137,8 @@ def test_time_limits_inside_are_no_obstacle() -> None:
     go_on.set()
 
 
-def test_run_that_ended_hears_nothing() -> None:
-    """The token holds none of it, and the task lives on."""
+def test_ended_run_receives_no_cancellation() -> None:
+    """The token no longer refers to it, and the task continues."""
     token = CancellationToken()
 
     async def main() -> int:
@@ -154,8 +154,8 @@ def test_run_that_ended_hears_nothing() -> None:
     assert asyncio.run(main()) == 0
 
 
-def test_run_that_failed_says_why() -> None:
-    """Its own error is what is raised, cancelled or not."""
+def test_error_of_a_cancelled_run_is_raised() -> None:
+    """The run's own error has precedence over the cancellation."""
     token = CancellationToken()
 
     async def run() -> None:
@@ -167,8 +167,8 @@ def test_run_that_failed_says_why() -> None:
         asyncio.run(run())
 
 
-def test_task_goes_on_after_its_run_was_cancelled() -> None:
-    """It is not taken for cancelled: the next run in it is."""
+def test_task_continues_after_its_run_was_cancelled() -> None:
+    """The task does not count as cancelled, so another run can start in it."""
 
     async def main() -> tuple[int, str]:
         token = CancellationToken()
@@ -181,8 +181,8 @@ def test_task_goes_on_after_its_run_was_cancelled() -> None:
     assert asyncio.run(main()) == (0, "first")
 
 
-def test_tool_that_computes_can_ask() -> None:
-    """`check` is for what never awaits; the first reason is kept."""
+def test_computing_tool_can_check_for_cancellation() -> None:
+    """`check` is for code that never awaits; the first reason is kept."""
     token = CancellationToken()
     token.check()
     token.cancel("first")

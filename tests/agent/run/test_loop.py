@@ -1,4 +1,4 @@
-"""Agent: the loop ends, the transcript is whole, and errors are told instead of thrown."""
+"""Agent loop: the loop ends, the transcript is complete, and errors are results instead of exceptions."""
 
 import asyncio
 import threading
@@ -22,13 +22,13 @@ from sayso.agent.run.state import NoJournal
 
 @tool
 def echo(text: str) -> str:
-    """Echo."""
+    """Return the text."""
     return text
 
 
 @tool
 def broken() -> str:
-    """Break."""
+    """Raise an error."""
     raise RuntimeError("disk full")
 
 
@@ -42,7 +42,7 @@ ECHO = ToolCall("echo", {"text": "hi"}, "c1")
 
 
 def agent_with(lines, tools=(echo, broken, question), **config):
-    """A scripted agent that notes its pauses in `naps` instead of taking them."""
+    """Return a scripted agent that notes its pauses in `naps` instead of taking them."""
 
     async def nap(seconds):
         agent.naps.append(seconds)
@@ -53,12 +53,12 @@ def agent_with(lines, tools=(echo, broken, question), **config):
 
 
 def last_result(agent, request=1):
-    """The newest message the provider saw in that request."""
+    """Return the last message of that request."""
     return agent.provider.requests[request].messages[-1]
 
 
-def test_endless_tool_calls_are_stopped_honestly():
-    """max_iterations ends the run and says so."""
+def test_endless_tool_calls_are_stopped_with_a_message():
+    """max_iterations ends the run, and the reply says so."""
     result = agent_with([ECHO] * 9, max_iterations=3).run("go")
     assert (result.iterations, result.stop_reason) == (3, "max_iterations")
     assert "3 steps" in result.content
@@ -72,15 +72,15 @@ def test_endless_tool_calls_are_stopped_honestly():
         (ToolCall("broken"), "disk full"),
     ],
 )
-def test_the_model_hears_what_went_wrong(call, told):
-    """Unknown tools, wrong arguments and failures come back as results; the run goes on."""
+def test_model_reads_its_errors(call, told):
+    """Unknown tools, invalid arguments and failures are returned as results, and the run continues."""
     agent = agent_with([call, "recovered"])
     assert agent.run("go").content == "recovered"
     assert told in last_result(agent).content
 
 
 def test_provider_errors_are_retried_with_growing_pauses():
-    """Backoff grows with the attempt, a rate limit adds its cooldown, and chance up to a quarter."""
+    """The backoff grows with each attempt, a rate limit adds its cooldown, and jitter adds up to a quarter."""
     agent = agent_with([ProviderError("down"), ProviderError("429 rate limit"), "back"])
     assert agent.run("go").content == "back"
     first, second = agent.naps
@@ -88,13 +88,13 @@ def test_provider_errors_are_retried_with_growing_pauses():
 
 
 def test_last_provider_error_becomes_the_content():
-    """The caller gets a result, not an exception, once the retries are used up."""
+    """The caller gets a result instead of an exception once the retries are used up."""
     result = agent_with([ProviderError("down")] * 3).run("go")
     assert (result.content, result.stop_reason) == ("Provider error: down", "provider_error")
 
 
 def test_slow_provider_is_an_error():
-    """request_timeout holds even for a provider that ignores it."""
+    """request_timeout also holds for a provider that ignores it."""
 
     class Silent:
         async def acomplete(self, **request):
@@ -104,13 +104,13 @@ def test_slow_provider_is_an_error():
     assert "no answer within" in Agent([], Silent(), config).run("go").content
 
 
-def test_hung_tool_does_not_hang_the_run():
-    """After tool_timeout_seconds the model is told, although the tool's thread is still busy."""
+def test_hanging_tool_does_not_block_the_run():
+    """After tool_timeout_seconds the model reads of the timeout, although the tool's thread is still busy."""
     release = threading.Event()
 
     @tool
     def hang() -> str:
-        """Hang."""
+        """Wait for the release."""
         release.wait(30)
         return "late"
 
@@ -120,19 +120,19 @@ def test_hung_tool_does_not_hang_the_run():
     release.set()
 
 
-def test_parallel_calls_keep_order_and_isolate_errors():
-    """The first call finishes last and still comes first; the failed one spoils nothing."""
+def test_parallel_calls_keep_their_order_and_isolate_errors():
+    """The first call finishes last and is still listed first; a failed call does not affect the others."""
     second_ran = asyncio.Event()
 
     @tool
     async def first() -> str:
-        """Wait for the second."""
+        """Wait for the second tool."""
         await second_ran.wait()
         return "first"
 
     @tool
     async def second() -> str:
-        """Go."""
+        """Release the first tool."""
         second_ran.set()
         return "second"
 
@@ -143,13 +143,13 @@ def test_parallel_calls_keep_order_and_isolate_errors():
     assert "disk full" in contents[1]
 
 
-def test_sequential_calls_on_request():
-    """parallel_tool_execution=False runs one after the other."""
+def test_calls_run_sequentially_if_configured():
+    """The setting is `parallel_tool_execution=False`."""
     seen = []
 
     @tool
     async def note(n: int) -> str:
-        """Note."""
+        """Note the start and the end."""
         seen.append(("start", n))
         await asyncio.sleep(0)
         seen.append(("end", n))
@@ -161,30 +161,30 @@ def test_sequential_calls_on_request():
 
 
 def test_terminal_tool_ends_the_run():
-    """Its result is the content, and the model is not asked again."""
+    """Its result is the content, and the model is not called again."""
     result = agent_with([ToolCall("question")]).run("go")
     assert (result.content, result.stop_reason, result.iterations) == ("Which one?", "terminal", 1)
 
 
 def test_stop_condition_ends_the_run():
-    """The condition sees tool name and result."""
+    """The condition receives the tool's name and result."""
     result = agent_with([ECHO], stop_condition=lambda name, text: (name, text) == ("echo", "hi")).run("go")
     assert result.content == "hi"
 
 
 def test_failed_terminal_tool_does_not_end_the_run():
-    """An error is for the model, never the reply."""
+    """An error is sent to the model and never becomes the reply."""
 
     @tool(terminal=True)
     def risky() -> str:
-        """Risk."""
+        """Raise an error."""
         raise RuntimeError("no")
 
     assert agent_with([ToolCall("risky"), "sorry"], [risky]).run("go").content == "sorry"
 
 
-def test_transcript_holds_the_whole_run():
-    """User, call, result, answer: in this order, tied by the call's id."""
+def test_transcript_contains_the_whole_run():
+    """It has user, call, result and answer in this order, linked by the call's id."""
     result = agent_with([ECHO, "done"]).run("go")
     assert [message.role for message in result.messages] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
     assert result.messages[2].tool_call_id == "c1"
@@ -192,8 +192,8 @@ def test_transcript_holds_the_whole_run():
     assert result.usage == UsageStats(2, 2, 4, model="gpt-5-mini", provider="scripted")
 
 
-def test_memory_carries_from_turn_to_turn():
-    """The second run sees the first one."""
+def test_memory_is_carried_from_turn_to_turn():
+    """The second run sees the first."""
     agent = agent_with(["hello Ada", "Ada"])
     memory = ConversationMemory()
     agent.run("I am Ada", memory=memory)
@@ -205,16 +205,16 @@ def test_memory_carries_from_turn_to_turn():
     ]
 
 
-def test_agent_without_memory_forgets():
-    """Each run starts afresh, though an agent's own memory would be used."""
+def test_agent_without_memory_starts_each_run_empty():
+    """Each run starts with its own message only."""
     agent = agent_with(["one", "two"])
     agent.run("a")
     agent.run("b")
     assert len(agent.provider.requests[1].messages) == 1
 
 
-def test_crashed_run_leaves_no_trace_in_memory():
-    """What the journal raises is raised, and the memory keeps whole exchanges only."""
+def test_crashed_run_does_not_change_the_memory():
+    """An error of the journal is raised, and the memory keeps complete exchanges only."""
 
     class Lost(NoJournal):
         async def next_answer(self):
@@ -226,14 +226,14 @@ def test_crashed_run_leaves_no_trace_in_memory():
     assert memory.get_history() == []
 
 
-def test_bug_in_the_provider_is_told_instead_of_raised():
-    """Whatever somebody else's code raises, the run has a result."""
+def test_bug_in_the_provider_becomes_a_result():
+    """Any exception of a custom provider ends the run with a result."""
     result = agent_with([ECHO, KeyError("choices")], max_retries=0).run("go")
     assert (result.content, result.stop_reason) == ("Provider error: KeyError: 'choices'", "provider_error")
 
 
-def test_selector_narrows_what_can_be_called():
-    """A tool left out is neither shown nor callable in that step."""
+def test_selector_limits_the_callable_tools():
+    """A tool that was not selected is neither shown nor callable in that step."""
 
     class OnlyEcho:
         async def select(self, messages, tools):
@@ -246,7 +246,7 @@ def test_selector_narrows_what_can_be_called():
 
 
 @pytest.mark.parametrize("door", ["run", "ask", "__call__"])
-def test_sync_doors_work_inside_a_running_loop(door):
+def test_sync_methods_work_inside_a_running_loop(door):
     """Notebooks and web handlers may call them."""
 
     async def outer():
@@ -256,8 +256,8 @@ def test_sync_doors_work_inside_a_running_loop(door):
 
 
 @pytest.mark.parametrize("method", ["complete", "stream", "astream"])
-def test_any_one_provider_method_is_enough(method):
-    """A vendor adapter implements what its vendor has."""
+def test_provider_needs_only_one_method(method):
+    """A vendor adapter implements the methods that its vendor supports."""
 
     class Completing:
         def complete(self, **request):
@@ -276,8 +276,8 @@ def test_any_one_provider_method_is_enough(method):
     assert Agent([], provider).run("go").content == "hello"
 
 
-def test_streamed_tool_call_is_run():
-    """Streams carry whole tool calls between their text."""
+def test_streamed_tool_call_runs():
+    """A stream yields complete tool calls between its text."""
 
     class Streaming:
         def stream(self, *, messages, **request):
@@ -287,28 +287,28 @@ def test_streamed_tool_call_is_run():
     assert (result.content, result.tool_calls) == ("bye", (ECHO,))
 
 
-def test_thing_without_any_method_is_no_provider():
-    """The mistake is named."""
+def test_object_without_a_provider_method_is_an_error():
+    """The error names the methods."""
     result = Agent([], object()).run("go")
     assert (result.stop_reason, "give it complete, acomplete" in result.content) == ("provider_error", True)
 
 
-def test_two_tools_of_one_name_are_refused():
-    """Which one would run must never be luck."""
+def test_two_tools_with_one_name_are_refused():
+    """Otherwise it would be unclear which one runs."""
     other = tool(name="echo")(question.function)
     with pytest.raises(Exception, match="two tools are called 'echo'"):
         Agent([echo, other])
 
 
 @pytest.mark.parametrize("setting", [{"max_iterations": 0}, {"max_retries": -1}])
-def test_settings_that_never_ask_are_refused(setting):
-    """They fail at boot, naming the setting."""
+def test_settings_without_any_model_call_are_refused(setting):
+    """The error at startup names the setting."""
     with pytest.raises(ValueError, match=next(iter(setting))):
         AgentConfig(**setting)
 
 
-def test_message_survives_json():
-    """History stores messages as dicts; empty fields are left out."""
+def test_message_round_trips_through_json():
+    """The history stores messages as dicts without empty fields."""
     message = Message(Role.ASSISTANT, tool_calls=(ECHO,))
     assert message.to_dict() == {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""Session of an agent: what was deleted stays so, runs at the same time lose nothing, and no save costs an answer."""
+"""Agent sessions: deleted sessions stay deleted, concurrent runs lose nothing, and a failed save loses no answer."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ NUMBER = "+43660123456"
 
 
 class Echo:
-    """Says "yes", and remembers what it was asked."""
+    """A model that answers "yes" and records its requests."""
 
     def __init__(self):
         self.asked = []
 
     async def acomplete(self, **request):
-        """The words of every message, then the answer."""
+        """Record the texts of the messages and return the answer."""
         self.asked.append([message.content for message in request["messages"]])
         await asyncio.sleep(0)
         return Message(Role.ASSISTANT, "yes"), UsageStats()
 
 
 class Full(InMemorySessionStore):
-    """A store whose disk is full."""
+    """A session store whose disk is full."""
 
     def _put(self, key, text, ttl):
         raise SessionStoreUnavailable(f"session {NUMBER!r} cannot be written: no space")
 
 
 class Loads(AgentObserver):
-    """Counts what was read and saved."""
+    """Counts loaded and saved messages."""
 
     def __init__(self):
         self.loads, self.saves = [], []
 
     def on_session_load(self, run_id, session_id, count):
-        """Messages that were read."""
+        """Note the number of loaded messages."""
         self.loads.append(count)
 
     def on_session_save(self, run_id, session_id, count):
-        """Messages that were saved."""
+        """Note the number of saved messages."""
         self.saves.append(count)
 
 
 def agent_of(store, *observers, memory=None, model=None):
-    """An agent whose session is in the store."""
+    """Return an agent with a session in the store."""
     config = AgentConfig(session_store=store, session_id=NUMBER, observers=observers)
     return Agent(provider=model or Echo(), config=config, memory=memory)
 
 
 @pytest.mark.parametrize("memory", [None, ConversationMemory(max_messages=6)])
 def test_deleted_session_does_not_come_back(memory):
-    """Somebody asked to be forgotten: what the agent still holds is neither shown to the model nor saved again."""
+    """The user asked for deletion: the agent's copy is neither sent to the model nor saved again."""
     store = InMemorySessionStore()
     agent = agent_of(store, memory=memory)
     agent.run("My name is Ana")
@@ -68,8 +68,8 @@ def test_deleted_session_does_not_come_back(memory):
     assert agent.memory.max_messages == (memory.max_messages if memory else 20)
 
 
-def test_expired_session_is_not_known_any_more():
-    """Its time is up for the process that wrote it, too."""
+def test_expired_session_is_gone_for_its_agent_too():
+    """The expiry also holds for the process that wrote the session."""
     now = [0.0]
     agent = agent_of(InMemorySessionStore(default_ttl=10, clock=lambda: now[0]))
     agent.run("My name is Ana")
@@ -78,8 +78,8 @@ def test_expired_session_is_not_known_any_more():
     assert agent.provider.asked[-1] == ["What is my name?"]
 
 
-def test_reset_forgets_the_session():
-    """What is forgotten is not read again with the next run."""
+def test_reset_deletes_the_session():
+    """The next run starts without history."""
     store = InMemorySessionStore()
     agent = agent_of(store)
     agent.run("My name is Ana")
@@ -89,8 +89,8 @@ def test_reset_forgets_the_session():
     assert agent.provider.asked[-1] == ["What is my name?"]
 
 
-def test_another_provider_does_not_bring_a_deleted_session_back():
-    """The agent is the same."""
+def test_new_provider_does_not_restore_a_deleted_session():
+    """Only the provider of the agent changes."""
     store = InMemorySessionStore()
     agent = agent_of(store)
     agent.run("My name is Ana")
@@ -100,8 +100,8 @@ def test_another_provider_does_not_bring_a_deleted_session_back():
     assert agent.provider.asked == [["What is my name?"]]
 
 
-def test_runs_at_the_same_time_are_all_saved():
-    """Each saves the conversation of all of them."""
+def test_concurrent_runs_are_all_saved():
+    """Each run saves the conversation of all runs."""
     store = InMemorySessionStore()
     agent = agent_of(store)
 
@@ -116,8 +116,8 @@ def test_runs_at_the_same_time_are_all_saved():
     assert len(set(kept[0::2])) == 10  # the limit of the memory, not of the runs
 
 
-def test_cancelled_run_does_not_keep_the_next_from_reading():
-    """What another process saved meanwhile is read by the first run after."""
+def test_run_after_a_cancelled_one_loads_the_session():
+    """The first run after it reads what another process has saved."""
     store = InMemorySessionStore()
     agent = agent_of(store)
 
@@ -137,8 +137,8 @@ def test_cancelled_run_does_not_keep_the_next_from_reading():
     assert agent.provider.asked[-1] == ["written elsewhere", "yes", "What was written?"]
 
 
-def test_answer_survives_a_session_that_cannot_be_saved(caplog):
-    """Its tools have run: whoever got an error would ask again, and they would run twice. No number is logged."""
+def test_answer_survives_a_failed_save(caplog):
+    """The tools have run, and an error would make the user repeat the request. The log has no phone number."""
     with caplog.at_level(logging.ERROR):
         result = agent_of(Full()).run("hello")
     assert result.content == "yes"
@@ -149,8 +149,8 @@ def test_answer_survives_a_session_that_cannot_be_saved(caplog):
     assert NUMBER not in caplog.text
 
 
-def test_session_that_cannot_be_read_is_an_error():
-    """Nothing was done yet, and an answer without the conversation would be a wrong one."""
+def test_unreadable_session_is_an_error():
+    """No work was done yet, and an answer without the history would be wrong."""
 
     class Away(InMemorySessionStore):
         def _get(self, key):
@@ -160,8 +160,8 @@ def test_session_that_cannot_be_read_is_an_error():
         agent_of(Away()).run("hello")
 
 
-def test_a_session_is_read_before_each_run_and_saved_after():
-    """Observers hear of both."""
+def test_session_is_loaded_before_each_run_and_saved_after_it():
+    """Observers receive both events."""
     heard, store = Loads(), InMemorySessionStore()
     for words in ("one", "two"):
         agent_of(store, heard).run(words)

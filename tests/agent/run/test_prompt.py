@@ -1,4 +1,4 @@
-"""PromptBuilder: a model that reads it can call the tools, and the parser understands what it is told to write."""
+"""PromptBuilder: a model can call tools by its text, and the parser understands the described notation."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ def search(query: str) -> str:
     return query
 
 
-def test_without_tools_nothing_is_said_of_calls():
-    """A model that is told how would try."""
+def test_prompt_without_tools_does_not_mention_calls():
+    """A model that reads about calls would try one."""
     assert PromptBuilder("Be kind.").build([]) == "Be kind."
 
 
-def test_the_contract_and_every_schema_are_there():
-    """The marker, the shape of a call, and each tool with its parameters."""
+def test_prompt_contains_the_contract_and_every_schema():
+    """It has the marker, the shape of a call, and each tool with its parameters."""
     prompt = PromptBuilder("Be kind.").build([search])
     for words in ("Be kind.", "TOOL_CALL", '"tool_name": "<name>"', '"name": "search"', "Search the web", '"required"'):
         assert words in prompt
 
 
-def test_tools_and_their_schemas_are_the_same():
+def test_prompt_accepts_tools_or_their_schemas():
     """An agent passes either."""
     assert PromptBuilder().build([search]) == PromptBuilder().build([search.schema()])
 
 
-def test_a_tool_without_description_is_shown():
-    """Other people's schemas leave it out."""
+def test_tool_without_a_description_is_included():
+    """Schemas of other systems may lack a description."""
     assert '"name": "x"' in PromptBuilder().build([{"name": "x", "parameters": {}}])
 
 
-def test_the_prompt_itself_calls_nothing():
-    """A model that repeats it gives no order."""
+def test_prompt_itself_contains_no_call():
+    """A model that repeats the prompt calls no tool."""
     assert ToolCallParser().parse(PromptBuilder().build([search])).tool_calls == ()

@@ -1,4 +1,4 @@
-"""Received: tools read the files that their own person sent in this conversation, and nobody else's."""
+"""Received files: tools read the files that their user sent in this conversation, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DELETED = "Deleted: a, b"
 
 @tool(read_only=True)
 def first_line(file: str = "") -> str:
-    """The first line of a file.
+    """Return the first line of a file.
 
     Args:
         file: Its name.
@@ -26,7 +26,7 @@ def first_line(file: str = "") -> str:
 
 @tool(read_only=True)
 def list_files() -> list[str]:
-    """What the person sent."""
+    """Return the names of the received files."""
     return [each.filename for each in received_files()]
 
 
@@ -41,7 +41,7 @@ def delete_all(file: str = "") -> str:
 
 
 class Room:
-    """A bot that calls the tools it is told to, with a store for files; people say something, and send files."""
+    """A bot whose model makes these calls, with a media store; users send texts and files."""
 
     def __init__(self, *calls: ToolCall | str) -> None:
         self.store, self.provider = MemoryMediaStore(), ScriptedProvider([*calls, "ok", "ok", "ok"])
@@ -49,46 +49,46 @@ class Room:
         self.count = 0
 
     def file(self, data: str, filename: str = "", mime_type: str = "text/csv") -> Media:
-        """A file in the store."""
+        """Put a file in the store."""
         return self.store.put(data.encode(), mime_type=mime_type, filename=filename)
 
     def say(self, text: str, *media: Media, user: str = "ana") -> str:
-        """What is answered."""
+        """Send a message with files and return the answer."""
         self.count += 1
         turn = Turn(f"e{self.count}", CHAT, user, text, media=media)
         return "\n".join(reply.text for reply in asyncio.run(self.bot.take(turn)))
 
     @property
     def results(self) -> list[str]:
-        """What tools returned, as the model has read it."""
+        """Return the tool results of the model's last request."""
         return [message.content for message in self.provider.requests[-1].messages if message.role.value == "tool"]
 
 
-def test_file_of_somebody_else_is_not_there():
-    """In a group, too: each has files of their own."""
+def test_file_of_another_user_is_not_visible():
+    """Members of a group have separate files."""
     room = Room("thanks", ToolCall("list_files", {}))
     room.say("mine", room.file("secret", "ana.csv"))
     room.say("what is there?", user="bob")
     assert "ana.csv" not in room.results[-1]
 
 
-def test_yes_reads_what_was_asked_about():
-    """The file came with the turn that asked; the yes has none."""
+def test_confirmed_call_reads_the_file_of_its_question():
+    """The file came with the turn that proposed, and the yes has none."""
     room = Room(ToolCall("delete_all", {"file": "old.csv"}))
     assert "Delete all of old.csv" in room.say("delete these", room.file("a b", "old.csv"))
     assert room.say("yes") == DELETED
 
 
-def test_file_that_comes_in_between_makes_the_question_void():
-    """Of the same name, and with a yes for a caption."""
+def test_file_sent_before_the_yes_disarms_the_question():
+    """The new file has the same name, and its caption is a yes."""
     room = Room(ToolCall("delete_all", {"file": "old.csv"}))
     room.say("delete these", room.file("a b", "old.csv"))
     room.say("yes", room.file("x y z", "old.csv"))
     assert "Deleted" not in room.say("yes")
 
 
-def test_file_of_an_earlier_turn_is_found():
-    """By its name, in upper or lower case; the last one of that name."""
+def test_file_of_an_earlier_turn_is_found_by_name():
+    """Case does not matter, and the newest file of that name is used."""
     room = Room("thanks", "thanks", "thanks", ToolCall("first_line", {"file": "STOCK.csv"}))
     for data, name in (("old", "stock.csv"), ("new\nmore", "Stock.csv"), ("other", "else.csv")):
         room.say("here", room.file(data, name))
@@ -96,15 +96,15 @@ def test_file_of_an_earlier_turn_is_found():
     assert "new" in room.results[-1]
 
 
-def test_last_file_needs_no_name():
-    """A picture has none."""
+def test_newest_file_needs_no_name():
+    """A picture has no file name."""
     room = Room(ToolCall("first_line", {}))
     room.say("read it", room.file("first", "a.csv"), room.file("second"))
     assert "second" in room.results[-1]
 
 
 def test_file_without_a_name_gets_one():
-    """Of its type and its content: the same one again has the same."""
+    """The name is derived from type and content, so the same file gets the same name."""
     room = Room(ToolCall("list_files", {}))
     photo = room.file("pixels", mime_type="image/png")
     room.say("look", photo, room.file("a", "a.csv"))
@@ -114,30 +114,30 @@ def test_file_without_a_name_gets_one():
 @pytest.mark.parametrize(
     ("sent", "told"), [(("a.csv", "b.csv"), "there are ['a.csv', 'b.csv']"), ((), "no file was sent")]
 )
-def test_file_that_was_not_sent_is_told_to_the_model(sent: tuple[str, ...], told: str):
-    """With the names of those that were."""
+def test_model_reads_that_a_file_was_not_sent(sent: tuple[str, ...], told: str):
+    """The error lists the names of the files that were sent."""
     room = Room(ToolCall("first_line", {"file": "c.csv"}))
     room.say("read it", *(room.file(name, name) for name in sent))
     assert "file 'c.csv' was not sent" in room.results[-1]
     assert told in room.results[-1]
 
 
-def test_file_that_is_not_kept_any_more_is_to_be_sent_again():
-    """The store forgets what is old."""
+def test_deleted_file_must_be_sent_again():
+    """The store deletes old files."""
     room = Room(ToolCall("first_line", {}))
     room.say("read it", Media("0" * 64, "text/csv", "a.csv", stored=True))
     assert "'a.csv' was deleted after a week" in room.results[-1]
 
 
-def test_file_that_could_not_be_fetched_is_none():
-    """Its reference is an address of its platform, which is nobody's business."""
+def test_file_that_could_not_be_fetched_is_not_listed():
+    """Its reference is a private address of the platform."""
     room = Room(ToolCall("list_files", {}))
     room.say("look", Media("https://files.example/secret", "text/csv", "a.csv"))
     assert "a.csv" not in room.results[-1]
 
 
-def test_reset_forgets_files():
-    """With the conversation that they came in."""
+def test_reset_clears_the_received_files():
+    """They are cleared with the conversation."""
     room = Room("thanks", ToolCall("list_files", {}))
     room.say("mine", room.file("x", "a.csv"))
     room.say("/reset")
@@ -145,15 +145,15 @@ def test_reset_forgets_files():
     assert "a.csv" not in room.results[-1]
 
 
-def test_outside_of_a_turn_there_are_no_files():
-    """Nobody sent any."""
+def test_there_are_no_files_outside_a_turn():
+    """The error says that no file was sent."""
     assert received_files() == ()
     with pytest.raises(ValueError, match=r"^no file was sent in this conversation yet$"):
         received_file()
 
 
-def test_file_that_is_sent_again_is_the_last_one():
-    """Whoever sends the same file once more means that one."""
+def test_file_sent_again_is_the_newest():
+    """Sending the same file again makes it the default."""
     room = Room("ok", "ok", ToolCall("first_line", {}))
     room.say("one", room.file("first", "a.csv"))
     room.say("two", room.file("second", "b.csv"))

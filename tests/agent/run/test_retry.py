@@ -1,4 +1,4 @@
-"""Retry: who is not to be asked again is not, and everybody else after the pause that was promised."""
+"""Retry: a permanent error is not retried, and a temporary one is retried after the promised pause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sayso.agent.run.model_call import JITTER, MAX_RETRY_AFTER_SECONDS, with_ret
 
 
 def retried(*outcomes, chance=0.0, **config):
-    """What retries over these outcomes come to, or the error, and the pauses."""
+    """Return the result of retries over these outcomes, or the error, and the pauses."""
     script, naps = iter(outcomes), []
 
     async def attempt():
@@ -39,25 +39,25 @@ def retried(*outcomes, chance=0.0, **config):
         RateLimitedError("never", retry_after=float("inf")),
     ],
 )
-def test_an_error_that_waiting_cannot_help_fails_at_once(error):
-    """Neither the vendor nor the person is held up for nothing."""
+def test_permanent_error_fails_at_once(error):
+    """No retry burdens the vendor or delays the user."""
     assert retried(error, "back") == (error, [])
 
 
-def test_the_last_error_is_raised():
-    """Once max_retries are used up, and not before."""
+def test_last_error_is_raised_after_all_retries():
+    """It is raised once max_retries are used up."""
     errors = [ProviderError(str(number)) for number in range(3)]
     assert retried(*errors) == (errors[2], [1.0, 2.0])
 
 
-def test_without_retries_there_is_one_attempt():
-    """max_retries=0 asks once."""
+def test_zero_retries_make_one_attempt():
+    """The setting is `max_retries=0`."""
     error = ProviderError("down")
     assert retried(error, "back", max_retries=0) == (error, [])
 
 
-def test_an_error_of_our_own_is_not_retried():
-    """Only what a provider says is worth another attempt: the rest is a bug."""
+def test_error_of_our_own_code_is_not_retried():
+    """Only a provider error is worth another attempt; any other error is a bug."""
     with pytest.raises(KeyError):
         retried(KeyError("bug"), "back")
 
@@ -73,20 +73,20 @@ def test_an_error_of_our_own_is_not_retried():
         (RateLimitedError("slow down", retry_after=0), [12.0, 24.0]),
     ],
 )
-def test_pauses_are_those_of_the_seed_unless_the_vendor_says(error, pauses):
-    """Backoff and cooldown grow with the attempt; `Retry-After` takes their place."""
+def test_pauses_follow_the_seed_or_the_vendor(error, pauses):
+    """Backoff and cooldown grow with each attempt, and `Retry-After` replaces them."""
     config = {"retry_backoff_seconds": 2.0, "rate_limit_cooldown_seconds": 10.0}
     assert retried(error, error, "back", **config) == ("back", pauses)
 
 
-def test_chance_only_ever_makes_a_pause_longer():
-    """Nobody returns before the vendor's time, nor all at once."""
+def test_jitter_only_lengthens_a_pause():
+    """Clients never return before the vendor's time, nor all at once."""
     error = RateLimitedError("slow down", retry_after=8)
     assert retried(error, "back", chance=1.0) == ("back", [8 * (1 + JITTER)])
 
 
-def test_each_retry_is_told_before_its_pause():
-    """An observer hears the attempt, the error and the seconds."""
+def test_retry_is_reported_before_its_pause():
+    """An observer receives the attempt, the error and the seconds."""
     told, error = [], ProviderError("down")
 
     async def attempt():

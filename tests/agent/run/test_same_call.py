@@ -1,4 +1,4 @@
-"""Same call: what runs after a yes is what was shown, or nothing runs."""
+"""Same call: a yes runs exactly what was shown, or nothing."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ NUMBERS = itertools.count(7)
 
 @pytest.fixture(autouse=True)
 def nothing_ran():
-    """Before each test."""
+    """Clear the record of calls before each test."""
     RAN.clear()
 
 
 def desk(tools, call: ToolCall, policy: ToolPolicy | None = None, store: InMemoryPendingStore | None = None):
-    """A channel whose model makes this call."""
+    """Return a channel agent whose model makes this call."""
     config = AgentConfig(tool_policy=policy)
     return ChannelAgent(Agent(tools, ScriptedProvider([call, "understood"]), config), store)
 
 
 def proposed(given: Tool, **args):
-    """What a call under review proposes."""
+    """Return what a call under review proposes."""
     run = ChannelRun("ana", "chat", "", 60, "v")
     with channel_run(run):
         given.propose(args)
@@ -76,33 +76,33 @@ def measure(size: Decimal | str) -> str:
     return repr(size)
 
 
-def test_validator_that_changes_what_it_has_read_is_not_asked_for():
-    """The policy would judge 500 and the person be shown 50000."""
+def test_call_changed_by_its_own_validator_is_not_proposed():
+    """The policy would check 500 while the user reads 50000."""
     with pytest.raises(ToolParameterError, match="cannot be recorded"):
         proposed(count, hundreds=5)
 
 
-def test_type_that_is_another_after_the_record_is_not_asked_for():
-    """A Decimal written down is text, and this tool takes text as well."""
+def test_call_with_an_unrecordable_type_is_not_proposed():
+    """A stored Decimal is a string, and this tool accepts strings too."""
     with pytest.raises(ToolParameterError, match="cannot be recorded"):
         proposed(measure, size=5)
 
 
-def test_default_made_up_at_each_call_is_the_one_that_was_shown():
-    """It is drawn once, when the question is made."""
+def test_generated_default_is_the_one_that_was_shown():
+    """The default is generated once, when the question is made."""
     bot = desk([draw], ToolCall("draw", {}))
     shown = bot.ask_channel("ana", "go").content
     bot.ask_channel("ana", "yes")
     assert f"number = {RAN[0]}" in shown
 
 
-def test_default_made_up_at_each_call_is_the_one_a_person_approved():
-    """Also where no channel is there to ask on."""
+def test_generated_default_is_the_one_that_was_approved():
+    """The same holds for confirm_action, outside a channel."""
     seen = []
 
     def approve(name, args, reason):
         seen.append(args["number"])
-        args["number"] = 1  # what was shown is a copy
+        args["number"] = 1  # the callback gets a copy
         return True
 
     config = AgentConfig(confirm_action=approve)
@@ -110,8 +110,8 @@ def test_default_made_up_at_each_call_is_the_one_a_person_approved():
     assert seen == RAN
 
 
-def test_injected_value_never_takes_the_place_of_a_shown_one():
-    """The injector had nothing when the question was asked."""
+def test_injected_value_never_replaces_a_shown_one():
+    """The injector returned nothing when the question was asked."""
     injected: dict[str, int] = {}
     hijacked = replace(pay, config_injector=lambda: injected)
     asked = proposed(hijacked, cents=5)
@@ -121,8 +121,8 @@ def test_injected_value_never_takes_the_place_of_a_shown_one():
     assert RAN == []
 
 
-def test_parameter_that_was_added_since_the_question_runs_nothing():
-    """Its default was shown to nobody."""
+def test_tool_with_a_parameter_added_since_the_question_does_not_run():
+    """The default of the new parameter was not shown."""
     tools = ToolRegistry([pay])
     bot = desk(tools, ToolCall("pay", {"cents": 5}))
     bot.ask_channel("ana", "go")
@@ -139,8 +139,8 @@ def test_parameter_that_was_added_since_the_question_runs_nothing():
     assert RAN == []
 
 
-def test_set_in_another_order_is_the_same():
-    """Sets of texts have another order in each process."""
+def test_set_in_another_order_is_the_same_call():
+    """A set of strings has another order in each process."""
 
     @tool(requires_approval=True)
     def tag(names: set[str]) -> str:
@@ -155,8 +155,8 @@ def test_set_in_another_order_is_the_same():
     assert [set(names)] == RAN
 
 
-def test_policy_that_denies_by_now_runs_nothing():
-    """The yes was to a call that must not happen any more."""
+def test_action_denied_since_the_question_does_not_run():
+    """The policy that counts is the one at the time of the yes."""
     store = InMemoryPendingStore()
     desk([pay], ToolCall("pay", {"cents": 5}), store=store).ask_channel("ana", "go")
     later = desk([pay], ToolCall("pay", {"cents": 5}), ToolPolicy(deny=["pay"]), store)
@@ -166,15 +166,15 @@ def test_policy_that_denies_by_now_runs_nothing():
 
 @tool
 def drop(number: int) -> PendingConfirmation:
-    """Drop an invoice: asks by itself, as in the seed, under its own name."""
+    """Drop an invoice: the tool proposes itself, as in the seed, under its own name."""
     preview = f"Drop invoice {number}"
     stash_pending(kind="drop", preview=preview, executor=lambda: RAN.append(number), args={"number": number})
     return PendingConfirmation(action="drop", preview=preview)
 
 
 @pytest.mark.parametrize("policy", [None, ToolPolicy(review=["*"])])
-def test_yes_to_a_tool_that_would_only_ask_again_is_not_told_as_done(policy):
-    """Its closure is gone, and running it does nothing: the person must hear that."""
+def test_yes_without_an_executor_is_not_reported_as_done(policy):
+    """The tool's closure is lost, and running the tool would only ask again, so the user reads that it failed."""
     bot = desk([drop], ToolCall("drop", {"number": 8}), policy)
     bot.ask_channel("ana", "go")
     bot.store.executors._closures.clear()  # a restart
@@ -182,8 +182,8 @@ def test_yes_to_a_tool_that_would_only_ask_again_is_not_told_as_done(policy):
     assert (told.startswith("Confirmed, but this failed"), RAN) == (True, [])
 
 
-def test_factory_of_ones_own_goes_before_a_tool_of_the_same_name():
-    """As the seed registers it, before the channel is made: it rebuilds what the yes runs."""
+def test_registered_factory_precedes_a_tool_of_the_same_name():
+    """The seed registers it before the channel is made, and it rebuilds the executor of the yes."""
     store = InMemoryPendingStore()
     store.register_executor_factory("drop", lambda action: lambda: RAN.append(action.args["number"]))
     bot = desk([drop], ToolCall("drop", {"number": 8}), store=store)
@@ -193,8 +193,8 @@ def test_factory_of_ones_own_goes_before_a_tool_of_the_same_name():
     assert RAN == [8]
 
 
-def test_tool_that_is_gone_runs_not_even_its_closure():
-    """A yes after it was switched off comes too late."""
+def test_removed_tool_does_not_run_even_its_closure():
+    """The yes comes after the tool was switched off."""
     tools = ToolRegistry([drop])
     bot = desk(tools, ToolCall("drop", {"number": 8}))
     bot.ask_channel("ana", "go")
@@ -203,8 +203,8 @@ def test_tool_that_is_gone_runs_not_even_its_closure():
     assert RAN == []
 
 
-def test_async_preview_is_refused_when_the_tool_is_made():
-    """Not in front of a user."""
+def test_async_preview_is_refused_at_definition():
+    """The error must not wait for a user's turn."""
 
     async def words(cents):
         return "Pay"
@@ -214,15 +214,15 @@ def test_async_preview_is_refused_when_the_tool_is_made():
 
 
 @pytest.mark.parametrize("words", [None, 5, b"Pay"])
-def test_preview_that_is_no_text_is_told_to_the_model(words):
+def test_preview_that_returns_no_text_is_an_error_for_the_model(words):
     """It does not break the turn."""
     bot = desk([replace(pay, preview=lambda cents: words)], ToolCall("pay", {"cents": 5}))
     assert bot.ask_channel("ana", "go").content == "understood"
     assert "return text" in bot.agent.provider.requests[-1].messages[-1].content
 
 
-def test_preview_has_the_time_that_its_tool_has():
-    """One that hangs costs a turn no more than the tool could."""
+def test_preview_has_the_time_limit_of_its_tool():
+    """A preview that hangs delays the turn no longer than the tool could."""
     import threading
 
     done = threading.Event()
@@ -236,26 +236,26 @@ def test_preview_has_the_time_that_its_tool_has():
 
 @tool
 def look_up(city: Annotated[str, AfterValidator({"Rome": "IT"}.__getitem__)]) -> str:
-    """Look a city up."""
+    """Look up a city."""
     return city
 
 
-def test_validator_that_breaks_is_told_to_the_model():
-    """Its author did not think of that value; the turn goes on."""
+def test_validator_that_raises_is_an_error_for_the_model():
+    """A bug in a validator does not break the turn."""
     bot = desk([look_up], ToolCall("look_up", {"city": "Atlantis"}))
     assert bot.ask_channel("ana", "go").content == "understood"
     assert "KeyError: 'Atlantis'" in bot.agent.provider.requests[-1].messages[-1].content
 
 
 class Mail(BaseModel):
-    """A part of an argument, with a field that its author writes down nowhere."""
+    """A nested argument with a field that is excluded from serialization."""
 
     to: str
     bcc: str = Field("", exclude=True)
 
 
 @pytest.mark.parametrize("hint", [Mail, list[Mail], dict[str, Mail | None]])
-def test_field_that_is_never_written_down_is_refused_at_definition(hint):
-    """A policy would not see it, and no person either."""
+def test_excluded_field_is_refused_at_definition(hint):
+    """Neither the policy nor the user would see the field."""
     with pytest.raises(ToolValidationError, match="a field inside it has exclude="):
         Tool("send", "Send.", [ToolParameter("mail", hint)], str)

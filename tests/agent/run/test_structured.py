@@ -1,4 +1,4 @@
-"""Structured: whatever a model writes comes to a typed value or to a ValueError, and soon."""
+"""Structured output: any text of a model becomes a typed value or a ValueError, in linear time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sayso.agent.run.structured import (
 
 
 class Ticket(BaseModel):
-    """What a request is about."""
+    """The topic of a request."""
 
     intent: Literal["billing", "support"]
     confidence: Annotated[float, Field(ge=0, le=1)]
@@ -33,7 +33,7 @@ class Ticket(BaseModel):
 
 
 class Node(BaseModel):
-    """Contains itself."""
+    """A model that contains itself."""
 
     name: str
     inside: list[Node] = []
@@ -48,7 +48,7 @@ values = st.recursive(
     max_leaves=12,
 )
 containers = st.lists(values, max_size=4) | st.dictionaries(st.text(), values, max_size=4)
-#: Prose in which no JSON could begin, and pieces of what could.
+#: Prose without a character that could begin JSON, and pieces that could.
 prose = st.text(st.characters(exclude_characters="[{`"), max_size=30)
 pieces = st.lists(
     st.sampled_from(
@@ -57,7 +57,7 @@ pieces = st.lists(
     max_size=25,
 ).map("".join)
 
-#: Each is long, and asks for more than linear time or for a deep stack.
+#: Each text is long, and would need superlinear time or a deep stack.
 HOSTILE = [
     "[" * 100_000,
     "[" * 100_000 + "]" * 100_000,
@@ -79,12 +79,12 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("fmt", [Ticket, Node, {}, {"items": {"$ref": "#"}}], ids=["model", "nested", "any", "itself"])
-def test_no_answer_blows_the_stack(text, fmt):
-    """It is refused in words, if it is refused."""
+def test_hostile_answer_does_not_overflow_the_stack(text, fmt):
+    """A refused answer has a short error message."""
     try:
         parse_and_validate(text, fmt)
     except ValueError as exc:
-        assert len(str(exc)) < 3000  # noqa: PT017  # either end is fine
+        assert len(str(exc)) < 3000  # noqa: PT017  # both outcomes are valid
 
 
 class Counting:
@@ -94,14 +94,14 @@ class Counting:
         self.pattern, self.read = pattern, read
 
     def match(self, text, at):
-        """As the pattern does."""
+        """Match as the pattern does."""
         found = self.pattern.match(text, at)
         self.read.append(found.end() - at if found else 1)
         return found
 
 
-def characters_read(text):
-    """How many characters are read to find what a text holds."""
+def count_characters_read(text):
+    """Return how many characters are read to find the JSON in a text."""
     read = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_in_text, "_VALUE", Counting(json_in_text._VALUE, read))
@@ -113,38 +113,38 @@ def characters_read(text):
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_work_grows_with_the_length_and_no_faster(text):
-    """What breaks off is not read from each of its brackets again."""
-    assert characters_read(text) <= 3 * len(text)
+def test_parsing_hostile_text_is_linear(text):
+    """A broken value is not read again from each of its brackets."""
+    assert count_characters_read(text) <= 3 * len(text)
 
 
 @given(pieces, st.integers(1, 50))
-def test_work_grows_with_the_length_of_anything(text, times):
-    """Of two readings that go over the same characters one has in a string what the other has outside."""
-    assert characters_read(text * times) <= 3 * len(text) * times + 3
+def test_parsing_any_text_is_linear(text, times):
+    """Two readings may cover the same characters, one inside and one outside a string."""
+    assert count_characters_read(text * times) <= 3 * len(text) * times + 3
 
 
 @given(containers, prose, st.text(max_size=30), st.sampled_from([None, 2]))
-def test_json_comes_out_of_prose(value, before, after, indent):
-    """Whatever it is, whatever is around it."""
+def test_json_is_extracted_from_prose(value, before, after, indent):
+    """It holds for any value and any surrounding prose."""
     assert json.loads(extract_json(before + json.dumps(value, indent=indent) + after)) == value
 
 
 @given(containers, pieces, st.sampled_from(["json", "", "JSON"]))
-def test_json_in_a_code_block_comes_before_what_is_in_prose(value, before, language):
-    """Models quote a little before they come to it."""
+def test_json_in_a_code_block_precedes_json_in_prose(value, before, language):
+    """Models may quote a value before they give the answer."""
     text = f"{before.replace('`', '')}\n```{language}\n{json.dumps(value)}\n```\nas you asked [1]"
     assert json.loads(extract_json(text)) == value
 
 
 @given(pieces.filter(lambda text: "```" not in text))
-def test_the_first_is_found_as_pythons_own_reader_would(text):
-    """Which would take the square of the length."""
-    assert extract_json(text) == slowly_extracted(text)
+def test_first_value_equals_that_of_pythons_decoder(text):
+    """Trying the decoder at each bracket would take quadratic time."""
+    assert extract_json(text) == extract_slowly(text)
 
 
-def slowly_extracted(text):
-    """By trying at each bracket."""
+def extract_slowly(text):
+    """Try the decoder at each bracket."""
     for start, mark in enumerate(text):
         if mark in "[{":
             try:
@@ -155,8 +155,8 @@ def slowly_extracted(text):
 
 
 @given(st.text() | pieces, st.sampled_from([Ticket, Node, TICKET, {}, {"type": "array"}, {"type": "string"}]))
-def test_no_text_raises_anything_but_a_value_error(text, fmt):
-    """A run goes on with a message to the model."""
+def test_invalid_text_raises_only_value_errors(text, fmt):
+    """The run continues with a message to the model."""
     try:
         value = parse_and_validate(text, fmt)
     except ValueError:
@@ -165,8 +165,8 @@ def test_no_text_raises_anything_but_a_value_error(text, fmt):
 
 
 @given(values)
-def test_value_that_fits_a_schema_comes_back_as_it_is(value):
-    """A schema converts nothing; also what is neither an object nor an array."""
+def test_value_that_fits_a_schema_is_returned_unchanged(value):
+    """A schema converts nothing, also for values that are neither objects nor arrays."""
     assert parse_and_validate(json.dumps(value), {}) == value
 
 
@@ -186,8 +186,8 @@ def test_value_that_fits_a_schema_comes_back_as_it_is(value):
         ('```\nprose\n``` {"a": 1}', '{"a": 1}'),
     ],
 )
-def test_what_is_found(text, found):
-    """The seed's table, and what models do besides."""
+def test_extracted_json(text, found):
+    """The table has the seed's rows and other habits of models."""
     assert extract_json(text) == found
 
 
@@ -204,28 +204,28 @@ def test_what_is_found(text, found):
         ('{"intent": "billing", "confidence": 0.5, "note": "\\ud800"}', "surrogate"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_path(fmt, text, said):
-    """The model mends what it is told of."""
+def test_error_names_the_path(fmt, text, said):
+    """The model corrects the field that the error names."""
     with pytest.raises(ValueError, match=said):
         parse_and_validate(text, fmt)
 
 
-def test_model_and_schema_give_instance_and_data():
-    """Pydantic coerces; a JSON Schema gives what was written."""
+def test_model_returns_an_instance_and_schema_returns_data():
+    """Pydantic converts values; a JSON Schema returns them as written."""
     assert parse_and_validate(f"Here: {GOOD}", Ticket) == Ticket(intent="billing", confidence=0.5)
     assert parse_and_validate(f"Here: {GOOD}", TICKET) == {"intent": "billing", "confidence": 0.5}
 
 
-def test_first_value_that_fits_is_taken():
-    """A footnote is no answer, and an example that is quoted need not fit."""
+def test_first_valid_value_is_used():
+    """A footnote is not an answer, and a quoted example need not fit."""
     assert parse_and_validate(f"As in [1], {GOOD}", Ticket).intent == "billing"
     with pytest.raises(ValueError, match="confidence"):
         parse_and_validate('As in [1], {"intent": "billing"}', Ticket)
 
 
 @pytest.mark.parametrize("fmt", [Ticket, TICKET], ids=["model", "schema"])
-def test_null_where_none_belongs_was_left_out(fmt):
-    """Native formats have no other way to say so; a null that belongs stays, and a required value stays missing."""
+def test_null_for_an_optional_field_counts_as_missing(fmt):
+    """Native formats express a missing value as null; a valid null stays, and a required field stays missing."""
     text = '{"intent": "billing", "confidence": 0.5, "tags": null, "note": null}'
     value = parse_and_validate(text, fmt)
     assert value == (Ticket(intent="billing", confidence=0.5) if fmt is Ticket else json.loads(GOOD) | {"note": None})
@@ -233,11 +233,11 @@ def test_null_where_none_belongs_was_left_out(fmt):
         parse_and_validate('{"intent": "billing", "confidence": null}', fmt)
 
 
-def test_strict_models_and_root_models_are_read_as_json():
-    """A date is text in JSON, also where text is no date in Python."""
+def test_strict_models_and_root_models_are_validated_as_json():
+    """A strict model accepts a JSON array for a tuple."""
 
     class Strict(BaseModel):
-        """Takes no text for a number."""
+        """A strict model that accepts no text for a number."""
 
         model_config = ConfigDict(strict=True)
         pair: tuple[int, int]
@@ -248,18 +248,18 @@ def test_strict_models_and_root_models_are_read_as_json():
         parse_and_validate('{"pair": ["1", 2]}', Strict)
 
 
-def test_validator_that_fails_otherwise_refuses_the_answer():
-    """Somebody's own code is no way out of the promise."""
+def test_validator_that_raises_another_error_refuses_the_answer():
+    """Any error of a custom validator becomes a ValueError."""
 
     class Picky(BaseModel):
-        """Looks it up."""
+        """A model whose validator looks the name up."""
 
         name: str
 
         @field_validator("name")
         @classmethod
         def known(cls, name: str) -> str:
-            """Find it."""
+            """Look the name up."""
             return {}[name]
 
     with pytest.raises(ValueError, match="Picky"):
@@ -267,8 +267,8 @@ def test_validator_that_fails_otherwise_refuses_the_answer():
 
 
 @pytest.mark.parametrize("fmt", [None, 5, "Ticket", int, Ticket(intent="billing", confidence=1), [Ticket]])
-def test_what_is_no_format_is_refused(fmt):
-    """At the beginning of a run, with the cure."""
+def test_invalid_response_format_is_refused(fmt):
+    """The error at the start of a run names the fix."""
     with pytest.raises(TypeError, match="BaseModel, or a JSON Schema"):
         schema_from_response_format(fmt)
 
@@ -285,49 +285,49 @@ def test_what_is_no_format_is_refused(fmt):
     ],
 )
 def test_schema_that_checks_nothing_is_refused(fmt, cure):
-    """Nothing is fetched, and a vendor's wrapping is no schema."""
+    """No reference is fetched, and a vendor's wrapper is not a schema."""
     with pytest.raises(ValueError, match=cure):
         schema_from_response_format(fmt)
 
 
-def test_schema_may_refer_to_any_place_of_itself():
-    """By path or by name; what is data refers to nothing."""
+def test_schema_may_refer_to_itself():
+    """References work by path or by name; a `$ref` in example data is ignored."""
     parts = {"b": {"$anchor": "b", "type": "integer"}}
     fmt = {"$id": "https://example.com/s", "items": {"anyOf": [{"$ref": "#b"}, {"$ref": "#/$defs/b"}]}, "$defs": parts}
     assert parse_and_validate("[1, 2]", fmt) == [1, 2]
     assert parse_and_validate("[]", {"examples": [{"$ref": "other.json"}]}) == []
 
 
-def test_schema_that_never_ends_is_given_up():
-    """Each level asks for two of the next."""
+def test_exponential_schema_is_refused():
+    """Each level refers twice to the next."""
     levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
     with pytest.raises(ValueError, match="steps"):
         parse_and_validate("[]", {"$ref": "#/$defs/l0", "$defs": {**levels, "l40": {}}})
 
 
-def test_schema_is_the_callers_own():
-    """Changing it changes no other run."""
+def test_returned_schema_is_a_copy():
+    """Changing it affects no other run."""
     schema_from_response_format(Ticket)["properties"].clear()
     given_one = {"type": "object", "properties": {"a": {}}}
     schema_from_response_format(given_one)["properties"].clear()
     assert (schema_from_response_format(Ticket), given_one["properties"]) == (TICKET, {"a": {}})
 
 
-def test_instruction_holds_the_schema():
-    """All of it, as JSON."""
+def test_instruction_contains_the_schema():
+    """The whole schema is included as JSON."""
     instruction = build_schema_instruction(TICKET)
     assert json.loads(extract_json(instruction)) == TICKET
 
 
-def test_retry_message_says_what_was_wrong():
-    """Cut where it is long."""
+def test_retry_message_contains_the_error():
+    """A long error is cut."""
     assert "confidence: Field required" in validation_retry_message("confidence: Field required")
     assert len(validation_retry_message(ValueError("x" * 100_000))) < 3000
 
 
 @pytest.mark.parametrize("api_format", ["openai-chat", "openai-response", "anthropic"])
-def test_native_schema_is_closed_and_requires_all(api_format):
-    """So vendors hold a model to it; what fits it is read."""
+def test_native_schema_is_closed_and_requires_all_fields(api_format):
+    """Vendors enforce only such schemas; an answer that fits is accepted."""
     schema = native_schema(Ticket, api_format)
     assert schema["required"] == ["intent", "confidence", "tags", "note"]
     assert schema["additionalProperties"] is False
@@ -336,8 +336,8 @@ def test_native_schema_is_closed_and_requires_all(api_format):
     assert parse_and_validate(json.dumps(answer), Ticket) == Ticket(intent="billing", confidence=0.5)
 
 
-def test_native_schema_of_a_model_that_contains_itself():
-    """OpenAI knows references; Anthropic does not, and gets the instruction in words."""
+def test_native_schema_of_a_recursive_model():
+    """OpenAI accepts references; Anthropic does not and gets the instruction as text."""
     assert native_schema(Node)["properties"]["inside"]["type"] == ["array", "null"]
     assert native_schema(Node, "anthropic") is None
     assert native_schema(Node, "gemini")["properties"]["name"] == {"type": "string"}
@@ -355,6 +355,6 @@ def test_native_schema_of_a_model_that_contains_itself():
         RootModel[list[int]],
     ],
 )
-def test_what_has_no_native_form_has_none(fmt):
-    """A schema that asked for anything else would be worse than words."""
+def test_format_without_a_native_equivalent_has_no_native_schema(fmt):
+    """A schema that means something else would be worse than the instruction as text."""
     assert native_schema(fmt) is None

@@ -1,4 +1,4 @@
-"""TurnJournal: what is taken down while a write is under way, or whose write failed, is written by the next one."""
+"""TurnJournal: an entry added during a write, or after a failed write, is written by the next one."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LEASE = Lease("chat:room", 1, "w1")
 
 
 class Shelf:
-    """A store of journals that can lose its answers."""
+    """A store of journals whose responses may get lost."""
 
     def __init__(self) -> None:
         self.entries: list[str] = []
         self.fails = False
 
     async def journal(self, lease, seq, at, entries) -> None:
-        """Append what is new, not at once."""
+        """Append new entries after a pause."""
         await asyncio.sleep(0)
         self.entries += entries[len(self.entries) - at :]
         if self.fails:
@@ -36,12 +36,12 @@ class Shelf:
 
 
 async def keep_file(artifact):
-    """There are no files."""
+    """Return the artifact unchanged."""
     return artifact
 
 
 def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
-    """A journal with an answer that makes two calls."""
+    """Return a journal with an answer that makes two calls."""
     given = turn("go", event=event)
     queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, "", journal=tuple(shelf.entries))
     journal = TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, ""))
@@ -52,24 +52,24 @@ def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
 
 
 async def kept(journal: TurnJournal, at: int) -> None:
-    """A call comes to its end."""
+    """Record the result of a call."""
     await journal.record_outcome(at, CallOutcome(CALLS[at], f"result {at}"))
 
 
 def outcomes(shelf: Shelf) -> dict[int, str]:
-    """What the next attempt shows of the calls."""
+    """Return the contents of the outcomes that the next attempt reads."""
     return {at: outcome.content for at, outcome in known(shelf).items()}
 
 
 def known(shelf: Shelf) -> dict[int, CallOutcome]:
-    """What the next attempt knows of the calls."""
+    """Return the outcomes that the next attempt reads."""
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
     recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).next_answer())
     return dict(recalled.outcomes)
 
 
-def test_result_that_comes_during_a_write_goes_with_the_next():
-    """Two calls end at nearly the same time; neither result is lost, and none is there twice."""
+def test_result_recorded_during_a_write_is_in_the_next():
+    """Two calls end at nearly the same time; neither result is lost or stored twice."""
     shelf = Shelf()
 
     async def both() -> None:
@@ -85,8 +85,8 @@ def test_result_that_comes_during_a_write_goes_with_the_next():
     assert len(shelf.entries) == 4
 
 
-def test_write_without_an_answer_is_made_again_with_what_came_since():
-    """It had been made after all: its entries are not there twice."""
+def test_failed_write_is_repeated_with_newer_entries():
+    """The failed write had reached the store, and its entries are not stored twice."""
     shelf = Shelf()
 
     async def twice() -> None:
@@ -103,24 +103,24 @@ def test_write_without_an_answer_is_made_again_with_what_came_since():
     assert (outcomes(shelf), len(shelf.entries)) == ({0: "result 0", 1: "result 1"}, 4)
 
 
-def test_each_call_has_a_key_of_its_own():
-    """Also the same call, made twice in one answer or in two, and the same words of another event."""
+def test_each_call_has_its_own_idempotency_key():
+    """The same call in one answer, in two answers, or in another event has different keys."""
     journal, other = noted(Shelf()), noted(Shelf(), "e2")
     keys = [journal.idempotency_key(0), journal.idempotency_key(1), other.idempotency_key(0)]
     journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
     assert len({*keys, journal.idempotency_key(0), journal.idempotency_key(1)}) == 5
 
 
-def test_key_is_the_same_in_the_next_attempt():
-    """It does not depend on who makes the call."""
+def test_idempotency_key_is_the_same_in_the_next_attempt():
+    """It does not depend on the worker."""
     shelf = Shelf()
     journal = noted(shelf)
     asyncio.run(journal.save())
     assert noted(shelf).idempotency_key(1) == journal.idempotency_key(1)
 
 
-def test_outcome_keeps_what_its_summary_cost_and_stands_for():
-    """The next attempt counts it, and can tell the raw result from others."""
+def test_outcome_keeps_usage_and_digest():
+    """The next attempt counts the usage, and it can compare the raw result."""
     shelf = Shelf()
     journal = noted(shelf)
     usage = UsageStats(7, 1, 8, 0.1, "cheap", "c")
@@ -131,8 +131,8 @@ def test_outcome_keeps_what_its_summary_cost_and_stands_for():
     assert (recalled.usage, recalled.raw_digest, recalled.content) == (usage, "d1", outcome.content)
 
 
-def test_call_that_nobody_answered_stays_unclear():
-    """The next attempt tells the person of it, and so does whoever gives the turn up."""
+def test_unanswered_call_stays_unclear():
+    """The next attempt reports it to the user, and so does a worker that gives the turn up."""
     shelf = Shelf()
     journal = noted(shelf)
     for at, content in enumerate(("fine", "no answer came")):
@@ -143,8 +143,8 @@ def test_call_that_nobody_answered_stays_unclear():
     assert unclear_calls(queued) == [CALLS[1]]
 
 
-def test_outcome_that_is_cut_can_be_told_from_others():
-    """What a journal has no room for still makes a difference."""
+def test_cut_outcomes_keep_different_fingerprints():
+    """Text beyond the journal's limit still makes a difference."""
     one, other = ("x" * 200_000 + end for end in "ab")
     journal = noted(Shelf())
     kept = [
@@ -155,7 +155,7 @@ def test_outcome_that_is_cut_can_be_told_from_others():
 
 
 def test_entry_of_an_older_version_is_read():
-    """It names neither cost nor digest."""
+    """An older entry has neither usage nor digest."""
     shelf = Shelf()
     asyncio.run(noted(shelf).save())
     shelf.entries.append('{"call": 0, "content": "fine"}')

@@ -1,4 +1,4 @@
-"""Under review: any tool is asked for without a line by its author, and its user's yes runs exactly what was shown."""
+"""Review: every tool can be put under approval without its author's help, and the yes runs exactly what was shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RAN: list[tuple[str, int]] = []
 
 @pytest.fixture(autouse=True)
 def nothing_ran():
-    """Before each test."""
+    """Clear the record of calls before each test."""
     RAN.clear()
 
 
@@ -48,13 +48,13 @@ BODY = "".join(f"{number} " for number in range(1250)).strip()
 
 
 def bot(given: Tool, args: dict, policy: ToolPolicy | None) -> ChannelAgent:
-    """A channel whose model calls the tool."""
+    """Return a channel agent whose model calls the tool."""
     provider = ScriptedProvider([ToolCall(given.name, args), "understood"])
     return ChannelAgent(Agent([given], provider, AgentConfig(tool_policy=policy)))
 
 
-def test_long_call_is_shown_whole_and_runs_whole():
-    """5,000 characters, coerced arguments: what is asked, what is sealed and what runs are the same."""
+def test_long_call_is_shown_and_runs_completely():
+    """With 5,000 characters and converted arguments, the preview, the signed record and the call are the same."""
     desk = bot(send, {"body": BODY, "copies": "3"}, ToolPolicy(review=["send"]))
     asked = desk.ask_channel("ana", "go").content
     assert len(BODY) > 4_800
@@ -65,7 +65,7 @@ def test_long_call_is_shown_whole_and_runs_whole():
 
 
 def test_recorded_arguments_are_validated_again():
-    """The tool takes less by now: what it would refuse from a model it refuses from a record."""
+    """The tool's parameters have confirm_after_change: it refuses a record as it would refuse a model's call."""
     tools = ToolRegistry([send])
     provider = ScriptedProvider([ToolCall("send", {"body": "x", "copies": 3})])
     desk = ChannelAgent(Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(review=["send"]))))
@@ -73,7 +73,7 @@ def test_recorded_arguments_are_validated_again():
 
     @tool(name="send")
     def send_later(body: str) -> str:
-        """Send a letter, once."""
+        """Send one letter."""
         RAN.append((body, 1))
         return "sent"
 
@@ -94,8 +94,8 @@ def test_recorded_arguments_are_validated_again():
         (ToolPolicy(allow=["*"], deny_when=[{"tool": "*", "arg": "copies", "pattern": "2"}]), False),
     ],
 )
-def test_destructive_hint_asks_where_no_rule_names_it(policy, asks):
-    """Nothing of it runs before the yes, unless a rule allows it."""
+def test_destructive_hint_requires_approval_by_default(policy, asks):
+    """The tool does not run before the yes unless a rule allows it."""
     hinted = replace(send, metadata=ToolMetadata(tags=frozenset({ToolTag.DESTRUCTIVE})))
     desk = bot(hinted, {"body": "x", "copies": 2}, policy)
     assert ("send: body = x, copies = 2" in desk.ask_channel("ana", "go").content) is asks
@@ -103,8 +103,8 @@ def test_destructive_hint_asks_where_no_rule_names_it(policy, asks):
 
 
 @pytest.mark.slow
-def test_what_is_too_much_to_agree_to_is_told_to_the_model():
-    """It is neither cut nor asked."""
+def test_call_too_long_to_review_is_an_error_for_the_model():
+    """It is neither cut nor proposed."""
     desk = bot(send, {"body": "x" * 20_000}, ToolPolicy(review=["send"]))
     result = desk.ask_channel("ana", "go")
     assert (result.content, RAN) == ("understood", [])
@@ -117,45 +117,45 @@ def test_what_is_too_much_to_agree_to_is_told_to_the_model():
     ("failure", "told"),
     [(ToolExecutionError("the printer is off", tool_name="print_out"), False), (KeyError("x"), True)],
 )
-def test_a_failure_that_says_what_it_is_needs_no_traceback(caplog, failure: Exception, told: bool):
-    """One line names it; where the tool's code broke, its author sees where."""
+def test_expected_failure_has_no_traceback_in_the_log(caplog, failure: Exception, told: bool):
+    """One line names an expected failure; a bug in the tool is logged with its traceback."""
 
     @tool
     def print_out() -> str:
-        """Print it."""
+        """Print."""
         raise failure
 
-    assert "failed" in confirmed(print_out)
+    assert "failed" in confirm_call(print_out)
     (record,) = [record for record in caplog.records if record.message == "pending.failed"]
     assert bool(record.exc_info) is told
     assert told or str(failure) in record.why
 
 
 @pytest.mark.parametrize("seconds", [0.01, None])
-def test_a_tool_that_ran_out_of_time_has_not_failed(seconds: float | None):
-    """Its own limit, or what it waited for: it may still take effect, and nobody says that it did not."""
+def test_timeout_of_a_tool_has_an_unknown_outcome(seconds: float | None):
+    """After the tool's own limit or a TimeoutError, the effect may still happen, so the reply does not deny it."""
 
     @tool(metadata=ToolMetadata(timeout=seconds))
     async def print_out() -> str:
-        """Print it."""
+        """Print."""
         if seconds is None:
             raise TimeoutError
         await asyncio.Event().wait()
         return ""
 
-    assert "I cannot tell whether it finished" in confirmed(print_out)
+    assert "I cannot tell whether it finished" in confirm_call(print_out)
 
 
-def confirmed(asked: Tool) -> str:
-    """What its user hears after the yes."""
+def confirm_call(asked: Tool) -> str:
+    """Propose a call of the tool, confirm it and return the reply."""
     config = AgentConfig(tool_policy=ToolPolicy(review=["*"]))
     bot = ChannelAgent(Agent([asked], ScriptedProvider([ToolCall(asked.name, {})]), config))
     bot.ask_channel("ana", "print")
     return bot.ask_channel("ana", "yes").content
 
 
-def changed(given: Tool, later: Tool, args: dict) -> tuple[str, list]:
-    """What a yes to one tool brings when another has its name by then, and what ran."""
+def confirm_after_change(given: Tool, later: Tool, args: dict) -> tuple[str, list]:
+    """Confirm a call of a tool that was replaced since the question; return the reply and the calls that ran."""
     tools = ToolRegistry([given])
     provider = ScriptedProvider([ToolCall(given.name, args)])
     desk = ChannelAgent(Agent(tools, provider, AgentConfig(tool_policy=ToolPolicy(review=["*"]))))
@@ -173,21 +173,21 @@ def changed(given: Tool, later: Tool, args: dict) -> tuple[str, list]:
         (dict[str, list[str]], dict[str, Annotated[list[str], AfterValidator(sorted)]], {"x": ["b", "a"]}),
     ],
 )
-def test_tool_that_reads_the_record_as_something_else_does_not_run(hint, later, value):
-    """Another order, or another type, is another call than the one that was shown."""
+def test_tool_that_reads_the_record_differently_does_not_run(hint, later, value):
+    """Another order or type is not the call that was shown."""
 
     def move(path):
         RAN.append(("moved", path))
         return "moved"
 
     before, after = (Tool("move", "Move.", [ToolParameter("path", kind)], move) for kind in (hint, later))
-    told, ran = changed(before, after, {"path": value})
+    told, ran = confirm_after_change(before, after, {"path": value})
     assert ran == []
     assert "move: path = " in told
 
 
 class Labels(BaseModel):
-    """A part of an argument with a set in it."""
+    """A nested argument with a set."""
 
     names: set[str]
 
@@ -200,8 +200,8 @@ class Labels(BaseModel):
         (dict[str, Labels], {"x": {"names": ["b", "a"]}}, {"x": {"names": ["a", "b"]}}),
     ],
 )
-def test_set_is_the_same_in_any_order(hint, recorded, read):
-    """It is written down in one, and read by another process in another. A list is not."""
+def test_set_is_equal_in_any_order(hint, recorded, read):
+    """A set may be stored in one order and read in another. A list may not."""
     sets = Tool("tag", "Tag.", [ToolParameter("names", hint)], str)
     lists = Tool("tag", "Tag.", [ToolParameter("names", Any)], str)
     assert all(is_same_call(sets, {"names": each}) for each in (recorded, read))
@@ -210,8 +210,8 @@ def test_set_is_the_same_in_any_order(hint, recorded, read):
     assert not is_same_call(turned, {"names": recorded})
 
 
-def test_deep_argument_holds_nobody_up():
-    """A hundred brackets are compared at once: spelled into each other they would double with each."""
+def test_deeply_nested_argument_is_compared_in_linear_time():
+    """A hundred levels are compared at once; a comparison that doubles per level would never finish."""
     nested: Any = "x"
     for _ in range(100):
         nested = [nested]
@@ -222,8 +222,8 @@ def test_deep_argument_holds_nobody_up():
 
 
 @pytest.mark.slow
-def test_preview_that_comes_too_late_asks_for_nothing():
-    """The model was told so; a question all the same would be one that nobody expects, and after a retry two."""
+def test_preview_after_its_timeout_proposes_no_action():
+    """The model already has the timeout error, so a late question would be unexpected."""
     late = threading.Event()
 
     def preview(to: str) -> str:
@@ -241,8 +241,8 @@ def test_preview_that_comes_too_late_asks_for_nothing():
 
 @pytest.mark.parametrize("how", ["closure", "factory"])
 @pytest.mark.parametrize("change", ["denied", "other version"])
-def test_policy_and_version_of_now_hold_for_executors_of_ones_own(how, change):
-    """Whoever registered what would run: a yes from before does not get it past the rules of now."""
+def test_current_policy_and_version_hold_for_custom_executors(how, change):
+    """A yes to an older question cannot bypass the current rules, however the executor was registered."""
 
     def ask(to: str) -> Any:
         RAN.append(("asked", 0))
@@ -266,8 +266,8 @@ def test_policy_and_version_of_now_hold_for_executors_of_ones_own(how, change):
     assert RAN == [("asked", 0)]
 
 
-def test_terminal_tool_beside_a_question_is_heard():
-    """Its words are for the person, and no model says them again."""
+def test_terminal_result_beside_a_question_is_sent():
+    """The text is for the user, and no model repeats it."""
     report = Tool("report", "Report.", [], lambda: "17 orders", terminal=True)
     provider = ScriptedProvider([[ToolCall("report", {}), ToolCall("send", {"body": "x"})]])
     policy = ToolPolicy(allow=["report"])
