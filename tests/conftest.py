@@ -1,4 +1,4 @@
-"""Fixtures for all: one real Redis for the whole session, empty before each test."""
+"""Fixtures for all tests: one real Redis for the whole session, empty before each test."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from redis import Redis
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 
-# How fast a machine is decides no test. What was loaded before, as for mutants, stays.
+# A slow machine fails no test. The profile inherits from the loaded one, such as that for mutants.
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sayso")
 
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """What a test sets, a wired process included, is gone after it."""
+    """Restore the environment after each test, including the variables of a wired process."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -30,7 +30,7 @@ def environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A server of our own. A machine that has none and cannot run ours fails here, loudly."""
+    """Return the URL of a separate server. Fails on a machine that cannot run one."""
     with tempfile.TemporaryDirectory(prefix="sayso-") as folder:
         server = EmbeddedRedis(Path(folder))
         server.start()
@@ -40,7 +40,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[Redis]:
-    """A client of an empty Redis."""
+    """Return a client of an empty Redis."""
     with connect(redis_url) as client:
         client.flushall()
         yield client

@@ -1,4 +1,4 @@
-"""Demo: the running demo and a real browser in front of it."""
+"""Demo: starts the demo and opens it in a real browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from playwright.sync_api import Page, sync_playwright
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
 PHONE, DESKTOP = (390, 844), (1000, 860)
-#: So that the browser asks nobody but us.
+#: Flags that keep the browser from contacting any other server.
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-background-networking",
     "--disable-component-update",
@@ -24,14 +24,14 @@ FLAGS = (
 
 
 def chromium() -> str | None:
-    """The browser's path, None when this machine has none."""
+    """Return the browser's path, or None when this machine has none."""
     named = os.environ.get("CHROMIUM")
     return named or shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
 @contextmanager
 def running_demo(data: Path, config: Path = DEMO) -> Iterator[str]:
-    """`sayso up` with the demo's configuration or another, from its first URL to its clean end."""
+    """Run `sayso up` with the demo's configuration or another one, and yield its URL. Checks that it ends cleanly."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -51,7 +51,7 @@ def running_demo(data: Path, config: Path = DEMO) -> Iterator[str]:
 
 @contextmanager
 def browsing(address: str, size: tuple[int, int]) -> Iterator[Page]:
-    """The demo's page, open and live."""
+    """Open the demo's page in a browser and yield it once it is connected."""
     with sync_playwright() as session:
         browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
         page = browser.new_page(viewport={"width": size[0], "height": size[1]}, device_scale_factor=2)

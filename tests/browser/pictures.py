@@ -1,4 +1,4 @@
-"""Pictures of every reply style on every platform, from what the real adapters send: `make pictures`."""
+"""Pictures of every reply style on every platform, from the messages of the real adapters: `make pictures`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDE = """| Invoice | Customer | Due | Amount | Status |
 | INV-42 | Ada Lovelace Ltd | 2026-11-30 | 1,200.00 EUR | open |
 | INV-43 | Hopper & Sons | 2026-12-04 | 890.50 EUR | overdue |"""
 LONG = "\n\n".join(f"Paragraph {number} of a report that is **too long** for one message." for number in range(1, 100))
-#: What is shown, by its title.
+#: The replies in each picture, by title.
 SAMPLES: dict[str, Reply] = {
     "Table": Reply("Two are open:\n\n| Invoice | Amount |\n|---|--:|\n| INV-42 | 1,200.00 |\n| INV-7 | 89.50 |"),
     "Wide table": Reply(WIDE),
@@ -64,7 +64,7 @@ WIDTHS = {"slack": 760, "terminal": 760}
 
 
 def main() -> None:
-    """One picture for each platform."""
+    """Take one picture for each platform."""
     media = MemoryMedia()
     with FakePlatforms() as platforms, sync_playwright() as session:
         browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def page_of(platform: Platform, media: MemoryMedia, platforms: FakePlatforms) -> str:
-    """All samples as this platform shows them."""
+    """Return the HTML page with all samples as this platform shows them."""
     channel = _channel(platform, media, platforms)
     body = "".join(
         f"<h6>{title}</h6>{''.join(_shown(platform, channel, platforms, reply))}" for title, reply in SAMPLES.items()
@@ -99,14 +99,14 @@ def _shown(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Re
     for number, message in enumerate(messages, 1):
         if len(messages) < 3 and reply.text != LONG:
             yield message
-        elif number in (1, len(messages)):  # where a long reply is cut is what one wants to see
+        elif number in (1, len(messages)):  # of a long reply only the cuts are interesting
             yield f'<div class="{"end" if number == 1 else "start"}">{message}</div>'
         elif number == 2:
             yield f"<h6>… {len(messages) - 2} more …</h6>"
 
 
 def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Sequence[Mapping[str, Any]]:
-    """What arrived of a reply, as it was sent: with the platform's own markup."""
+    """Return the messages of a reply as the platform received them, with its own markup."""
     before = len(platform.seen(channel, platforms))
     if reply is SAMPLES["Decided"]:
         _decide(channel, platform)
@@ -119,7 +119,7 @@ def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Rep
 
 
 def _decide(channel: Channel, platform: Platform) -> None:
-    """Ask, and close the message that asked as the agent does, before it says what became of it."""
+    """Ask, and close the question's message as the agent does before it reports the outcome."""
     question, outcome = SAMPLES["Question"], SAMPLES["Decided"]
     asked = _send(channel, platform, question)
     for piece in channel.split(closed_prompt(asked.message_id, question.text, "done", outcome.text)):
@@ -127,7 +127,7 @@ def _decide(channel: Channel, platform: Platform) -> None:
 
 
 def _send(channel: Channel, platform: Platform, piece: Reply) -> Receipt:
-    """Send one piece. In a thread of its own: a browser that is open has taken this one's loop."""
+    """Send one piece, in a separate thread because Playwright occupies this thread's event loop."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, channel.send(Delivery("d", platform.conversation, piece))).result()
 
@@ -138,7 +138,7 @@ def _raw(platform: Platform, message: Mapping[str, Any]) -> str:
 
 
 def _bubble(platform: Platform, message: Mapping[str, Any]) -> str:
-    """One message in this platform's skin."""
+    """Return the HTML of one message in this platform's style."""
     words = f'<div class="text" dir="auto">{RENDERERS[platform.name](message["text"])}</div>' if message["text"] else ""
     name = html.escape(message["media"]["filename"]) if message["media"] else ""
     file = f'<div class="attached"><b>PDF</b><span>{name}</span></div>' if name else ""

@@ -1,4 +1,4 @@
-"""Screens: what each platform makes of what we send, by its own rules, as HTML for a picture."""
+"""Screens: render the messages of each platform by its own rules, as HTML for a picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Callable
 
-#: What a platform leaves alone: code and links. It is taken out, and put back when the rest is done.
+#: Code blocks, which no platform formats. They are cut out, and put back after the rest is formatted.
 _FENCE = re.compile(r"```\n?(.*?)\n?```", re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _SLACK_LINK = re.compile(r"<((?:https?|mailto|tel):[^<>|]*)(?:\|([^<>]*))?>", re.IGNORECASE)
@@ -17,22 +17,22 @@ _STYLES = {"1": "<b>", "22": "</b>", "3": "<i>", "23": "</i>", "9": "<s>", "29":
 
 
 def telegram(text: str) -> str:
-    """Telegram's HTML is HTML: whatever it refuses, its fake has refused."""
+    """Return the text: Telegram's HTML is HTML, and the fake platform has refused invalid markup."""
     return text
 
 
 def slack(text: str) -> str:
-    """Slack's mrkdwn, in which only `& < >` are escaped."""
+    """Return the HTML of Slack's mrkdwn, in which only `& < >` are escaped."""
     return _marked(text, _SLACK_LINK, lambda link: _anchor(link[1], link[2] or link[1]))
 
 
 def whatsapp(text: str) -> str:
-    """WhatsApp's marks; it finds links by itself."""
+    """Return the HTML of a WhatsApp text; WhatsApp finds links by itself."""
     return _marked(html.escape(text, quote=False), _BARE_LINK, lambda link: _anchor(link[0], link[0]))
 
 
 def terminal(text: str) -> str:
-    """A terminal's styles."""
+    """Return the HTML of a terminal's styles."""
     return re.sub(r"\x1b\[(\d+)m", lambda style: _STYLES[style[1]], html.escape(text, quote=False))
 
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from tests.browser.demo import DEMO, DESKTOP, PHONE, browsing, running_demo, say
 
 IMAGES = Path(__file__).parents[2] / "docs" / "img"
-#: A page of the tutorial holds two or three messages.
+#: The size of the tutorial's pictures, which show two or three messages.
 SMALL = (800, 620)
 
 

@@ -1,4 +1,4 @@
-"""The demo as a visitor meets it: `sayso up`, a real browser, no account."""
+"""The demo as a visitor gets it: `sayso up`, a real browser, no account."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.browser.demo import DEMO, PHONE, browsing, chromium, running_demo, sa
 
 __all__ = ["process"]
 
-#: In place of the demo's own.
+#: Replaces the demo's own model.
 MODEL = 'model: "openai:local-model"\n  base_url: {url}/local/v1'
 STORY = " ".join(f"word{number}" for number in range(24))
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> None:
-    """The whole product in one page: words, a picture, a question, a tap, one effect, still there after a reload."""
+def test_visitor_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> None:
+    """One page shows a chat, a picture, a question, a tap and one effect, and keeps them after a reload."""
     with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder, running_demo(Path(folder)) as address:
         with browsing(address, PHONE) as page:
             say(page, "hello")
@@ -51,10 +51,8 @@ def test_one_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm() -> 
         assert (_booked(folder, "delete"), _booked(folder, "restore")) == (1, 1)
 
 
-def test_a_question_shows_its_outcome_and_an_answer_is_seen_while_it_comes(process: Server) -> None:
-    """After the tap the message that asked has no buttons, also for a browser that comes back; a draft grows in one
-    place and makes room for the answer.
-    """
+def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process: Server) -> None:
+    """After the tap the question has no buttons, also after a reload; the answer replaces the growing draft."""
     process.script(
         {"calls": [{"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}]},
         {"text": STORY, "pause": 0.25},
@@ -70,7 +68,7 @@ def test_a_question_shows_its_outcome_and_an_answer_is_seen_while_it_comes(proce
             expect(said).to_have_count(2)
             expect(said.last).to_contain_text("Invoice INV-42 is deleted.")
             for _ in range(2):
-                expect(said.first).to_contain_text("✅ Confirm")  # its outcome is told once, below
+                expect(said.first).to_contain_text("✅ Confirm")  # the outcome is a message of its own, below
                 expect(said.first).not_to_contain_text("is deleted")
                 expect(said.first.locator(".buttons")).to_have_count(0)
                 page.reload()

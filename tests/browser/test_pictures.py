@@ -1,4 +1,4 @@
-"""The pictures' pages: every platform shows every sample, by its own rules."""
+"""The pages of the pictures: every platform shows every sample by its own rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.channels.harness import EVERY, MemoryMedia, Platform
 
 @pytest.mark.parametrize("platform", EVERY, ids=repr)
 def test_each_platform_shows_each_sample(platform: Platform):
-    """Through the real adapter, and with nothing of its markup left over."""
+    """The real adapter sends each sample, and the picture shows none of its markup."""
     media = MemoryMedia()
     with FakePlatforms() as platforms:
         page = page_of(platform, media, platforms)
@@ -36,18 +36,18 @@ def test_each_platform_shows_each_sample(platform: Platform):
         ("*b\nc*", "*b\nc*"),
     ],
 )
-def test_marks_count_on_one_line_around_whole_words(sent: str, seen: str):
-    """As Slack and WhatsApp have it."""
+def test_marks_format_whole_words_on_one_line(sent: str, seen: str):
+    """Slack and WhatsApp format marks by this rule."""
     assert screens.slack(sent) == seen
     assert screens.whatsapp(sent.replace("&gt;", ">")) == seen
 
 
-def test_links_are_left_alone():
-    """Underscores in an address are no marks."""
+def test_link_keeps_its_underscores():
+    """Underscores in an address do not make text italic."""
     assert screens.slack("<https://e.org/_a_|the _docs_>") == '<a href="https://e.org/_a_">the _docs_</a>'
     assert screens.whatsapp("(https://e.org/_a_)") == '(<a href="https://e.org/_a_">https://e.org/_a_</a>)'
 
 
-def test_a_terminal_shows_styles():
-    """And no tag of anybody else's."""
+def test_terminal_shows_styles_and_escapes_tags():
+    """Style codes become tags, and other tags are escaped."""
     assert screens.terminal("\x1b[1mb\x1b[22m <i>") == "<b>b</b> &lt;i&gt;"

@@ -1,4 +1,4 @@
-"""config/demo.yaml: it loads as it is, and with every commented channel switched on."""
+"""config/demo.yaml loads as it is, and with every commented channel switched on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
 TOOLS = {tool.name for name in ("invoices", "reminders") for tool in load_tools(f"examples.{name}").tools}
 
 
-def test_the_demo_needs_nothing_from_its_environment():
-    """No account, no key, no variable."""
+def test_demo_needs_no_environment_variable():
+    """The demo needs no account, no key and no variable."""
     settings = load_settings(DEMO, {})
     assert settings.agent.model == "offline"
     assert set(settings.channels["web"].tools) == TOOLS
 
 
 @pytest.mark.parametrize("tool", sorted(TOOLS))
-def test_only_what_deletes_is_reviewed_by_policy(tool: str):
-    """Every other tool is allowed by name; the refund asks by itself."""
+def test_policy_reviews_only_destructive_tools(tool: str):
+    """The policy allows every other tool by name; the refund asks by itself."""
     asks = ("delete_invoice", "write_off_overdue", "reset_demo")
     policy = load_settings(DEMO, {}).channels["web"].policy
     decision = ToolPolicy(policy.allow, policy.review, policy.deny).evaluate(tool, {}).decision
@@ -32,7 +32,7 @@ def test_only_what_deletes_is_reviewed_by_policy(tool: str):
 
 
 def test_every_commented_channel_is_ready_to_use(tmp_path: Path):
-    """Take away the comment signs, set the variables, and it loads."""
+    """The file loads once the comment signs are removed and the variables are set."""
     text = re.sub(r"^  # (?=wa:|telegram:|slack:|  \S)", "  ", DEMO.read_text(), flags=re.MULTILINE)
     (tmp_path / "demo.yaml").write_text(text)
     names = set(re.findall(r"\$\{([A-Z_]+)\}", text))

@@ -1,4 +1,4 @@
-"""The invoice desk: every effect happens once and shows in the ledger."""
+"""The invoice desk: every effect happens once and stands in the ledger."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from sayso.pending.proposals import ChannelRun, channel_run
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder that does not exist yet."""
+    """Return a data folder that does not exist yet."""
     monkeypatch.setenv("SAYSO_DATA", str(tmp_path / "data"))
     return tmp_path / "data"
 
 
 @pytest.fixture
 def run():
-    """A turn on a channel, so that something can be proposed."""
+    """Return a turn on a channel, so that tools can propose actions."""
     with channel_run(ChannelRun("u1", "web", "c1", 60, "v1")) as run:
         yield run
 
 
 def rows(data: Path, query: str) -> list[tuple]:
-    """What a query finds in the desk's file."""
+    """Return the result of a query on the desk's file."""
     with sqlite3.connect(data / "invoices.sqlite3") as desk:
         found = desk.execute(query).fetchall()
     desk.close()
@@ -42,7 +42,7 @@ def rows(data: Path, query: str) -> list[tuple]:
 
 
 def refund(invoice_id: str, cents: int, action_id: str = "a1") -> str:
-    """Run a confirmed refund, as the kernel would from its record."""
+    """Run a confirmed refund from its record, as the kernel does."""
     args = {"invoice_id": invoice_id, "cents": cents}
     action = PendingAction("u1", "refund", "words", args, pending_action_id=action_id)
     return invoices.refund_executor(action)()
@@ -56,21 +56,21 @@ def test_proposing_a_deletion_deletes_nothing(data: Path, run: ChannelRun):
     assert rows(data, "SELECT * FROM ledger") == []
 
 
-def test_a_deletion_that_finds_nothing_proposes_nothing(run: ChannelRun):
-    """Nobody is asked to confirm what cannot happen."""
+def test_deletion_of_an_unknown_invoice_proposes_nothing(run: ChannelRun):
+    """The user is not asked to confirm an impossible deletion."""
     assert invoices.delete_invoice.propose({"invoice_id": "INV-999"}) == NotFound("invoice", "INV-999")
     assert run.proposals == []
 
 
 def test_deleting_twice_has_one_effect(data: Path):
-    """The second says so."""
+    """The second deletion reports that it deleted nothing."""
     assert invoices.delete_invoice("INV-42") == "Invoice INV-42 is deleted."
     assert invoices.delete_invoice("INV-42") == "Nothing was deleted: there is no invoice INV-42."
     assert rows(data, "SELECT what, id FROM ledger") == [("delete", "INV-42")]
 
 
-def test_sql_in_an_argument_is_only_a_name(data: Path):
-    """Arguments come from a model: they are values, never SQL."""
+def test_sql_in_an_argument_is_a_plain_value(data: Path):
+    """Arguments come from a model, so the desk binds them as values."""
     hostile = "' OR 1=1; DROP TABLE invoices; --"
     assert invoices.delete_invoice(hostile).startswith("Nothing was deleted")
     assert isinstance(invoices.find_invoice(hostile), NotFound)
@@ -109,7 +109,7 @@ def test_two_refunds_at_once_never_exceed_what_was_paid(data: Path):
     ],
 )
 def test_an_impossible_refund_is_not_proposed(run: ChannelRun, invoice_id: str, amount: float, words: str):
-    """The user is told why, and has nothing to confirm."""
+    """The tool tells the user the reason and proposes nothing."""
     assert words in invoices.refund_invoice(invoice_id, amount)
     assert run.proposals == []
 
@@ -125,20 +125,20 @@ def test_a_refund_is_checked_again_when_it_runs(data: Path):
 
 @pytest.mark.parametrize(("amount", "cents"), [(20.1, 2010), (0.07, 7), (1.15, 115), (20, 2000), (129.99, 12999)])
 def test_a_proposal_holds_exact_cents(run: ChannelRun, amount: float, cents: int):
-    """Binary fractions never cost anybody a cent."""
+    """The amount survives the conversion from a binary fraction."""
     assert isinstance(invoices.refund_invoice("INV-45", amount), PendingConfirmation)
     assert run.proposals[0].args == {"invoice_id": "INV-45", "cents": cents}
     assert run.proposals[0].kind == "refund"
 
 
 def test_a_refund_without_a_user_fails():
-    """Outside a channel nobody can say yes, so nothing pretends to wait for it."""
+    """Outside a channel no user can confirm, so the tool fails instead of proposing."""
     with pytest.raises(RuntimeError, match="needs a yes"):
         invoices.refund_invoice("INV-45", 20)
 
 
 def test_a_full_refund_changes_the_status(data: Path):
-    """Part by part, until nothing is left."""
+    """Partial refunds keep the status until nothing is left to refund."""
     refund("INV-4", 20_000, "a1")
     assert rows(data, "SELECT status FROM invoices WHERE id = 'INV-4'") == [("paid",)]
     refund("INV-4", 3_780, "a2")
@@ -154,18 +154,18 @@ def test_two_processes_that_start_at_once_share_one_desk(data: Path):
 
 
 def test_importing_makes_no_file(data: Path):
-    """Only using the desk does."""
+    """Only the first use of the desk creates the file."""
     assert {tool.name for tool in load_tools("sayso.examples.invoices").tools} >= {"list_invoices", "delete_invoice"}
     assert not data.exists()
 
 
 def test_the_loader_finds_the_refund_executor():
-    """After a restart, the factory is found by its kind."""
+    """After a restart, the loader finds the factory by its kind."""
     assert set(load_tools("sayso.examples.invoices").executor_factories) == {"refund"}
 
 
-def test_what_was_written_off_comes_back(data: Path):
-    """All overdue invoices leave at once; an undo takes back just those."""
+def test_undo_restores_the_written_off_invoices(data: Path):
+    """The tool deletes all overdue invoices at once; the undo restores exactly those."""
     gone = invoices.write_off_overdue.callable()
     assert gone == "Written off: INV-19, INV-26, INV-35."
     assert rows(data, "SELECT count(*) FROM invoices WHERE status = 'overdue'") == [(0,)]
@@ -175,8 +175,8 @@ def test_what_was_written_off_comes_back(data: Path):
     assert rows(data, "SELECT count(*) FROM invoices WHERE status = 'overdue'") == [(3,)]
 
 
-def test_demo_starts_over(data: Path):
-    """Whatever was deleted or paid back is as it was; the ledger of what was done stays."""
+def test_reset_restores_the_demo(data: Path):
+    """The reset restores deleted and refunded invoices, and keeps the ledger."""
     invoices.reset_invoices(data / invoices.FILE)  # before the first use there is nothing to reset
     before = invoices.list_invoices.callable()
     invoices.delete_invoice.callable("INV-42")
@@ -188,13 +188,13 @@ def test_demo_starts_over(data: Path):
 
 
 @pytest.mark.parametrize("spelling", ["INV-42", "inv-42", " 42 ", "#42", "#inv-42"])
-def test_an_invoice_is_found_however_it_is_written(spelling: str):
-    """People do not type like databases."""
+def test_invoice_is_found_in_every_spelling(spelling: str):
+    """People write an invoice number in many ways."""
     assert invoices.find_invoice(spelling) == "INV-42: Ada Lovelace Ltd, 120.00 EUR, open, issued 2026-09-03"
 
 
 def test_similar_names_are_ambiguous():
-    """The model is told what matches, and asks."""
+    """The model gets the matches and can ask the user."""
     result = invoices.find_invoice("ada lovelace")
     assert isinstance(result, Ambiguous)
     assert len(result.matches) == 6
@@ -202,7 +202,7 @@ def test_similar_names_are_ambiguous():
 
 
 def test_listing_by_status_adds_up():
-    """One line per invoice, and the total."""
+    """The listing has one line per invoice, and the total."""
     lines = invoices.list_invoices("refunded").splitlines()
     assert lines == [
         "1 refunded invoices, 489.90 EUR in all:",
@@ -211,14 +211,14 @@ def test_listing_by_status_adds_up():
     ]
 
 
-def test_a_listing_of_nothing_says_so():
-    """No empty message."""
+def test_empty_listing_gets_a_sentence():
+    """The tool answers that there are none instead of an empty message."""
     invoices.delete_invoice("INV-8")
     assert invoices.list_invoices("refunded") == "There are no refunded invoices."
 
 
-def test_the_chart_is_a_picture_beside_the_words():
-    """A PNG artifact; the words hold the total for the model."""
+def test_chart_is_a_picture_beside_the_text():
+    """The tool makes a PNG artifact; its text has the total for the model."""
     with collect_artifacts() as made:
         words = invoices.sales_chart()
     (chart,) = made
@@ -228,14 +228,14 @@ def test_the_chart_is_a_picture_beside_the_words():
 
 
 def test_a_year_without_sales_has_no_chart():
-    """Words instead of an empty picture."""
+    """The tool answers with a text instead of an empty picture."""
     with collect_artifacts() as made:
         assert invoices.sales_chart(1999) == "There were no sales in 1999."
     assert made == []
 
 
 def test_the_export_holds_every_invoice():
-    """A CSV that a spreadsheet opens."""
+    """The export is a CSV that a spreadsheet opens."""
     with collect_artifacts() as made:
         assert invoices.export_invoices() == "26 invoices exported."
     table = list(csv.DictReader(io.StringIO(made[0].data.decode())))
@@ -259,10 +259,10 @@ def test_the_report_streams_section_by_section():
 
 
 def test_the_model_sees_no_private_parameter():
-    """The pause is ours alone."""
+    """The schema omits `_pause`, which exists for tests."""
     assert list(invoices.sales_report.schema()["parameters"]["properties"]) == ["year"]
 
 
-def test_tools_answer_through_the_agents_door():
-    """Arguments arrive as a model sends them, results leave as it reads them."""
+def test_tools_accept_and_return_json_through_the_agent():
+    """Arguments arrive as a model sends them, and results leave as a model reads them."""
     assert asyncio.run(invoices.find_invoice.aexecute({"query": "zz"})).startswith('{"kind": "not_found"')

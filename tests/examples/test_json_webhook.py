@@ -1,4 +1,4 @@
-"""A platform of another distribution: installed, it is one more `platform:`, and a bot runs on it."""
+"""A platform from another distribution: once installed, it is a known `platform:`, and a bot runs on it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ channels:
 
 
 class Chat:
-    """The other end: keeps the messages that the bot posts, and posts what people do."""
+    """A fake server of the platform: it keeps the bot's messages and posts people's events."""
 
     def __init__(self) -> None:
         self.messages: list[dict] = []
@@ -51,7 +51,7 @@ class Chat:
                 self.wfile.write(answer)
 
             def log_message(self, *args: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -69,13 +69,13 @@ class Chat:
             return exc.code
 
     def await_message(self, text: str) -> dict:
-        """Wait for a message with these words."""
+        """Wait for a message with this text and return it."""
         return until(lambda: next((each for each in self.messages if text in each["text"]), None))
 
 
 @pytest.fixture
 def chat() -> Iterator[Chat]:
-    """The other end of the platform."""
+    """Run the fake server of the platform."""
     chat = Chat()
     yield chat
     chat.server.shutdown()
@@ -84,7 +84,7 @@ def chat() -> Iterator[Chat]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which the platform's distribution was installed."""
+    """Install the platform's distribution and return its folder."""
     source, site = tmp_path_factory.mktemp("source") / "package", tmp_path_factory.mktemp("site")
     shutil.copytree(PACKAGE, source)
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
@@ -93,14 +93,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(folder: Path, url: str) -> Path:
-    """A configuration with one channel on the platform."""
+    """Write a configuration with one channel on the platform and return its path."""
     file = folder / "sayso.yaml"
     file.write_text(CONFIG.format(url=url))
     return file
 
 
 def test_a_bot_runs_on_an_installed_platform(installed: Path, chat: Chat):
-    """Over real HTTP: a message, a tool, a question with buttons, a tap, the effect, the reply."""
+    """The bot handles a message, a tool call, a question with buttons, a tap and the effect over real HTTP."""
     with short_folder() as folder:
         config = config_of(folder, chat.url)
         environ = {"DESK_SECRET": SECRET, "PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])}
@@ -116,8 +116,8 @@ def test_a_bot_runs_on_an_installed_platform(installed: Path, chat: Chat):
                 assert desk.execute("SELECT count(*) FROM invoices WHERE id = 'INV-42'").fetchone() == (0,)
 
 
-def test_check_names_the_platforms_that_are_installed(installed: Path, tmp_path: Path):
-    """An unknown platform is refused with the known ones, an unknown key with its place."""
+def test_check_names_the_installed_platforms(installed: Path, tmp_path: Path):
+    """The error for an unknown platform lists the known ones, and the error for an unknown key names its place."""
     environ = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)]), "DESK_SECRET": SECRET}
     config = config_of(tmp_path, "https://chat.example.com/replies")
     code, output, _ = sayso("check", "-c", config, **environ)

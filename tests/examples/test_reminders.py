@@ -1,4 +1,4 @@
-"""The reminders: what is meant by words for a time, and what the tools do with it."""
+"""The reminders: how phrases map to times, and what the tools do with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 19, 9, 30, tzinfo=UTC).timestamp()
 
 @pytest.fixture
 def book(monkeypatch):
-    """The book of a turn of ana's at NOW in Berlin, where bob has a reminder."""
+    """Return the timer book of ana's turn at NOW in Berlin, where bob has a reminder."""
     monkeypatch.setenv(ZONE_VARIABLE, "Europe/Berlin")
     given = TurnTimers("ana", NOW, "en", (Timer("3", NOW + 60, "Reminder: tea", "bob", "tea"),))
     with provide_timers(given):
@@ -57,8 +57,8 @@ def book(monkeypatch):
         ("2026-12-24T12:00-05:00", "2026-12-24 18:00"),
     ],
 )
-def test_words_for_a_time_mean_one_moment(phrase: str, wall: str):
-    """By the clocks on the walls of the zone."""
+def test_phrase_maps_to_one_moment(phrase: str, wall: str):
+    """The moment follows the local time of the zone."""
     assert f"{datetime.fromtimestamp(moment(phrase, NOW, BERLIN), BERLIN):%Y-%m-%d %H:%M}" == wall
 
 
@@ -67,21 +67,21 @@ def test_words_for_a_time_mean_one_moment(phrase: str, wall: str):
     ["", "soon", "at 25", "at 13 pm", "at 0 am", "tomorrow at 9:75", "2026-13-01", "in 999999 weeks", "in -1 minutes",
      "next friday", "9 or 10", "2026-02-30 at 9", "in 20", "tomorrow at"],
 )  # fmt: skip
-def test_words_that_are_no_time_are_refused_with_the_forms_that_are(phrase: str):
-    """Nothing is guessed."""
+def test_unknown_phrase_is_refused_with_the_accepted_forms(phrase: str):
+    """The tool guesses no time."""
     with pytest.raises(ValueError, match="Say when like this"):
         moment(phrase, NOW, BERLIN)
 
 
-def test_days_keep_the_time_of_day_over_a_change_of_the_clocks():
-    """The night that has an hour more is longer by it."""
+def test_days_keep_the_time_of_day_across_a_clock_change():
+    """A day with an extra hour delays the reminder by that hour."""
     evening = datetime(2026, 10, 24, 20, 0, tzinfo=BERLIN).timestamp()
     assert moment("in 1 day", evening, BERLIN) - evening == moment("tomorrow at 20:00", evening, BERLIN) - evening
     assert moment("tomorrow at 20:00", evening, BERLIN) - evening == 25 * 3600
 
 
-def test_reminder_says_back_when_it_will_be(book):
-    """With the zone, so that a misunderstanding is seen."""
+def test_tool_returns_the_time_of_the_reminder(book):
+    """The answer names time and zone, so that the user notices a misunderstanding."""
     assert remind_me(text="stretch", when="tomorrow at 9") == (
         "Reminder set for 2026-11-20 09:00 (Europe/Berlin): stretch"
     )
@@ -90,8 +90,8 @@ def test_reminder_says_back_when_it_will_be(book):
     assert timer.at == datetime(2026, 11, 20, 9, 0, tzinfo=BERLIN).timestamp()
 
 
-def test_reminder_that_cannot_be_is_not_set(book):
-    """The past, another year, a book, and words that are no time: each is told, nothing is set."""
+def test_impossible_reminder_is_refused(book):
+    """A past time, another year, a long text and a phrase without a time each get an error and set nothing."""
     for text, when, why in (
         ("x", "2026-11-19 at 9", "in the past"),
         ("x", "2028-01-01", "too far"),
@@ -104,16 +104,16 @@ def test_reminder_that_cannot_be_is_not_set(book):
     assert book.added == []
 
 
-def test_one_reminder_too_many_is_told(book):
-    """A conversation has MAX_TIMERS; one that is cancelled makes room."""
+def test_reminder_above_the_limit_is_refused(book):
+    """A conversation has MAX_TIMERS reminders at most; a cancelled one makes room."""
     book.waiting = tuple(Timer(str(number), NOW + 60, "r", "ana", "r") for number in range(MAX_TIMERS))
     assert "cancel one first" in remind_me(text="x", when="tomorrow")
     cancel_reminder(reminder_id="7")
     assert "Reminder set for" in remind_me(text="x", when="tomorrow")
 
 
-def test_people_see_and_cancel_their_own_only(book):
-    """In a group too."""
+def test_people_see_and_cancel_only_their_own_reminders(book):
+    """The rule also holds in a group."""
     remind_me(text="late", when="on friday")
     remind_me(text="soon", when="in 5 minutes")
     lines = ["5: soon, 2026-11-19 10:35 (Europe/Berlin)", "4: late, 2026-11-20 09:00 (Europe/Berlin)"]
@@ -123,21 +123,21 @@ def test_people_see_and_cancel_their_own_only(book):
     assert ([timer.id for timer in book.added], book.cancelled) == (["4"], [])
 
 
-def test_cancelled_reminder_of_an_earlier_turn_is_silenced(book):
-    """Once, however often it is asked for."""
+def test_reminder_of_an_earlier_turn_is_cancelled_once(book):
+    """Repeated calls cancel the timer once."""
     book.waiting += (Timer("8", NOW + 60, "Reminder: old", "ana", "old"),)
     assert cancel_reminder(reminder_id="8").startswith("Cancelled: 8: old")
     assert cancel_reminder(reminder_id="8") == "You have no reminder 8 here."
     assert (book.cancelled, list_reminders()) == (["8"], "There are no reminders.")
 
 
-def test_where_nothing_can_be_said_later_the_tools_say_so():
-    """In `sayso chat`, and behind a yes."""
+def test_tools_report_that_reminders_are_unavailable():
+    """`sayso chat` and confirmed actions cannot send a later message."""
     for told in (remind_me(text="x", when="tomorrow"), list_reminders(), cancel_reminder(reminder_id="1")):
         assert "needs a channel" in told
 
 
-def test_zone_that_does_not_exist_is_named(book, monkeypatch):
+def test_unknown_zone_is_named_in_the_error(book, monkeypatch):
     """The operator's mistake sets no reminder at a wrong hour."""
     monkeypatch.setenv(ZONE_VARIABLE, "Europe/Atlantis")
     assert f"{ZONE_VARIABLE} is not a time zone" in remind_me(text="x", when="tomorrow")

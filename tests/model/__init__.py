@@ -1,1 +1,1 @@
-"""The model test: the real code on a real Redis, driven through crashes, pauses and lost answers by Hypothesis."""
+"""The model test: Hypothesis drives the real code on a real Redis through crashes, pauses and lost answers."""

@@ -1,4 +1,4 @@
-"""Books: what Redis holds must add up after every step: lanes, the index of work, and the audit log."""
+"""Books: after every step the data in Redis must be consistent: mailboxes, outboxes, work index and audit log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import shard_of
 from tests.model.world import CONVERSATIONS, ROOM, World
 
-#: The moves an action may make; "" is one that is new.
+#: The transitions that an action may make; "" stands for a new action.
 _MOVES = {
     "": "armed",
     "armed": "shown cancelled expired superseded",
@@ -49,7 +49,7 @@ return {redis.call('LRANGE', log, ARGV[1], -1), found, states, redis.call('GET',
 
 
 class Books:
-    """One example's bookkeeper: reads what is new, and compares."""
+    """Checks the stored data of one example. It reads only new audit log entries."""
 
     def __init__(self, client: Redis, world: World) -> None:
         self._read = client.register_script(_READ)
@@ -59,7 +59,7 @@ class Books:
         self._states: dict[str, str] = {}
 
     def check(self) -> None:
-        """Read everything in one step and compare."""
+        """Read everything in one step and check it."""
         pids = list(self._world.proposals)
         args = [self._entries, len(CONVERSATIONS), *CONVERSATIONS, *pids]
         entries, lanes, states, head = self._read(keys=[f"{PREFIX}{{{shard_of(ROOM.id)}}}"], args=args)
@@ -76,7 +76,7 @@ class Books:
             self._world.broke("the log tells the states that are stored", self._states, states)
 
     def count(self, event: str) -> int:
-        """How many actions are in a state now."""
+        """Return how many actions are in a state now."""
         return list(self._states.values()).count(event)
 
     def _is_open(self, pid: str) -> bool:

@@ -1,4 +1,4 @@
-"""Bot: the real parts on a real Redis, with a model that proposes what it is told to and workers that stop anywhere."""
+"""Bot: the real parts on a real Redis, with a scripted model and workers that can stop at any store call."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
 from tests.model.world import ROOM, World
 
-#: What can be asked for: "broken" raises, "gone" has no executor any more, "checked" can be asked how it ended, and the
-#: question about a "letter" takes two messages.
+#: The kinds of action: "broken" raises, "gone" has lost its executor, "checked" has a reconciler, and the question
+#: about a "letter" takes two messages.
 KINDS = ("delete", "pay", "archive", "checked", "broken", "gone", "coded", "letter")
-#: Seconds in which an archiving can be undone.
+#: Seconds in which an "archive" action can be undone.
 UNDO_SECONDS = 120.0
 #: Turns that may wait in one conversation.
 CAP = 8
@@ -49,12 +49,12 @@ _ASKED = re.compile(r"what about ([a-z+]+) now\?")
 
 
 def ask(kinds: Sequence[str]) -> str:
-    """Words that make the model propose these, in order."""
+    """Return a text that makes the model propose these kinds, in order."""
     return f"what about {'+'.join(kinds)} now?"
 
 
 class Proposer:
-    """An agent that proposes what it is asked for, and chats otherwise."""
+    """An agent that proposes the actions named in the text, and chats otherwise."""
 
     tools = ()
     memory = None
@@ -73,7 +73,7 @@ class Proposer:
         scope: str = "",
         stream_handler: Any = None,
     ) -> AgentResult:
-        """One run, without a model."""
+        """Run once, without a model."""
         said = messages[-1].content
         memory.add_many([*messages, Message(Role.ASSISTANT, "I see.")])
         asked = _ASKED.fullmatch(said)
@@ -87,7 +87,7 @@ class Proposer:
 
 
 class Messenger:
-    """A channel whose platform has weather."""
+    """A channel with scripted failures of its platform."""
 
     name = "chat"
 
@@ -95,14 +95,14 @@ class Messenger:
         self._bot = bot
 
     def split(self, reply: Reply) -> list[Reply]:
-        """Everything fits in one message, but the question about a letter: its buttons come with the second."""
+        """Return the reply whole, except the question about a letter: its second message carries the buttons."""
         first, found, rest = reply.text.partition("\n")
         if not (found and reply.buttons and "letter <" in first):
             return [reply]
         return [Reply(first, language=reply.language), replace(reply, text=rest)]
 
     async def send(self, delivery: Delivery) -> Receipt:
-        """Deliver, unless the weather is bad."""
+        """Deliver, unless the next scripted weather says otherwise."""
         world, judge = self._bot.world, self._bot.judge
         judge.sending(delivery)
         weather = world.weather.pop(0) if world.weather else "fine"
@@ -117,7 +117,7 @@ class Messenger:
 
 
 class Bot:
-    """The parts of one bot, for all examples of one run; each example has a world of its own."""
+    """The parts of one bot, shared by all examples of a run; each example has a world of its own."""
 
     def __init__(self, client: Redis, patches: Patches) -> None:
         self.client = client
@@ -137,7 +137,7 @@ class Bot:
         self.begin()
 
     def begin(self) -> None:
-        """A new world."""
+        """Start a new world."""
         self.client.flushdb()
         self.world = World()
         self.judge = Judge(self.world, self.peek)
@@ -149,29 +149,29 @@ class Bot:
         self.pass_time(0)
 
     def pass_time(self, seconds: float) -> None:
-        """Move all clocks."""
+        """Advance all clocks."""
         self.world.now += round(seconds * 1000)
         self.client.set(CLOCK, self.world.now)
 
     def hear(self, turn: Turn) -> None:
-        """A platform delivers an event."""
+        """Deliver a platform's event to the mailbox."""
         parts = split_button_token(turn.tap.data) if turn.tap else None
         accepted = self.mailbox.accept(turn, tapped=parts[0] if parts else "")
         self.world.counts["duplicates"] += accepted.outcome == "duplicate"
         self.judge.accepted(turn, accepted.outcome, accepted.seq)
 
     def overdue(self) -> list[str]:
-        """A round of the reaper: what it wakes."""
+        """Run one round of the reaper and return the conversations that it wakes."""
         found = self.lanes.on_shard("overdue", shard_of(ROOM.id), {"most": 100})
         return [name for name in found if self.lanes.run("rewake", name) == "ok"]
 
     def release_dead(self, worker: str) -> None:
-        """Another worker knows that this one is dead."""
+        """Release the leases of a dead worker, as another worker on its machine does."""
         self.judge.buried.add(f"{token_prefix(worker)}pass")
         self.lanes.on_shard("release_dead_worker", shard_of(ROOM.id), {"token_prefix": token_prefix(worker)})
 
     def busy(self) -> bool:
-        """Whether there is anything left to be done, by the index of work."""
+        """Return whether the index of work has any entry."""
         return bool(self.client.zcard(f"{PREFIX}{{{shard_of(ROOM.id)}}}:due"))
 
     def _register(self) -> None:
@@ -196,7 +196,7 @@ class Bot:
 
 
 class Stepped:
-    """A store whose callers stop before and after each call: the worker that is being stepped."""
+    """A proxy of a store that pauses the current worker before and after each call."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -210,7 +210,7 @@ class ModelProcessor(ConversationProcessor):
     """The worker's own pass through a conversation, without an event loop's clock and tasks."""
 
     async def pass_through(self, worker: Worker) -> None:
-        """Work as `run` does."""
+        """Process the conversation as `run` does."""
         asked = self.clock()
         taken = await self.mailbox.lease(worker.conversation, f"{token_prefix(worker.name)}pass")
         if taken is None:
@@ -227,9 +227,9 @@ class ModelProcessor(ConversationProcessor):
         try:
             change = await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
             return _split_now(change, self.sender._channels["chat"])
-        except asyncio.CancelledError:  # what a turn's time limit does to it
+        except asyncio.CancelledError:  # raised by the turn's time limit
             return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
-        except (ConversationError, TypeError):  # the second is a mistake of ours
+        except (ConversationError, TypeError):  # a TypeError is a mistake in the tests
             raise
         except Exception as exc:  # noqa: BLE001  # the rim of a turn: nothing may get this far
             worker.broke("a turn is answered", repr(exc))
@@ -246,9 +246,9 @@ class _Pause:
 
 
 class Worker:
-    """One pass of a worker, stopped before and after each call of a store."""
+    """One pass of a worker, paused before and after each call of a store."""
 
-    #: The one that is being stepped.
+    #: The worker that runs now.
     at_work: Worker
 
     def __init__(self, bot: Bot, conversation: str, name: str) -> None:
@@ -256,9 +256,9 @@ class Worker:
         self.name = name
         self.held: HeldLease | None = None
         self.answering = False
-        #: The call it is stopped at, and whether that is "before" or "after" it.
+        #: The call where the worker is paused, and whether it is paused "before" or "after" the call.
         self.at = ("", "before")
-        #: Whether the next call's answer is lost: asked again at once, or after the worker was stopped.
+        #: Whether the next call's answer is lost: the call is repeated at once, or after a pause.
         self.loses: Literal["", "at once", "later"] = ""
         self._bot = bot
         self._context = Context()
@@ -266,23 +266,23 @@ class Worker:
         self._coroutine = bot.processor.pass_through(self)
 
     def step(self) -> bool:
-        """Go to the next pause; False when the pass has ended."""
+        """Run to the next pause; False when the pass has ended."""
         return self._go(lambda: self._coroutine.send(None))
 
     def run_out_of_time(self) -> bool:
-        """The turn's time limit strikes here."""
+        """Let the turn's time limit expire here."""
         return self._go(lambda: self._coroutine.throw(asyncio.CancelledError()))
 
     def crash(self) -> None:
-        """Nothing more is done."""
+        """Stop the worker for good."""
         self._context.run(self._coroutine.close)
 
     def broke(self, promise: str, *facts: Any) -> None:
-        """This worker broke a promise."""
+        """Record a promise that this worker broke."""
         self._bot.world.broke(promise, *facts)
 
     def renew(self) -> None:
-        """Keep the lease, as a task beside the work does."""
+        """Renew the lease, as the worker's background task does."""
         if self.held is None:
             return
         asked = self._bot.processor.clock()
@@ -318,7 +318,7 @@ class Worker:
         return answer
 
     async def _again(self, function: functools.partial[Any], first: Any) -> Any:
-        """The answer was lost: redis-py sends the same again."""
+        """Lose the answer and repeat the call, as redis-py does."""
         bot, at_once, name = self._bot, self.loses == "at once", function.func.__name__
         self.loses = ""
         bot.world.counts["lost answers"] += 1
@@ -328,12 +328,12 @@ class Worker:
         before = bot.peek.digest()
         try:
             answer = run_without_loop(function())
-        except ConversationError:  # it let the lane go itself, and cannot know
+        except ConversationError:  # the first call released the lease, so the second is refused
             if name != "postpone":
                 self.broke("asked twice, a store says the same", name)
             raise
         finally:
-            if bot.peek.digest() != before and first != "worn":  # only the count of attempts grew
+            if bot.peek.digest() != before and first != "worn":  # "worn" only raises the count of attempts
                 self.broke("asked twice, a store changes once", name)
         if answer != first:
             self.broke("asked twice, a store says the same", name, first, answer)
@@ -341,5 +341,5 @@ class Worker:
 
 
 def turn(conversation: Conversation, user: str, event: str, text: str = "", tap: str = "") -> Turn:
-    """Something that a person did."""
+    """Return a turn for a person's message or tap."""
     return Turn(event, conversation, user, text, tap=Tap(tap) if tap else None, language="en")

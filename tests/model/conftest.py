@@ -1,4 +1,4 @@
-"""Fixtures of the model: a Redis of its own that writes no file, since it is never restarted."""
+"""Fixtures of the model: a separate Redis without persistence, because it is never restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.pending.redis.client import connect
 
 @pytest.fixture(scope="package")
 def client() -> Iterator[Redis]:
-    """A client of the model's Redis. Failing tools are part of the model: their tracebacks are not printed."""
+    """Return a client of the model's Redis. Failing tools belong to the model, so their tracebacks are not printed."""
     with tempfile.TemporaryDirectory(prefix="sayso-") as folder:
         server = EmbeddedRedis(Path(folder))
         server.start()

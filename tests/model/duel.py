@@ -1,4 +1,4 @@
-"""Duel: two workers at one confirmation, and every place at which the first may stop and the second may be met."""
+"""Duel: two workers process one confirmation, and the first stops at every possible place."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.model.stage import LEASE, Person, Stage
 from tests.model.world import ROOM
 
 ANA: Person = ("ana", ROOM)
-#: More steps than any worker has to do.
+#: More steps than any worker needs.
 ALL = 10_000
-#: What becomes of the first: it goes on later, or it is dead, which others learn by its lease or from its machine.
+#: The first worker is paused, or it dies: others notice the expired lease (crash) or the dead process (burial).
 End = Literal["pause", "crash", "burial"]
 ENDS: tuple[End, ...] = ("pause", "crash", "burial")
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Whose work had ended within the steps that it was given."""
+    """Which workers had finished within their given steps."""
 
     first: bool
     second: bool
@@ -29,10 +29,10 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """One schedule. The first worker stops after so many steps, and is paused or dead; the second takes over.
+    """One schedule. The first worker stops after `first` steps, paused or dead, and the second takes over.
 
-    After so many steps of the second the first does so many again, if it can; then the second ends, then the first.
-    A step goes from one side of a store's call to the other, or to the next call.
+    After `second` steps of the second worker, a paused first worker runs `again` steps. Then the second finishes, then
+    the first. A step leads from one side of a store call to the other, or to the next call.
     """
 
     wish: tuple[str, ...]
@@ -43,7 +43,7 @@ class Duel:
     again: int
 
     def play(self, stage: Stage) -> Over:
-        """Asked, confirmed and followed by chat; then the two, and all that is left."""
+        """Ask, confirm and chat; then run the two workers, and all remaining work."""
         stage.asked(ANA, self.wish, self.says)
         stage.hear(ANA, self.says)
         stage.hear(ANA, "chat")
@@ -67,7 +67,7 @@ class Duel:
 def every(
     wish: tuple[str, ...], says: str, end: End, agains: Callable[[], Iterable[int]], play: Callable[[Duel], Over]
 ) -> Iterator[Duel]:
-    """Play each schedule, by the steps that there really are. A paused worker goes on for each of `agains` of them."""
+    """Play each schedule up to the workers' real numbers of steps. A paused worker runs each of `agains` steps more."""
     for first in itertools.count(1):
         for second in itertools.count():
             for again in agains():

@@ -1,4 +1,4 @@
-"""Ending: what must be true once faults have stopped and all work is done."""
+"""Ending: what must be true after the faults have stopped and all work is done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _OUTCOMES = frozenset({"done", "failed", "not done", "unknown"})
 
 
 def conclude(world: World) -> None:
-    """Every accepted turn was processed, and everybody knows what became of what they confirmed."""
+    """Check that every accepted turn was processed, and that each person got the outcome of a confirmed action."""
     for event in world.events.values():
         if not event.committed:
             world.broke("an accepted turn is processed", event.turn.event_id)
@@ -19,7 +19,7 @@ def conclude(world: World) -> None:
 
 
 def _told(world: World, proposal: Proposal) -> None:
-    """A confirmed action's person heard how it ended."""
+    """Check that the person of a confirmed action got its outcome."""
     heard = {*proposal.said, *(word for pid in proposal.steps for word in world.proposals[pid].said)}
     nothing_to_run = proposal.kind == "gone" and "nothing" in heard
     if not (heard & _OUTCOMES or nothing_to_run or _nameless(world, proposal)):
@@ -27,7 +27,7 @@ def _told(world: World, proposal: Proposal) -> None:
 
 
 def _truth(world: World, proposal: Proposal) -> None:
-    """The last word is true: what took effect and was recorded is told, even if it took a correction."""
+    """Check that the last report is true: a recorded effect is reported, even if by a correction."""
     if not world.effects[proposal.pid]:
         return
     if "nothing" in proposal.said:
@@ -41,6 +41,6 @@ def _truth(world: World, proposal: Proposal) -> None:
 
 
 def _nameless(world: World, proposal: Proposal) -> bool:
-    """Whether what was said about it may not name it: an apology, or words about a record that was changed."""
+    """Return whether the reply need not name the action: an apology, or a notice about a changed record."""
     head = world.head(proposal)
     return head.vague or head.tampered or any(world.proposals[pid].tampered for pid in (proposal.pid, *head.steps))

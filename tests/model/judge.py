@@ -1,4 +1,4 @@
-"""Judge: what must be true of each call, effect and delivery at the moment it happens."""
+"""Judge: checks each call, effect and delivery at the moment it happens."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek
 from tests.model.world import Event, Proposal, World, result_of, shown
 
-#: How often an effect may be begun if it may be repeated.
+#: How often a repeatable effect may be started.
 MOST_STARTS = 3
-#: What only the holder of a lane may do. (A lane that was lost is let go in silence.)
+#: The calls that only the lease holder may make. (A worker may release a lost lease without an error.)
 _FENCED = ("renew", "commit", "mark_delivered", "postpone", "claim", "start")
 
 
 class Judge:
-    """Watches one example. Broken promises go into the world's list."""
+    """Watches one example, and adds broken promises to the world's list."""
 
     def __init__(self, world: World, peek: Peek) -> None:
         self._world = world
         self._peek = peek
         self._verdicts = Verdicts(world, peek)
-        #: Who may work on each conversation, until when.
+        #: The lease holder of each conversation, and when its lease ends.
         self._holders: dict[str, tuple[str, int]] = {}
         #: Holders that are known to be dead.
         self.buried: set[str] = set()
-        #: Workers that let go because nothing was left.
+        #: Workers that released their lease because no work was left.
         self._over: set[str] = set()
 
     def accepted(self, turn: Turn, outcome: str, seq: int) -> None:
-        """The door's answer to an event: new once, then always the same number."""
+        """Check the mailbox's answer to an event: new once, then always the same number."""
         world, key = self._world, (turn.conversation.id, turn.event_id)
         known = world.events.get(key)
         if outcome == "new" and known is None:
@@ -49,8 +49,10 @@ class Judge:
             world.broke("an event is accepted once", turn.event_id, outcome, seq)
 
     def called(self, name: str, args: Sequence[Any], options: Mapping[str, Any], answer: Any) -> None:
-        """A store did what a worker asked for. Not called when it refused because the lane was lost."""
-        over = bool(options.get("let_go")) and answer is None  # asked again, it says so again, and changes nothing
+        """Check a store call that a worker made. Not called when the store refused because the lease was lost."""
+        over = (
+            bool(options.get("let_go")) and answer is None
+        )  # a repeated call has the same answer, and changes nothing
         again = over and args[0].token in self._over
         if over:
             self._over.add(args[0].token)
@@ -61,7 +63,7 @@ class Judge:
             follow(*args, **options, answer=answer)
 
     def sending(self, delivery: Delivery) -> None:
-        """A delivery is tried: in order, and marked when it may be the second."""
+        """Check that an attempted delivery is in order, and marked when it may be a repetition."""
         world, (conversation, _, number) = self._world, delivery.id.rpartition("#")
         at, reply = int(number), delivery.reply
         last = world.last_sent[conversation]
@@ -70,11 +72,13 @@ class Judge:
         world.last_sent[conversation] = max(at, last)
         if (conversation, at) in world.sent:
             world.counts["repeated replies"] += 1
-            if not (reply.edits or reply.text.startswith(texts_for("en").repeated(""))):  # an edit sent twice is one
+            if not (
+                reply.edits or reply.text.startswith(texts_for("en").repeated(""))
+            ):  # a repeated edit changes nothing
                 world.broke("a repeated reply is marked", delivery.id)
 
     def said(self, delivery: Delivery, *, arrived: bool) -> None:
-        """The platform took a delivery, or refused it for good: we said it either way."""
+        """Note a delivery that the platform accepted, or refused for good: the bot made its statement either way."""
         world, (conversation, _, number) = self._world, delivery.id.rpartition("#")
         world.tick()
         if arrived:
@@ -94,7 +98,7 @@ class Judge:
                 world.broke("nobody is told of a failure after an effect", proposal.preview)
 
     def effect(self, action: PendingAction) -> str:
-        """A tool took effect."""
+        """Check and count an effect of a tool."""
         world = self._world
         proposal = world.proposals.get(action.pending_action_id)
         if proposal is None:
@@ -114,13 +118,13 @@ class Judge:
         return result_of(proposal.kind, proposal.args)
 
     def asked(self, action: PendingAction) -> bool:
-        """The world is asked whether an action took effect. What it says may change, while its worker is paused."""
+        """Return whether an action took effect. The answer may change while its worker is paused."""
         pid = action.pending_action_id
         self._world.proposals[pid].absent = not self._world.effects[pid]
         return bool(self._world.effects[pid])
 
     def failure(self, action: PendingAction) -> None:
-        """A tool raised before it did anything."""
+        """Note that a tool raised before it did anything."""
         self._world.failures[action.pending_action_id] += 1
         self._in_order(self._world.proposals[action.pending_action_id])
 
@@ -158,7 +162,7 @@ class Judge:
         self._holders[lease.conversation] = (lease.token, self._world.now + LEASE_MS)
 
     def _release(self, lease: Lease, *, answer: Any, hand_over: bool = False, begun: bool = False) -> None:
-        """One that lost its lane may not know, and lets nothing go."""
+        """Note a released lease. The release by a worker without the lease changes nothing."""
         if answer is None and self._holders.get(lease.conversation, ("", 0))[0] == lease.token:
             self._holders[lease.conversation] = ("", 0)
 
@@ -179,7 +183,7 @@ class Judge:
             if before and not before.committed:
                 world.broke("turns are processed in order", lease.conversation, seq)
             event.committed = True
-            # What closes the message that asked says what is known by now; the words behind it are judged.
+            # The edit of the question shows what is known by now; only the other replies are judged.
             self._verdicts.turn(event, [reply.text for reply, _ in change.replies if not reply.edits])
             for arm in change.new_actions:
                 proposal = world.proposals[arm.pending_action_id] = Proposal.of(arm, lease.conversation)
@@ -195,7 +199,7 @@ class Judge:
     def _mark_delivered(
         self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, answer: Any, let_go: bool = False
     ) -> None:
-        """The window opens with the delivery, once; a preview that cannot be delivered is over."""
+        """Open the window with the first delivery. A preview that cannot be delivered is over."""
         if let_go:
             self._release(lease, answer=answer)
         sent = self._world.sent.get((lease.conversation, reply.number))
@@ -217,7 +221,7 @@ class Judge:
             self._world.proposals[change.transition.pending_action_id].ended = change.transition.to
 
     def _finish(self, claim: Claim, attempt: str, ending: ActionResult, *, answer: Any) -> None:
-        """The truth about an effect is taken whenever it comes; if it comes late, the user is to hear it."""
+        """Check that the true outcome is recorded, even if late; the user then gets a correction."""
         world, proposal = self._world, self._world.proposals[claim.pending_action_id]
         (state,) = self._peek.states(claim.conversation, [proposal.pid])
         if state != ending.state and not proposal.steps and not proposal.idempotent:

@@ -21,7 +21,7 @@ steps = st.integers(0, 24)
 slots = st.integers(0, 2)
 
 
-#: What people do. Taps say whose button they press, and which.
+#: What people do. A tap names the button and its owner.
 SAYINGS = (
     "chat", "ask", "yes", "no", "junk", "confirm tap", "cancel tap", "undo tap", "ignore tap", "stale tap",
     "foreign tap", "forged tap",
@@ -33,7 +33,7 @@ class Violation(AssertionError):
 
 
 class Machine(RuleBasedStateMachine):
-    """One example. `bot` serves them all, `totals` counts over all."""
+    """Runs one example. All examples share `bot`, and `totals` counts over all."""
 
     bot: ClassVar[Bot]
     totals: ClassVar[Counter[str]] = Counter()
@@ -47,18 +47,18 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=people, says=st.sampled_from(SAYINGS), wish=WISHES, times=st.integers(1, 2))
     def hear(self, who: Person, says: str, wish: tuple[str, ...], times: int) -> None:
-        """Somebody writes or taps, and the platform may deliver it twice."""
+        """Deliver a person's message or tap, perhaps twice."""
         self.stage.hear(who, says, wish, times=times)
 
     @precondition(lambda self: self.stage.heard)
     @rule(which=st.integers(0, 100))
     def redeliver(self, which: int) -> None:
-        """The platform delivers an earlier event again."""
+        """Deliver an earlier event again."""
         self.bot.hear(self.stage.heard[which % len(self.stage.heard)])
 
     @rule(slot=slots, place=places, count=steps)
     def step(self, slot: int, place: Conversation, count: int) -> None:
-        """A worker goes on, or a new one begins."""
+        """Let a worker continue, or start a new one."""
         at_work = self.stage.at_work
         worker = at_work.get(slot) or self.stage.worker(place)
         at_work[slot] = worker
@@ -67,40 +67,40 @@ class Machine(RuleBasedStateMachine):
 
     @rule(place=places)
     def work(self, place: Conversation) -> None:
-        """A worker does all there is to do."""
+        """Let a worker do all work of a conversation."""
         self.stage.work(place)
 
     @precondition(lambda self: self.stage.at_work)
     @rule(slot=slots, end=st.sampled_from(ENDS))
     def strike(self, slot: int, end: str) -> None:
-        """Something happens to a worker."""
+        """Crash, pause or time out a worker."""
         if slot in self.stage.at_work:
             self.stage.end(self.stage.at_work.pop(slot), end)
 
     @precondition(lambda self: self.stage.at_work)
     @rule(slot=slots, when=st.sampled_from(("at once", "later")))
     def lose_answer(self, slot: int, when: str) -> None:
-        """The next answer to this worker is lost."""
+        """Lose the next answer to this worker."""
         if slot in self.stage.at_work:
             self.stage.at_work[slot].loses = when
 
     @rule(which=st.integers(0, 9))
     def bury(self, which: int) -> None:
-        """A death is noticed late or once more, or it is one of those who held nothing."""
+        """Report a worker's death late or again, or the death of a worker without a lease."""
         dead = ["w0", *self.stage.dead]
         self.bot.release_dead(dead[which % len(dead)])
 
     @precondition(lambda self: self.stage.aside)
     @rule(which=st.integers(0, 9), count=steps)
     def resume(self, which: int, count: int) -> None:
-        """A paused worker goes on as if nothing had happened."""
+        """Let a paused worker continue."""
         worker = self.stage.aside[which % len(self.stage.aside)]
         if not self.stage.steps(worker, count):
             self.stage.aside.remove(worker)
 
     @rule(seconds=st.sampled_from((1.0, LEASE, LEASE, WINDOW)))
     def pass_time(self, seconds: float) -> None:
-        """Time passes; workers keep their leases while it does not pass them by."""
+        """Advance the clock; workers renew their leases unless it jumps past them."""
         if seconds < LEASE:
             for worker in self.stage.at_work.values():
                 worker.renew()
@@ -108,36 +108,36 @@ class Machine(RuleBasedStateMachine):
 
     @rule(weather=st.sampled_from(("fine", "refused", "busy", "unclear")), silent=st.booleans())
     def change_weather(self, weather: str, silent: bool) -> None:
-        """The next delivery meets this; and the world may not tell how things ended."""
+        """Script the next delivery, and whether the reconciler can answer."""
         self.world.weather.append(weather)
         self.world.silent = silent
 
     @precondition(lambda self: any(not each.tampered for each in self.world.proposals.values()))
     @rule(which=st.integers(0, 9), how=st.sampled_from(("args", "no args", "kind", "preview", "user", "mac", "junk")))
     def tamper(self, which: int, how: str) -> None:
-        """Somebody writes into a stored record, of the newest most often."""
+        """Change a stored record from outside, most often the newest."""
         whole = [each for each in self.world.proposals.values() if not each.tampered]
         self.stage.tamper(whole[-1 - which % len(whole)], how)
 
     @initialize(scenes=st.lists(SCENES, min_size=1, max_size=2))
     def begin(self, scenes: list[Scene]) -> None:
-        """Every example has something at stake."""
+        """Start every example with a pending action."""
         self.play(scenes)
 
     @rule(scenes=st.lists(SCENES, min_size=1, max_size=2))
     def play(self, scenes: list[Scene]) -> None:
-        """Deep places are hard to reach one rule at a time."""
+        """Play whole scenes, because single rules rarely reach deep states."""
         for scene in scenes:
             scene.play(self.stage)
 
     @invariant()
     def holds(self) -> None:
-        """Nothing was broken by the last step."""
+        """Check that the last step broke no promise."""
         self.stage.books.check()
         self._judge()
 
     def teardown(self) -> None:
-        """Nothing is broken when all is done."""
+        """Finish all work, and check that no promise was broken."""
         try:
             if not self.world.violations:
                 self.stage.conclude()

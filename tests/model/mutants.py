@@ -18,7 +18,7 @@ from tests.model.wire import Patches
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One broken rule: texts of scripts, and attributes of classes or modules, each with what takes its place."""
+    """One broken rule: replacements for texts of scripts, and for attributes of classes or modules."""
 
     name: str
     scripts: Patches = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Mutant:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """For as long as this lasts, the Python part is broken; `scripts` are for whoever loads them."""
+        """Break the Python part inside the `with` block. The loader of the scripts applies `scripts`."""
         before = {(owner, name): owner.__dict__[name] for owner, name in self.python}
         for (owner, name), broken in self.python.items():
             setattr(owner, name, broken)
@@ -38,31 +38,31 @@ class Mutant:
 
 
 def _cut(name: str, **texts: str) -> Mutant:
-    """A mutant without these texts, by script."""
+    """Return a mutant that removes these texts from its scripts."""
     return _swap(name, **{script: (text, "") for script, text in texts.items()})
 
 
 def _swap(name: str, **texts: tuple[str, str]) -> Mutant:
-    """A mutant with other texts, by script; "shared" are the parts that scripts share."""
+    """Return a mutant that replaces texts in its scripts; "shared" stands for the parts that scripts share."""
     return Mutant(name, {"*" if script == "shared" else script: [pair] for script, pair in texts.items()})
 
 
 def _code(name: str, *changes: Mapping[tuple[Any, str], Any]) -> Mutant:
-    """A mutant of Python code."""
+    """Return a mutant of Python code."""
     return Mutant(name, python={place: broken for change in changes for place, broken in change.items()})
 
 
 def _after(owner: Any, name: str, wrap: Callable[..., Any]) -> dict[tuple[Any, str], Any]:
-    """A function replaced by one that gets it as its first argument."""
+    """Return the replacement of a function by `wrap`, which gets the original as its first argument."""
     whole = owner.__dict__[name]
     return {(owner, name): lambda *args, **options: wrap(whole, *args, **options)}
 
 
-def _anybody(whole: Callable[..., Any], key: bytes, pid: str, letter: str, scope: Scope) -> Any:
+def _button_mac_without_scope(whole: Callable[..., Any], key: bytes, pid: str, letter: str, scope: Scope) -> Any:
     return whole(key, pid, letter, Scope("", Conversation("", "")))
 
 
-def _sealed_for_anybody(_: Any, stored: StoredAction, keys: seal.ActionSigner, scope: Scope) -> bool:
+def _verify_without_scope(_: Any, stored: StoredAction, keys: seal.ActionSigner, scope: Scope) -> bool:
     return keys.verify(stored.record, stored.mac)
 
 
@@ -96,7 +96,7 @@ _SAME = "rec ~= ARGV[2] or mac ~= args.mac"
 _AUDIT = "append_audit(pid, states, by or '', mac or '')"
 _AUDIT_FIRST = "for _, arm in ipairs(args.change.arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
 _DONE_UNDO = "state == 'done' and string.find(rec, 'undo:', 1, true)"
-_BUTTON_FOR_ANYBODY = _after(seal, "_button_mac", _anybody)
+_BUTTON_FOR_ALL_USERS = _after(seal, "_button_mac", _button_mac_without_scope)
 
 _LANE = (
     _cut("no fence in commit", commit=_FENCE),
@@ -144,8 +144,8 @@ _WINDOW = (
     ),
 )
 _CONSENT = (
-    _code("claim by anybody", _BUTTON_FOR_ANYBODY, _after(StoredAction, "is_genuine", _sealed_for_anybody)),
-    _code("somebody else's button disarms", _BUTTON_FOR_ANYBODY),
+    _code("claim by anybody", _BUTTON_FOR_ALL_USERS, _after(StoredAction, "is_genuine", _verify_without_scope)),
+    _code("somebody else's button disarms", _BUTTON_FOR_ALL_USERS),
     _code("MAC not checked", {(StoredAction, "is_genuine"): lambda *_: True}),
     _swap(
         "record compared without its MAC",

@@ -1,4 +1,4 @@
-"""Scenes: what leads to the deep places quickly: asked, delivered, answered, and a fault on the way."""
+"""Scenes: sequences that reach deep states quickly: a question, its delivery, an answer, and a fault on the way."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.model.stage import LEASE, WINDOW, Person, Stage, Stop
 from tests.model.world import HALL, ROOM
 
 PEOPLE: tuple[Person, ...] = (("ana", ROOM), ("bob", ROOM), ("cleo", HALL))
-#: What may become of a worker in the middle of its work.
+#: What may happen to a worker in the middle of its work.
 ENDS = ("crash", "burial", "pause", "time out", "go on", "leave")
 
-#: What is asked for, one or several at once.
+#: The requested actions, one or several at once.
 WISHES = st.sampled_from((
     *((kind,) for kind in KINDS), ("pay",), ("pay",), ("delete", "pay"), ("archive", "archive"), ("broken", "delete"),
     ("delete", "coded"), ("delete", "checked", "archive"), ("letter", "delete"),
 ))  # fmt: skip
-#: What is said to a question.
+#: The answers to a question.
 ANSWERS = st.sampled_from((
     "yes", "yes", "yes", "yes", "confirm tap", "confirm tap", "undo tap", "junk", "no", "ask", "foreign tap",
 ))  # fmt: skip
-#: Where faults strike, the most delicate places more often.
+#: Where faults strike; the most delicate places come more often.
 STOPS = st.sampled_from((
     ("lease", "after"), ("claim", "before"), ("claim", "before"), ("claim", "after"), ("start", "before"),
     ("start", "before"), ("start", "after"), ("start", "after"), ("start", "after"), ("finish", "before"),
@@ -35,15 +35,15 @@ STOPS = st.sampled_from((
 
 
 class Scene(Protocol):
-    """Several things in a row."""
+    """A sequence of events."""
 
     def play(self, stage: Stage) -> None:
-        """Let them happen."""
+        """Run the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A worker goes some of the way through an answer; then something happens."""
+    """A worker processes part of an answer; then a fault strikes."""
 
     who: Person
     wish: tuple[str, ...]
@@ -57,7 +57,7 @@ class Interrupted:
     end: str
 
     def play(self, stage: Stage) -> None:
-        """Up to the stop, and the end."""
+        """Run up to the stop, then apply the fault."""
         stage.asked(self.who, self.wish, self.says)
         stage.bot.pass_time(self.waits)
         stage.hear(self.who, self.says, self.wish, times=self.times)
@@ -77,9 +77,9 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """A worker stops on the way, others take over when its lease ends, then it goes on.
+    """A worker stops on the way, others take over when its lease ends, then the first worker continues.
 
-    The others stop at the same place unless another is given; the one set aside last may come back at once.
+    The others stop at the same place unless `second` names another. The worker paused last may resume at once.
     """
 
     who: Person
@@ -95,7 +95,7 @@ class TakenOver:
     silent: bool
 
     def play(self, stage: Stage) -> None:
-        """One after the other, then the first again."""
+        """Run the workers one after the other, then the first again."""
         stage.asked(self.who, self.wish, self.says)
         stage.hear(self.who, self.says, self.wish)
         worker = stage.worker(self.who[1])
@@ -116,7 +116,7 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The question waits before it is delivered, or the answer before it is worked on."""
+    """The question waits before its delivery, or the answer before its processing."""
 
     who: Person
     wish: tuple[str, ...]
@@ -124,7 +124,7 @@ class Late:
     after: float
 
     def play(self, stage: Stage) -> None:
-        """A yes before the question, a yes after it."""
+        """Send one yes before the question arrives and one after it."""
         place = self.who[1]
         stage.settle_down(place)
         stage.hear(self.who, "ask", self.wish)

@@ -1,4 +1,4 @@
-"""Stage: one example's people, workers and clock, and what can be done to them."""
+"""Stage: one example's people, workers and clock, and the operations on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.model.world import CONVERSATIONS, Pressable, Proposal
 LEASE = LEASE_MS / 1000 + 1
 #: Longer than a window.
 WINDOW = 61.0
-#: Rounds of the reaper after which work that is left will never be done.
+#: Rounds of the reaper after which remaining work counts as stuck.
 PATIENCE = 60
 
 Person = tuple[str, Conversation]
@@ -29,7 +29,7 @@ Stop = tuple[str, str]
 
 
 class Stage:
-    """At most three workers are at work; those set aside may come back."""
+    """Holds at most three active workers; paused workers may resume."""
 
     def __init__(self, bot: Bot) -> None:
         bot.begin()
@@ -44,7 +44,7 @@ class Stage:
         self._numbers = itertools.count(1)
 
     def hear(self, who: Person, says: str, wish: tuple[str, ...] = (), *, times: int = 1) -> None:
-        """Somebody writes or taps; the platform delivers it so often. Without a button to tap, nothing happens."""
+        """Deliver a person's message or tap this many times. Does nothing without a button to tap."""
         user, place = who
         text, tap = self._words(user, place, says, wish)
         if text or tap:
@@ -54,32 +54,32 @@ class Stage:
                 self.bot.hear(event)
 
     def worker(self, place: Conversation) -> Worker:
-        """A new worker, called to a conversation."""
+        """Return a new worker for a conversation."""
         self._all.append(Worker(self.bot, place.id, f"w{next(self._numbers)}"))
         return self._all[-1]
 
     def steps(self, worker: Worker, count: int = 10_000) -> bool:
-        """So many steps; False when its work has ended."""
+        """Run this many steps; False when the worker has finished."""
         return all(worker.step() for _ in range(count))
 
     def go_to(self, worker: Worker, stop: Stop) -> bool:
-        """On to the next time it is there; False when its work ended before."""
+        """Run to the next time the worker is at this stop; False when it finished before."""
         while worker.step():
             if worker.at == stop:
                 return True
         return False
 
     def work(self, place: Conversation) -> None:
-        """A worker does all there is to do."""
+        """Let a worker do all work of a conversation."""
         self.steps(self.worker(place))
 
     def settle_down(self, place: Conversation) -> None:
-        """A worker finishes what others have left, once it can."""
+        """Wait for leases to end, and let a worker finish what others left."""
         self.bot.pass_time(LEASE)
         self.work(place)
 
     def asked(self, who: Person, wish: tuple[str, ...], says: str) -> None:
-        """Somebody was asked for a yes; to undo, it was confirmed and done."""
+        """Ask the person for a yes; before an undo, also confirm and run the action."""
         self.settle_down(who[1])
         if says == "undo tap":
             wish = ("archive", *wish[1:])
@@ -90,14 +90,14 @@ class Stage:
             self.work(who[1])
 
     def end(self, worker: Worker, end: str) -> None:
-        """Something happens to a worker in the middle of its work."""
+        """Crash, pause, time out or continue a worker in the middle of its work."""
         if end == "time out" and worker.answering and worker.run_out_of_time():
             self.world.counts["timeouts"] += 1
             self.steps(worker)
         elif end == "crash":
             self.world.counts["crashes"] += 1
             worker.crash()
-        elif end == "burial":  # a death that others on its machine notice
+        elif end == "burial":  # other workers on its machine notice the death
             self.world.counts["burials"] += 1
             worker.crash()
             self.dead.append(worker.name)
@@ -111,7 +111,7 @@ class Stage:
             self.steps(worker)
 
     def tamper(self, proposal: Proposal, how: str) -> None:
-        """Somebody writes into a stored record, and not what is there already."""
+        """Change a stored record from outside to a different value."""
         key = f"{PREFIX}{{{shard_of(proposal.conversation)}}}:pending:{proposal.pid}"
         proposal.tampered = True
         self.world.counts["tampers"] += 1
@@ -130,7 +130,7 @@ class Stage:
         self.bot.client.hset(key, "rec", changed)
 
     def conclude(self) -> None:
-        """Faults stop: all is worked off, paused workers come back, and everybody was told the truth."""
+        """Stop the faults, finish all work, resume paused workers, and check the final promises."""
         self.world.weather.clear()
         self._drain()
         for worker in [*self.aside, *self.at_work.values()]:
@@ -140,7 +140,7 @@ class Stage:
         conclude(self.world)
 
     def close(self) -> None:
-        """Nobody works any more."""
+        """Stop all workers."""
         for worker in self._all:
             worker.crash()
 
@@ -168,7 +168,7 @@ class Stage:
         return "", self._button(user, place, says.removesuffix(" tap"))
 
     def _code(self, user: str, place: Conversation) -> str:
-        """The code that the newest question to this person names."""
+        """Return the code in the newest question to this person."""
         proposal = self.world.proposals.get(self.world.live.get((place.id, user), ""))
         if proposal is None or not proposal.code or not proposal.arrived:
             return ""
@@ -177,7 +177,7 @@ class Stage:
         return found[-1] if found else ""
 
     def _button(self, user: str, place: Conversation, which: str) -> str:
-        """The data of a button that somebody has before them."""
+        """Return the data of a button that this person has."""
         prompts = self.world.prompts(place.id, user, "cancel" if which == "cancel" else "confirm")
         asked = [data for data in prompts if self.world.proposals[self.world.buttons[data].pid].live]
         undos = [data for data in prompts if data not in asked]
@@ -191,7 +191,7 @@ class Stage:
         return self._ignore(data) if which == "ignore" else data
 
     def _ignore(self, data: str) -> str:
-        """The button beside it that postpones the decision: ours to mint, though no question shows it."""
+        """Return the token that postpones the button's decision. No question shows such a button."""
         pressed = self.world.buttons[data]
         scope = next(each.scope for each in self.heard if each.user_id == pressed.user)
         ignore = self.bot.store.signer.button_token(pressed.pid, "ignore", scope)

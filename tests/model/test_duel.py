@@ -1,4 +1,4 @@
-"""Duels: no interleaving of two workers at one confirmation breaks a promise, and broken rules are caught by one."""
+"""Duels: no interleaving of two workers at one confirmation breaks a promise, and a duel catches each broken rule."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.model.duel import ALL, ENDS, Duel, Over, every
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.stage import Stage
 
-#: Whether all schedules are asked for (`make duel`), or those of some seconds.
+#: Whether to play all schedules (`make duel`), or only a few seconds of them.
 ASKED = bool(os.environ.get("SAYSO_DUEL"))
-#: What is confirmed: at most once, as often as it takes, askable afterwards, failing; and two steps of a plan.
+#: The confirmed actions: run once, repeatable, with a reconciler, failing; and a plan of two steps.
 WISHES = (("delete",), ("pay",), ("checked",), ("broken",), ("delete", "pay")) if ASKED else (("delete",),)
 SAYINGS = ("yes", "confirm tap") if ASKED else ("yes",)
-#: For how many steps a paused worker goes on while the other is stopped: none, one call, or to its end.
+#: For how many steps a paused worker continues while the other is stopped: none, one call, or to its end.
 FEW = (0, 2, ALL)
-#: Rules whose breach only a second worker meets.
+#: Rules whose breach shows only with a second worker.
 RULES = (
     "no fence in commit", "no fence in start", "a started action runs again", "finish refuses the late truth",
     "the late truth is not told",
@@ -30,12 +30,12 @@ RULES = (
 
 
 def agains(wish: tuple[str, ...]) -> Iterable[int]:
-    """Every number of steps, where asked for; plans, which take twice as many, are met by the few."""
+    """Return every number of steps in the full run. Plans, which take twice as many, get only FEW."""
     return itertools.count() if ASKED and len(wish) == 1 else FEW
 
 
 def duels(bot: Bot, totals: Counter[str]) -> Iterator[tuple[Duel, list[str]]]:
-    """Every schedule, and the promises that it broke."""
+    """Play every schedule, and yield it with the promises that it broke."""
     broken: list[str] = []
 
     def play(duel: Duel) -> Over:
@@ -57,7 +57,7 @@ def duels(bot: Bot, totals: Counter[str]) -> Iterator[tuple[Duel, list[str]]]:
 
 @pytest.mark.timeout(3600 if ASKED else 120)
 def test_no_schedule_of_two_workers_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
-    """One effect at most, of what was confirmed, and its outcome told: wherever the one stops and the other is met."""
+    """Each confirmed action has one effect at most and a reported outcome, wherever the two workers stop."""
     totals: Counter[str] = Counter()
     assert [(duel, broken) for duel, broken in duels(Bot(client, {}), totals) if broken] == []
     with capsys.disabled():
@@ -67,7 +67,7 @@ def test_no_schedule_of_two_workers_breaks_a_promise(client: Redis, capsys: pyte
 
 
 @pytest.mark.parametrize("mutant", [each for each in MUTANTS if each.name in RULES], ids=lambda mutant: mutant.name)
-def test_a_broken_rule_loses_a_duel(mutant: Mutant, client: Redis) -> None:
-    """Or the enumeration would not have met what it is for."""
+def test_broken_rule_fails_in_a_duel(mutant: Mutant, client: Redis) -> None:
+    """The enumeration of schedules catches each rule that needs a second worker."""
     with mutant.applied():
         assert any(broken for _, broken in duels(Bot(client, mutant.scripts), Counter()))

@@ -1,4 +1,4 @@
-"""The model: no promise is broken by any schedule tried, and each broken rule is caught breaking one."""
+"""The model: no tried schedule breaks a promise, and each broken rule is caught breaking one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.model.bot import Bot
 from tests.model.machine import Machine, Violation
 from tests.model.mutants import MUTANTS, Mutant
 
-#: Schedules tried: the same ones each time, unless the number was asked for.
+#: The number of schedules from the environment. Without it, the same schedules run each time.
 ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
 EXAMPLES = int(ASKED or 400)
-#: Seeds within which a broken rule must be caught, and schedules tried with each: another seed shows more than a long
+#: Seeds within which a broken rule must be caught, and schedules tried with each: another seed finds more than a long
 #: run with the same one.
 MUTANT_SEEDS, MUTANT_EXAMPLES = 40, 100
-#: The seed that shows a broken rule soon, where the first ones do not. `search` goes on from there, since another
+#: The seed that catches a broken rule soon, where the first ones do not. `search` continues from there, since another
 #: version of Hypothesis may draw something else.
-# The draws depend on the names of the rules: after a rename these seeds have to be searched anew.
+# The draws depend on the names of the rules: after a rename these seeds must be searched again.
 SOON = {
     "burial of the living": 9,
     "half of a question opens the window": 26,
@@ -38,13 +38,13 @@ SOON = {
     "a start asked twice is refused": 5,
     "what was undone is undone again": 6,
 }
-#: Rules of each schedule, at most.
+#: The most rules in one schedule.
 STEPS = 10
 SEED = 1
 
 
 def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
-    """Try so many schedules, or stop at the first that breaks a promise."""
+    """Try this many schedules, or stop at the first that breaks a promise."""
     Machine.totals.clear()
     run_state_machine_as_test(
         machine,
@@ -56,13 +56,13 @@ def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
 
 
 def search(machine: type[Machine], first: int) -> None:
-    """Many short runs, up to the first that breaks a promise."""
+    """Try many short runs, up to the first that breaks a promise."""
     for number in range(first, first + MUTANT_SEEDS):
         run(MUTANT_EXAMPLES, seed(number)(machine))
 
 
 def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
-    """Reports all counts each thousand schedules."""
+    """Return a function that reports all counts each thousand schedules."""
     began = time.monotonic()
 
     def report(totals: Counter[str]) -> None:
@@ -74,11 +74,11 @@ def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
 
 @pytest.mark.timeout(600 + EXAMPLES)
 def test_no_schedule_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixture[str]) -> None:
-    """People, workers, crashes, pauses and lost answers in any order."""
+    """The schedules mix people, workers, crashes, pauses and lost answers in any order."""
 
     def say(line: str) -> None:
         with capsys.disabled():
-            print(line, flush=True)  # noqa: T201  # hours of silence help nobody
+            print(line, flush=True)  # noqa: T201  # a run takes hours and should show its progress
 
     class Watched(Machine):
         report = staticmethod(progress(say) if ASKED else lambda totals: None)
@@ -90,7 +90,7 @@ def test_no_schedule_breaks_a_promise(client: Redis, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
-    """A checker that lets a broken rule pass proves nothing."""
+    """The model catches each deliberately broken rule, so its silence proves something."""
 
     class Broken(Machine):
         pass

@@ -1,4 +1,4 @@
-"""Schedules that the model found, or that led to a rule of it: each once broke a promise."""
+"""Schedules that the model found, or that led to one of its rules: each once broke a promise."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ CLEO: Person = ("cleo", HALL)
 
 @pytest.fixture
 def stage(client: Redis) -> Iterator[Stage]:
-    """A stage of its own."""
+    """Return a separate stage."""
     stage = Stage(Bot(client, {}))
     yield stage
     stage.close()
 
 
 def broken(stage: Stage) -> list[str]:
-    """The promises that were broken, once all is done."""
+    """Finish all work and return the broken promises."""
     stage.conclude()
     return stage.world.violations
 
 
-def test_outcome_that_came_in_since_the_turn_was_seen_is_told(stage: Stage) -> None:
-    """The second worker saw the action started; by its own claim it is done, and not "nothing was done"."""
+def test_outcome_recorded_after_the_turn_was_read_is_reported(stage: Stage) -> None:
+    """The second worker read the action as started; its claim finds it done, so the reply is not "nothing was done"."""
     TakenOver(
         ANA, ("delete",), "yes", first=("start", "after"), second=("lease", "after"), third=("finish", "after"),
         rounds=1, ends="crash", others="pause", back=True, silent=False,
@@ -39,8 +39,8 @@ def test_outcome_that_came_in_since_the_turn_was_seen_is_told(stage: Stage) -> N
     assert broken(stage) == []
 
 
-def test_tap_after_a_late_outcome_hears_what_its_correction_said(stage: Stage) -> None:
-    """The message that asked says so too, before it: in words of its own, which no turn was told yet."""
+def test_tap_after_a_late_outcome_gets_the_text_of_the_correction(stage: Stage) -> None:
+    """The question's message shows the outcome first, in its own words, which no reply has used yet."""
     TakenOver(
         ANA, ("delete",), "yes", first=("start", "after"), second=None, third=("lease", "after"),
         rounds=1, ends="crash", others="crash", back=False, silent=False,
@@ -50,8 +50,8 @@ def test_tap_after_a_late_outcome_hears_what_its_correction_said(stage: Stage) -
     assert broken(stage) == []
 
 
-def test_tap_from_elsewhere_ends_nothing(stage: Stage) -> None:
-    """A button of another conversation names an action that is claimed there just now."""
+def test_tap_in_another_conversation_ends_no_action(stage: Stage) -> None:
+    """The button names an action that a worker in its own conversation has just claimed."""
     stage.asked(ANA, ("delete",), "yes")
     stage.hear(ANA, "yes")
     worker = stage.worker(ROOM)
@@ -67,7 +67,7 @@ def test_tap_from_elsewhere_ends_nothing(stage: Stage) -> None:
 def test_record_changed_after_the_effect_is_not_offered_as_an_undo(
     stage: Stage, wish: tuple[str, ...], how: str
 ) -> None:
-    """The first worker died before the answer; the second must not seal what it finds."""
+    """The first worker died before the answer; the second must not sign the changed record."""
     stage.asked(ANA, wish, "yes")
     stage.hear(ANA, "yes")
     worker = stage.worker(ROOM)
@@ -79,8 +79,8 @@ def test_record_changed_after_the_effect_is_not_offered_as_an_undo(
     assert broken(stage) == []
 
 
-def test_step_that_is_changed_during_the_one_before_it_takes_back_no_word(stage: Stage) -> None:
-    """The first undo was done when the record of the second was changed: nobody says that nothing was done."""
+def test_step_changed_during_the_step_before_it_contradicts_no_report(stage: Stage) -> None:
+    """The first undo was done when the second's record was changed, so no reply says that nothing was done."""
     Interrupted(
         ANA, ("delete", "checked", "archive"), "undo tap", waits=0.0, times=1, extra="", stop=("finish", "before"),
         loses=False, tampers="", end="pause",
@@ -91,8 +91,8 @@ def test_step_that_is_changed_during_the_one_before_it_takes_back_no_word(stage:
     assert broken(stage) == []
 
 
-def test_truth_that_is_found_late_is_told_as_a_correction(stage: Stage) -> None:
-    """The second worker asked the world and was stopped; the third could not ask, and said that it cannot tell."""
+def test_outcome_found_late_is_reported_as_a_correction(stage: Stage) -> None:
+    """The second worker queried the outcome and was stopped; the third could not query it and reported "unknown"."""
     stage.asked(ANA, ("checked",), "yes")
     stage.hear(ANA, "yes")
     first = stage.worker(ROOM)

@@ -1,4 +1,4 @@
-"""Verdicts: what each turn had to decide, by the rules people are promised, beside what it did decide."""
+"""Verdicts: compares what each turn decided with what it had to decide by the documented rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sayso.channels.i18n.texts import texts_for
 from tests.model.wire import Peek
 from tests.model.world import Event, Pressable, Proposal, World
 
-#: The kinds of state an action can be in after a turn.
+#: The groups of states that an action can have after a turn.
 _WAITING = frozenset({"armed", "shown"})
 _OFF = frozenset({"cancelled", "expired", "superseded"})
 _RAN = frozenset({"done", "failed", "unknown"})
@@ -16,14 +16,14 @@ _ENGLISH = texts_for("en")
 
 
 class Verdicts:
-    """The confirmation rules once more, as people know them, in other words than the code's."""
+    """The confirmation rules as the documents state them, written independently of the code."""
 
     def __init__(self, world: World, peek: Peek) -> None:
         self._world = world
         self._peek = peek
 
     def claimed(self, pid: str, conversation: str, act: str) -> None:
-        """An action was taken to be run: rightly?"""
+        """Check that a claimed action was rightly confirmed."""
         world, proposal = self._world, self._world.proposals.get(pid)
         event = world.events.get((conversation, act))
         if proposal is None or event is None:
@@ -40,7 +40,7 @@ class Verdicts:
             world.broke("an action is claimed once", head.preview, head.by, act)
 
     def turn(self, event: Event, replies: Sequence[str]) -> None:
-        """A turn was committed with these replies."""
+        """Check what a committed turn decided."""
         world, conversation = self._world, event.turn.conversation.id
         target = self._target(event)
         waiting = world.waiting(conversation)
@@ -54,7 +54,7 @@ class Verdicts:
                 world.broke("a turn decides on nothing but its own", event.turn.event_id, proposal.preview, state)
 
     def undelivered(self, conversation: str, text: str) -> None:
-        """A reply was given up: a preview that nobody can have seen, or only half of it, is over."""
+        """Check that a preview is over when its reply, or half of it, was given up."""
         unseen = [each for each in self._world.waiting(conversation) if not each.closes]
         for proposal, state in zip(unseen, self._states(conversation, unseen), strict=True):
             if state == "expired":
@@ -72,7 +72,7 @@ class Verdicts:
             self._world.broke("only its own person's timely yes confirms what was shown", *facts)
 
     def _target(self, event: Event) -> Proposal | None:
-        """What a turn may decide on: its own button's action, or what its person was asked last."""
+        """Return the action that a turn may decide: its own button's, or the person's last question."""
         button = self._button(event)
         if button is not None:
             return self._world.proposals[button.pid]
@@ -86,11 +86,11 @@ class Verdicts:
         return button if genuine else None
 
     def _allowed(self, event: Event, proposal: Proposal) -> frozenset[str]:
-        """Where this turn must bring an action that was open."""
+        """Return the states to which this turn may bring an open action."""
         button = self._button(event)
         says = button.intent if button else event.says
         late = bool(proposal.closes) and event.at >= proposal.closes
-        if says == "ignore":  # it decides nothing: worked on too late, it finds what is over
+        if says == "ignore":  # "ignore" decides nothing; processed too late, it finds the action expired
             return _WAITING | _OFF if proposal.closes and self._world.now >= proposal.closes else _WAITING
         if says == "cancel":
             return _OFF
@@ -109,7 +109,7 @@ class Verdicts:
         world, fate = self._world, proposal.fate
         if fate == "open":
             allowed = self._allowed(event, proposal)
-            if allowed == _RAN:  # then it would be claimed by now
+            if allowed == _RAN:  # a confirmed action would be claimed by now
                 allowed = frozenset()
         elif proposal.by == event.turn.event_id:
             allowed = _RAN
@@ -131,7 +131,7 @@ class Verdicts:
             proposal.told.append(replies[0] if replies else "")
 
     def _twin(self, event: Event, proposal: Proposal, replies: Sequence[str]) -> None:
-        """A second tap on what is over hears what the first one heard; of a plan, what is known of its steps by now."""
+        """Check that a second tap gets the first outcome; for a plan, what is known of its steps by now."""
         changed = any(self._world.proposals[pid].tampered for pid in (proposal.pid, *proposal.steps))
         if event.turn.tap is None or proposal.vague or changed:
             return

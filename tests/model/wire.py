@@ -1,4 +1,4 @@
-"""Wire: the scripts on a clock of our own, and a look at what they stored."""
+"""Wire: runs the scripts on the model's clock, and reads what they stored."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from redis import Redis
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LuaScript, LuaScripts, shard_of
 
-#: Where the scripts read the time, in Unix milliseconds.
+#: The key from which the scripts read the time, in Unix milliseconds.
 CLOCK = "model:clock"
-#: What stands in for `redis.call('TIME')`: a server's clock cannot be moved.
+#: Replaces `redis.call('TIME')`, because a test cannot move a server's clock.
 _TIME = f"""(function()
   local ms = tonumber(redis.call('GET', '{CLOCK}'))
   return {{math.floor(ms / 1000), (ms % 1000) * 1000}}
 end)()"""
 
-#: By script, or "*" for what several share: the text to replace and what replaces it.
+#: The texts to replace and their replacements, by script; "*" stands for the texts that scripts share.
 Patches = Mapping[str, Sequence[tuple[str, str]]]
 
-#: All that is stored, in one word, but the tide, which counts what was asked. A hash is dumped in the order of its
-#: table, which reading alone may change.
+#: Returns one digest of all stored data except the write counter, which grows with each call. DUMP writes a hash in
+#: its table's order, which a mere read may change, so the script sorts the fields.
 _DIGEST = """
 local all = {}
 local keys = redis.call('KEYS', '*')
@@ -43,7 +43,7 @@ return redis.sha1hex(table.concat(all))
 
 
 class Wire(LuaScripts):
-    """One folder of scripts on our clock, with a mutant's patches; `applied` are those that found their text."""
+    """One folder of scripts on the model's clock, with a mutant's patches; `applied` holds the patched texts found."""
 
     def __init__(self, client: Redis, folder: Path, patches: Patches) -> None:
         super().__init__(client, folder)
@@ -61,18 +61,18 @@ class Wire(LuaScripts):
 
 
 class Peek:
-    """Reads what is stored, beside the scripts."""
+    """Reads the stored data directly."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
         self._digest = client.register_script(_DIGEST)
 
     def digest(self) -> str:
-        """All that is stored, in one word."""
+        """Return a digest of all stored data."""
         return str(self._digest())
 
     def states(self, conversation: str, pids: Sequence[str]) -> list[str]:
-        """The states of these actions, "" for one that is not there."""
+        """Return the states of these actions, "" for one that does not exist."""
         shard = f"{PREFIX}{{{shard_of(conversation)}}}"
         pipe = self._client.pipeline(transaction=False)
         for pid in pids:

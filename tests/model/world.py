@@ -21,7 +21,7 @@ ROOM = Conversation("chat", "room")
 HALL = next(hall for n in range(10_000) if shard_of((hall := Conversation("chat", f"hall{n}")).id) == shard_of(ROOM.id))
 CONVERSATIONS = {place.id: place for place in (ROOM, HALL)}
 
-#: When each example begins, in Unix milliseconds.
+#: The time at which each example begins, in Unix milliseconds.
 EPOCH = 1_760_000_000_000
 
 _YES = re.compile(r"yes(?: (\d{4}))?")
@@ -29,7 +29,7 @@ _YES = re.compile(r"yes(?: (\d{4}))?")
 
 @dataclass(slots=True)
 class Event:
-    """A turn that was accepted: its number, when it was received, and what had been seen before it."""
+    """An accepted turn: its number, when it was received, and what had been seen before it."""
 
     turn: Turn
     seq: int
@@ -39,21 +39,21 @@ class Event:
 
     @property
     def says(self) -> str:
-        """What the words say, to people: a yes, a no or something else."""
+        """Return what the text means to people: a yes, a no or something else."""
         if _YES.fullmatch(self.turn.text):
             return "confirm"
         return "cancel" if self.turn.text == "no" else "other"
 
     @property
     def code(self) -> str:
-        """The code typed with a yes."""
+        """Return the code typed with a yes."""
         found = _YES.fullmatch(self.turn.text)
         return (found[1] or "") if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pressable:
-    """A button that somebody was sent, or that we minted for them: for whom, and what it does."""
+    """A button that a person got, or that the test minted for that person."""
 
     pid: str
     intent: str
@@ -63,7 +63,7 @@ class Pressable:
 
 @dataclass
 class Proposal:
-    """What one stored record promised its user, and what became of it as seen from outside."""
+    """What one stored record promised its user, and how it developed as seen from outside."""
 
     pid: str
     user: str
@@ -86,18 +86,18 @@ class Proposal:
     fate: str = "open"
     by: str = ""
     tampered: bool = False
-    #: Its turn ended with an apology instead of an outcome.
+    #: Whether the turn ended with an apology instead of an outcome.
     vague: bool = False
-    #: The world was asked whether it took effect, and knew of nothing.
+    #: Whether the reconciler was queried and knew of no effect.
     absent: bool = False
-    #: How its executor was recorded to have ended.
+    #: The recorded outcome of the executor.
     ended: str = ""
     said: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, arm: NewAction, conversation: str) -> Proposal:
-        """The proposal in a commit."""
+        """Return the proposal in a commit."""
         rec = json.loads(arm.record)
         return cls(
             arm.pending_action_id, rec["user_id"], conversation, arm.kind, rec["args"], rec["preview"], arm.ttl_ms,
@@ -106,12 +106,12 @@ class Proposal:
 
     @property
     def undoes(self) -> str:
-        """The action that this one takes back."""
+        """Return the id of the action that this one undoes."""
         return str(self.args.get("of", ""))
 
     @cached_property
     def phrases(self) -> Sequence[tuple[str, str]]:
-        """What may be said of it, and what that means."""
+        """Return the texts that replies may contain about this action, each with its meaning."""
         words, preview = texts_for(self.language), self.preview
         step = [(words._step(state, preview, ""), state) for state in ("failed", "unknown", "cancelled")]
         nothing = (words.cancelled(preview), words.expired(preview), words.dropped(preview), words.unsafe(preview))
@@ -126,7 +126,7 @@ class Proposal:
 
 @dataclass(slots=True)
 class World:
-    """One example's facts. `ticks` orders them, `now` is the time of all clocks."""
+    """The facts of one example. `ticks` orders them, `now` is the time of all clocks."""
 
     now: int = EPOCH
     ticks: int = 0
@@ -139,38 +139,38 @@ class World:
     last_sent: Counter[str] = field(default_factory=Counter)
     effects: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
-    #: What the platform does with the next deliveries, and whether the world can be asked how something ended.
+    #: What the platform does with the next deliveries, and whether the reconciler cannot answer.
     weather: list[str] = field(default_factory=list)
     silent: bool = False
     violations: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
     def tick(self) -> int:
-        """Something was seen."""
+        """Count one observation and return its number."""
         self.ticks += 1
         return self.ticks
 
     def broke(self, promise: str, *facts: Any) -> None:
-        """A promise was broken. Not raised here: the code under test catches what executors raise."""
+        """Record a broken promise. It does not raise, because the code under test catches what executors raise."""
         self.violations.append(f"{promise}: {facts!r}")
 
     def received(self, conversation: str) -> int:
-        """How many turns of a conversation were accepted."""
+        """Return how many turns of a conversation were accepted."""
         return sum(1 for place, _ in self.by_seq if place == conversation)
 
     def head(self, proposal: Proposal) -> Proposal:
-        """What the user was asked: of a step, its plan."""
+        """Return the action that the user was asked about: for a step, its plan."""
         return self.proposals[proposal.plan] if proposal.plan else proposal
 
     def waiting(self, conversation: str) -> list[Proposal]:
-        """What may still be answered in a conversation."""
+        """Return the actions of a conversation that may still be answered."""
         return [
             each for each in self.proposals.values()
             if each.conversation == conversation and each.fate == "open" and not each.plan
         ]  # fmt: skip
 
     def statements(self, conversation: str, text: str) -> Iterator[tuple[Proposal, str]]:
-        """What a reply says about which action."""
+        """Yield what a reply says about which action."""
         for proposal in self.proposals.values():
             if proposal.conversation == conversation:
                 for phrase, meaning in proposal.phrases:
@@ -178,7 +178,7 @@ class World:
                         yield proposal, meaning
 
     def show(self, conversation: str, reply: Reply) -> None:
-        """A reply arrived: its buttons can be pressed from now on."""
+        """Record a delivered reply: its buttons can be pressed from now on."""
         for button in reply.buttons:
             parts = split_button_token(button.data)
             proposal = self.proposals.get(parts[0]) if parts else None
@@ -188,7 +188,7 @@ class World:
                 proposal.arrived = proposal.arrived or self.ticks
 
     def prompts(self, conversation: str, user: str, intent: str = "confirm") -> list[str]:
-        """The buttons that somebody was sent, oldest first."""
+        """Return the buttons that a person got, oldest first."""
         return [
             data for data, button in self.buttons.items()
             if (button.conversation, button.user, button.intent) == (conversation, user, intent)
@@ -196,12 +196,12 @@ class World:
 
 
 def result_of(kind: str, args: Mapping[str, Any]) -> str:
-    """What a tool reports; never twice the same words."""
+    """Return a tool's report; no two actions have the same text."""
     if "of" in args:
         return f"<{args['args'].get('n')}> is back as it was"
     return f"<{args.get('n')}> is through: {kind}"
 
 
 def shown(action: PendingAction) -> tuple[str, dict[str, Any], str]:
-    """What a person was shown and a tool is given."""
+    """Return what a person was shown and a tool gets."""
     return action.kind, action.args, action.preview

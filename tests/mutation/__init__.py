@@ -1,1 +1,1 @@
-"""Mutation testing of the pending room: `make mutants`."""
+"""Mutation testing of the `pending` package: `make mutants`."""

@@ -1,7 +1,7 @@
-"""Plugin: pytest as mutmut runs it, so that a mutant meets every test that could notice it, the fast ones first.
+"""Plugin: runs pytest for mutmut, so that each mutant meets every test that could detect it, the fast ones first.
 
-mutmut finds the tests of a function by running all of them once, and gives it those during which it was called. What
-is called while a test module is imported, and what a cache answers, would be missed: here it is not.
+mutmut runs all tests once and assigns to each function the tests that called it. It would miss calls at the import of
+a test module, and calls that a cache answers; this plugin counts them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mutmut.state import state
 settings.register_profile("mutation", max_examples=20, derandomize=True, database=None, deadline=None)
 settings.load_profile("mutation")
 
-#: What works differently on Redis, or only there.
+#: Modules that work differently on Redis, or only there.
 ON_REDIS = ("sayso.pending.repository", "sayso.pending.redis.repository", "sayso.pending.store", "sayso.pending.audit")
 
 _at_import: dict[str, set[str]] = defaultdict(set)
@@ -28,7 +28,7 @@ _at_import: dict[str, set[str]] = defaultdict(set)
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """What importing a test module calls is called for each of its tests."""
+    """Count the calls at a test module's import as calls of each of its tests."""
     state()._stats.clear()
     report = yield
     if isinstance(collector, pytest.Module):
@@ -37,12 +37,12 @@ def pytest_make_collect_report(
     return report
 
 
-#: Parameters that try every place of something long; here the first, the last and two of ten must do.
+#: Parameters that try every position of a long value; here the first, the last and two of ten are enough.
 PLACES = frozenset({"index", "left", "place"})
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out most places of one test, and put first what needs no server: most mutants are dead before it starts."""
+    """Drop most positions of such tests, and start with tests without a server, which kill most mutants."""
     left_out = [item for item in items if _is_one_of_many(item)]
     config.hook.pytest_deselected(items=left_out)
     cases: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def _is_one_of_many(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """While calls are being counted, no test lives on what another left in a cache."""
+    """Clear the caches while calls are counted, so that no test uses another's result."""
     if os.environ.get("MUTANT_UNDER_TEST") == "stats":
         _clear_caches()
         state()._stats |= _at_import[item.nodeid.partition("::")[0]]
@@ -70,13 +70,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """A Redis variant counts where Redis makes a difference: elsewhere the memory variant makes the same calls."""
+    """Count a Redis variant only where Redis matters: elsewhere the memory variant makes the same calls."""
     if "[redis" in item.nodeid:
         state()._stats -= {name for name in state()._stats if not name.startswith(ON_REDIS)}
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A mutant with which a test module cannot even be imported is dead; pytest would call it a wrong command line."""
+    """Report a mutant as killed if a test module fails to import; pytest would report a usage error."""
     if report.failed and "__mutmut_" in os.environ.get("MUTANT_UNDER_TEST", ""):
         os._exit(pytest.ExitCode.TESTS_FAILED)
 

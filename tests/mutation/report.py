@@ -1,4 +1,4 @@
-"""Report: what became of the mutants of the last run, file by file; it fails when too many live."""
+"""Report: the results of the last mutation run, file by file. It fails when too many mutants survive."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mutmut.mutation.data import SourceFileMutationData
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
 
-#: Of 100 mutants, so many must be killed. One that makes the tests hang is killed too: nobody could miss it.
+#: The percentage of mutants that must be killed. A mutant that makes the tests hang counts as killed.
 REQUIRED = 90.0
 
-#: What mutmut calls a timeout too, but is an error of the run itself.
+#: An exit code that mutmut reports as a timeout, but that is an error of the run itself.
 BROKEN = 255
 
 
 def main() -> int:
-    """Print the survivors, then the table. Returns the exit code."""
+    """Print the survivors, then the table. Return the exit code."""
     verdicts = {path: _verdicts(path) for path in sorted(walk_mutatable_files())}
     for found in verdicts.values():
         for mutant, verdict in found.items():
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _verdicts(path: Path) -> dict[str, str]:
-    """The verdict on each mutant of a file."""
+    """Return the verdict on each mutant of a file."""
     data = SourceFileMutationData(path=path)
     data.load()
     return {
