@@ -13,7 +13,7 @@ from tests.channels.json_webhook import NAME, FakeJsonWebhook
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[FakePlatforms]:
-    """The fake platforms, started once."""
+    """Yield the fake platforms, started once."""
     with FakePlatforms() as fakes:
         fakes.ledger.platforms.append(NAME)
         fakes.fakes[NAME] = FakeJsonWebhook(fakes.ledger)
@@ -22,14 +22,14 @@ def running() -> Iterator[FakePlatforms]:
 
 @pytest.fixture
 def platforms(running: FakePlatforms) -> FakePlatforms:
-    """The fake platforms with an empty ledger."""
+    """Return the fake platforms with an empty ledger."""
     running.reset()
     return running
 
 
 @pytest.fixture(scope="session")
 def media() -> Iterator[MemoryMedia]:
-    """A picture and a document."""
+    """Yield a media source with a picture and a document."""
     source = MemoryMedia()
     yield source
     source.close()

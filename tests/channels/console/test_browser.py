@@ -1,4 +1,4 @@
-"""The console page in a real browser: skipped where there is no chromium."""
+"""The console page in a real browser. Skipped where there is no chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sayso.pending.concurrency import run_sync
 from .echo import EchoApp
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-#: Seconds that a page may take to show something; Playwright's own five are few beside other tests.
+#: Seconds that the page may take to show something; Playwright's default of five is too short on a busy machine.
 PATIENCE = 30.0
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run")
 expect.set_options(timeout=PATIENCE * 1000)
@@ -32,7 +32,7 @@ PNG = bytes.fromhex(
 
 @pytest.fixture
 def address(echo: EchoApp, media: LocalMediaStore):
-    """The echo app on a real port, with a bot that asks, and that shows a picture after a yes."""
+    """Yield the address of the echo app. Its bot asks a question, and shows a picture after a tap."""
 
     def reply(turn: Turn) -> Reply:
         if turn.tap:
@@ -51,7 +51,7 @@ def address(echo: EchoApp, media: LocalMediaStore):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """One browser for all tests here: starting it takes longer than any of them."""
+    """Yield one browser for all tests here: starting it takes longer than any of them."""
     if not Path(CHROMIUM).exists():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             f"no chromium at {CHROMIUM!r}: install it or set CHROMIUM"
@@ -64,7 +64,7 @@ def chromium():
 
 @pytest.fixture
 def page(chromium: Browser, address: str):
-    """The console, open on a phone nobody has used before. It may complain of nothing but answers a test withheld."""
+    """Yield the console, open on a new phone. The page may log no error except for an answer that the test blocks."""
     complaints: list[str] = []
     with chromium.new_context(viewport={"width": 390, "height": 844}) as phone:
         page = phone.new_page()
@@ -77,19 +77,19 @@ def page(chromium: Browser, address: str):
 
 
 def upload(name: str, data: bytes) -> FilePayload:
-    """A file as somebody picks it."""
+    """Return a file as a file picker gives it."""
     return {"name": name, "mimeType": "image/png" if data is PNG else "text/html", "buffer": data}
 
 
 def ask(page: Page) -> None:
-    """Say something; wait for the question."""
+    """Send a message and wait for the question."""
     page.fill("#text", "<i>a dot</i>")
     page.keyboard.press("Enter")
     page.wait_for_selector(".bot .buttons")
 
 
-def test_a_question_is_answered_once(page: Page):
-    """Words go out as they are, a tap closes both buttons, the picture shows."""
+def test_question_is_answered_once(page: Page):
+    """Text goes out unchanged, a tap disables both buttons, and the picture is shown."""
     ask(page)
     assert page.inner_text(".user .bubble") == "<i>a dot</i>"
     page.click("text=Draw a dot")
@@ -98,8 +98,8 @@ def test_a_question_is_answered_once(page: Page):
     expect(page.locator(".buttons .chosen")).to_contain_text("Draw a dot")
 
 
-def test_a_reload_shows_the_same_conversation(page: Page):
-    """Nothing is lost, nothing doubles, and the chosen button stays chosen."""
+def test_reload_shows_the_same_conversation(page: Page):
+    """No message is lost or doubled, and the chosen button stays chosen."""
     ask(page)
     page.click("text=Cancel")
     for _ in range(2):
@@ -109,7 +109,7 @@ def test_a_reload_shows_the_same_conversation(page: Page):
         page.reload()
 
 
-def test_a_send_whose_answer_was_lost_is_not_doubled(page: Page, echo: EchoApp):
+def test_repeated_send_after_a_lost_answer_is_one_turn(page: Page, echo: EchoApp):
     """The page tries again by itself, with the same id."""
     lost: list[str] = []
 
@@ -127,8 +127,8 @@ def test_a_send_whose_answer_was_lost_is_not_doubled(page: Page, echo: EchoApp):
     assert page.locator(".user").count() == 1
 
 
-def test_a_turn_attended_to_twice_leaves_its_question_open(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """A worker that starts over says everything again; the page shows it once and can still be answered."""
+def test_repeated_entries_are_shown_once(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """A restarted worker appends its entries again; the page shows each once, and the question stays open."""
     ask(page)
     (turn,) = echo.turns
     said = [entry for _, entry in channel.feed.read(turn.conversation.id, "", 0)]
@@ -139,8 +139,8 @@ def test_a_turn_attended_to_twice_leaves_its_question_open(page: Page, echo: Ech
     assert page.locator(".buttons button:enabled").count() == 2
 
 
-def test_an_edit_changes_the_bubble_and_takes_its_buttons(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """Live and after a reload, from the stream as from polls."""
+def test_edit_changes_the_bubble_and_removes_its_buttons(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The page applies an edit from the stream, after a reload and from polls."""
     ask(page)
     page.click("text=Cancel")
     page.wait_for_selector("figure")
@@ -156,8 +156,8 @@ def test_an_edit_changes_the_bubble_and_takes_its_buttons(page: Page, echo: Echo
     expect(page.locator(".buttons")).to_have_count(0)
 
 
-def test_a_draft_grows_and_makes_room_for_the_answer(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """One bubble that says more and more, and nothing of it once the answer is there."""
+def test_draft_grows_until_the_answer_replaces_it(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The page shows one growing bubble and removes it when the answer is there."""
     ask(page)
     (turn,) = echo.turns
     shown = run_sync(channel.draft(turn, "The *ans"))
@@ -170,8 +170,8 @@ def test_a_draft_grows_and_makes_room_for_the_answer(page: Page, echo: EchoApp, 
     expect(page.locator("#log article")).to_have_count(3)
 
 
-def test_a_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp, media: LocalMediaStore):
-    """Picked, one of two taken out again, sent by Enter; what the bot does not take comes back and nothing was said."""
+def test_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp, media: LocalMediaStore):
+    """One of two picked files is removed and one sent; a refused file gives its text back and sends nothing."""
     page.set_input_files("#picker", [upload("dot.png", PNG), upload("bad.html", b"<script>")])
     page.fill("#text", "look")
     page.keyboard.press("Enter")
@@ -189,8 +189,8 @@ def test_a_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp,
         page.reload()
 
 
-def test_who_reads_above_stays_there(page: Page, channel: ConsoleChannel, echo: EchoApp):
-    """Whatever comes in below; one button leads to it, and from there on the page follows again."""
+def test_scroll_position_above_stays_when_messages_arrive(page: Page, channel: ConsoleChannel, echo: EchoApp):
+    """A button leads to the newest message, and from there the page follows again."""
     ask(page)
     here, end = echo.turns[0].conversation, "main => main.scrollHeight - main.scrollTop - main.clientHeight"
     run_sync(channel.send(Delivery("d1", here, Reply("line\n\n" * 60))))
@@ -206,16 +206,16 @@ def test_who_reads_above_stays_there(page: Page, channel: ConsoleChannel, echo: 
     assert main.evaluate(end) < 2
 
 
-def test_a_refused_stream_falls_back_to_polling(page: Page):
-    """Where streams are taken or cut, the conversation still comes."""
+def test_refused_stream_falls_back_to_polling(page: Page):
+    """Where a proxy cuts streams, the conversation still arrives."""
     page.route("**/console/web/events*", lambda route: route.fulfill(status=503, body=""))
     page.reload()
     expect(page.locator("#state")).to_have_text("polling")
     ask(page)
 
 
-def test_a_busy_bot_is_told_and_tried_again_when_tapped(page: Page, echo: EchoApp):
-    """Nothing is lost: the same message goes out once more, at the latest when the user asks for it."""
+def test_busy_bot_is_reported_and_tried_again_on_a_tap(page: Page, echo: EchoApp):
+    """The same message is sent again, at the latest when the user taps the notice."""
     page.route("**/hooks/web", lambda route: route.fulfill(status=503, body=""))
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
@@ -227,8 +227,8 @@ def test_a_busy_bot_is_told_and_tried_again_when_tapped(page: Page, echo: EchoAp
     assert (retry.count(), len(echo.turns)) == (0, 1)
 
 
-def test_what_was_not_sent_is_sent_by_itself_in_order(page: Page, echo: EchoApp):
-    """Once the connection is back, without a tap, each message once and in the order in which it was written."""
+def test_unsent_messages_are_sent_later_in_order(page: Page, echo: EchoApp):
+    """Once the connection is back, the page sends each message once, in the order in which it was written."""
     page.context.set_offline(True)
     for words in ("one", "two"):
         page.fill("#text", words)
@@ -241,8 +241,8 @@ def test_what_was_not_sent_is_sent_by_itself_in_order(page: Page, echo: EchoApp)
     expect(page.locator(".retry")).to_have_count(0)
 
 
-def test_a_message_waits_visibly_until_a_worker_answers(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """Sent at once, dots and Stop until the answer, the cause after a while, and all of it again after a reload."""
+def test_message_is_shown_as_waiting_until_a_worker_answers(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The page shows Sent, typing dots, Stop and later the cause, and shows all of them again after a reload."""
     echo.holds = True
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
@@ -265,8 +265,8 @@ def test_a_message_waits_visibly_until_a_worker_answers(page: Page, echo: EchoAp
     assert page.locator(".user").count() == 2
 
 
-def test_an_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """The buttons say what they do, in red what changes something, for as long as an answer counts."""
+def test_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The buttons name their effect, a changing one is red, and both are disabled when the time is over."""
     ask(page)
     confirm, cancel = page.get_by_role("button", name="Draw a dot"), page.get_by_role("button", name="Cancel")
     red, *_ = confirm.evaluate("button => getComputedStyle(button).backgroundColor.match(/\\d+/g).map(Number)")
@@ -281,8 +281,8 @@ def test_an_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channe
     expect(page.locator(".buttons").last.locator("button:enabled")).to_have_count(0)
 
 
-def test_after_a_decision_by_keyboard_one_goes_on_typing(page: Page):
-    """The focus is not lost with the button, and Tab and Enter decide."""
+def test_focus_returns_to_the_input_after_a_decision_by_keyboard(page: Page):
+    """Tab and Enter decide, and the focus is not lost with the button."""
     ask(page)
     page.get_by_role("button", name="Cancel").focus()
     page.keyboard.press("Enter")
@@ -290,8 +290,8 @@ def test_after_a_decision_by_keyboard_one_goes_on_typing(page: Page):
     expect(page.locator("#text")).to_be_focused()
 
 
-def test_an_answer_is_copied_and_words_come_back_with_arrow_up(page: Page, address: str):
-    """Copy gives the Markdown that the bot wrote; arrows walk through what was said."""
+def test_answer_is_copied_and_arrow_up_recalls_messages(page: Page, address: str):
+    """Copy gives the Markdown of the bot; the arrows go through the user's messages."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     for words in ("first", "second"):
         page.fill("#text", words)
@@ -311,8 +311,8 @@ def test_an_answer_is_copied_and_words_come_back_with_arrow_up(page: Page, addre
     assert page.input_value("#text") == "being written"
 
 
-def test_a_new_chat_empties_the_page_for_good(page: Page, echo: EchoApp):
-    """The bot forgets, the page too, also after a reload; a single tap does nothing yet."""
+def test_new_chat_empties_the_page_for_good(page: Page, echo: EchoApp):
+    """The bot and the page forget, also after a reload; a single tap does nothing yet."""
     ask(page)
     fresh = page.get_by_role("button", name="New chat")
     fresh.click()
@@ -325,7 +325,7 @@ def test_a_new_chat_empties_the_page_for_good(page: Page, echo: EchoApp):
     assert echo.turns[-1].text == "/reset"
 
 
-def test_suggestions_make_room_once_somebody_speaks(page: Page, echo: EchoApp):
+def test_suggestions_collapse_after_the_first_message(page: Page, echo: EchoApp):
     """They are open on an empty page, then behind one button."""
     idea, more = page.get_by_role("button", name="list invoices"), page.get_by_role("button", name="Suggestions")
     expect(idea).to_be_visible()
@@ -337,14 +337,14 @@ def test_suggestions_make_room_once_somebody_speaks(page: Page, echo: EchoApp):
     assert (more.get_attribute("aria-expanded"), echo.turns[0].text) == ("true", "list invoices")
 
 
-def test_the_root_leads_to_the_console(page: Page, address: str):
-    """On a laptop one types the address and is there."""
+def test_root_redirects_to_the_console(page: Page, address: str):
+    """A user on a laptop types the bare address."""
     page.goto(address)
     assert page.url == f"{address}/console"
 
 
-def test_a_late_yes_says_what_had_been_seen_when_it_was_written(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """A question that came meanwhile was not meant: the turn is dated before it."""
+def test_late_yes_is_dated_to_the_last_message_seen_by_its_writer(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The yes is older than a question that arrived meanwhile, and so does not answer it."""
     ask(page)
     page.context.set_offline(True)
     page.fill("#text", "yes")

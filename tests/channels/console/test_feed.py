@@ -1,4 +1,4 @@
-"""Feed: one set of promises, kept by both implementations."""
+"""Feed: the promises that both implementations keep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.testing.stores import MemoryFeed
 
 @pytest.fixture(params=["memory", "redis", "redis decoding", "redis resp3"])
 def feed(request: pytest.FixtureRequest):
-    """Each kind of feed, empty."""
+    """Yield each kind of feed, empty."""
     if request.param == "memory":
         yield MemoryFeed()
         return
@@ -23,28 +23,28 @@ def feed(request: pytest.FixtureRequest):
         yield Feed(client)
 
 
-def test_conversations_never_see_each_other(feed: Feed):
-    """What is said in one conversation is read in no other."""
+def test_conversation_reads_only_its_own_entries(feed: Feed):
+    """An entry of one conversation is read in no other."""
     feed.append("web:a", {"text": "secret"})
     assert feed.read("web:b", "", 0) == []
 
 
 def test_entries_come_back_in_order_and_whole(feed: Feed):
-    """Nested values and every alphabet survive; ids grow."""
+    """Nested values and every alphabet survive, and ids grow."""
     entries = [{"n": 1, "text": "Grüße 👋"}, {"n": 2, "buttons": [{"label": "Yes"}], "media": None}]
     ids = [feed.append("c", entry) for entry in entries]
     assert feed.read("c", "", 0) == list(zip(ids, entries, strict=True))
 
 
-def test_reading_after_an_id_gives_only_what_is_newer(feed: Feed):
+def test_reading_after_an_id_returns_only_newer_entries(feed: Feed):
     """A browser that reconnects gets each entry once."""
     first = feed.append("c", {"n": 1})
     second = feed.append("c", {"n": 2})
     assert feed.read("c", first, 0) == [(second, {"n": 2})]
 
 
-def test_one_entry_may_take_the_place_of_another(feed: Feed):
-    """A draft that grows is one entry, always the newest; whoever has read the older one reads on behind it."""
+def test_entry_may_replace_another(feed: Feed):
+    """A growing draft is one entry and always the newest; a reader after the replaced one gets the new one."""
     first, draft = feed.append("c", {"n": 1}), feed.append("c", {"n": 2})
     last = feed.append("c", {"n": 3}, draft)
     assert feed.read("c", "", 0) == [(first, {"n": 1}), (last, {"n": 3})]
@@ -52,32 +52,32 @@ def test_one_entry_may_take_the_place_of_another(feed: Feed):
 
 
 @pytest.mark.parametrize("instead", ["", "nonsense", "1-1", "9" * 40 + "-1"])
-def test_what_is_not_there_cannot_be_replaced(feed: Feed, instead: str):
-    """The entry is added all the same."""
+def test_unknown_entry_to_replace_is_ignored(feed: Feed, instead: str):
+    """The new entry is still added."""
     feed.append("c", {"n": 1})
     feed.append("c", {"n": 2}, instead)
     assert [entry for _, entry in feed.read("c", "", 0)] == [{"n": 1}, {"n": 2}]
 
 
-def test_nonsense_instead_of_an_id_reads_from_the_beginning(feed: Feed):
-    """The id comes from a browser: it may be anything, and it breaks nothing."""
+def test_invalid_id_reads_from_the_beginning(feed: Feed):
+    """The id comes from a browser, so it may be any string, and it raises no error."""
     feed.append("c", {"n": 1})
     for nonsense in ("$", "+", "abc", "1-", "9" * 40 + "-1", "1-1\n", "\u0661-\u0661"):
         assert len(feed.read("c", nonsense, 0)) == 1
 
 
-def test_not_blocking_returns_at_once(feed: Feed):
-    """Zero milliseconds means now, not forever."""
+def test_read_without_blocking_returns_at_once(feed: Feed):
+    """Zero milliseconds means no wait, and not an endless one."""
     assert feed.read("c", "", 0) == []
 
 
-def test_a_short_wait_ends_without_entries(feed: Feed):
-    """Silence ends the wait by itself."""
+def test_short_wait_ends_without_entries(feed: Feed):
+    """The wait ends after its milliseconds."""
     assert feed.read("c", "", 20) == []
 
 
-def test_a_waiting_reader_is_woken_by_an_entry(feed: Feed):
-    """An entry reaches a reader that waits in another thread, well before its time is up."""
+def test_waiting_reader_is_woken_by_an_entry(feed: Feed):
+    """A reader in another thread gets the entry well before its time is up."""
     last = feed.append("c", {"n": 1})
     found: list[object] = []
     reader = threading.Thread(target=lambda: found.extend(feed.read("c", last, 1900)))
@@ -87,7 +87,7 @@ def test_a_waiting_reader_is_woken_by_an_entry(feed: Feed):
     assert [entry for _, entry in found] == [{"n": 2}]
 
 
-def test_old_entries_make_room(feed: Feed):
+def test_old_entries_are_trimmed(feed: Feed):
     """A long conversation keeps about the last 200 entries; Redis trims in blocks of up to 100."""
     for n in range(KEPT_ENTRIES + 150):
         feed.append("c", {"n": n})
@@ -97,7 +97,7 @@ def test_old_entries_make_room(feed: Feed):
 
 
 def test_ids_begin_with_the_time_in_milliseconds(feed: Feed):
-    """The page shows when each entry came."""
+    """The page shows the time of each entry."""
     assert int(feed.append("c", {}).partition("-")[0]) > 1_700_000_000_000
 
 
@@ -107,15 +107,15 @@ def test_memory_ids_grow_while_the_clock_stands_still():
     assert [feed.append("c", {}) for _ in range(3)] == ["5000-0", "5000-1", "5000-2"]
 
 
-def test_an_idle_conversation_is_forgotten_after_a_week(redis_socket: str):
+def test_idle_conversation_expires_after_a_week(redis_socket: str):
     """Every entry renews the expiry of its stream."""
     with redis.Redis(unix_socket_path=redis_socket) as client:
         Feed(client, "t:").append("c", {})
         assert KEPT_SECONDS - 5 <= client.ttl("t:feed:c") <= KEPT_SECONDS
 
 
-def test_a_redis_that_is_away_raises_feed_error():
-    """Callers meet one error, whatever the client raises."""
+def test_unavailable_redis_raises_store_down():
+    """Callers handle one error, and not those of the client."""
     feed = Feed(redis.Redis(unix_socket_path="/nonexistent/sock", retry=None))
     with pytest.raises(StoreDown, match="ConnectionError"):
         feed.append("c", {})
@@ -123,8 +123,8 @@ def test_a_redis_that_is_away_raises_feed_error():
         feed.read("c", "", 0)
 
 
-def test_an_entry_that_clears_takes_the_place_of_all_before_it(feed: Feed):
-    """A new chat leaves nothing of the old one behind, and whoever reads on behind it sees what comes after."""
+def test_clear_entry_removes_all_entries_before_it(feed: Feed):
+    """A new chat keeps nothing of the old one, and a reader after an older id gets the new entries."""
     before = feed.append("c", {"n": 1})
     cleared = feed.append("c", {"type": "clear"})
     after = feed.append("c", {"n": 2})

@@ -1,4 +1,4 @@
-"""Files that somebody sends from the console's page: who may, what is taken, and what becomes of it."""
+"""Files sent from the console's page: which requests may upload, which files are accepted, and how turns carry them."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ PAGE = {"X-Sayso-Console": "1"}
 
 
 def upload(client: Any, data: bytes = PNG, kind: str = "image/png", name: str = "a.png", **headers: str) -> Any:
-    """What the page does with a file."""
+    """Upload a file as the page does."""
     given = {**PAGE, "X-Sayso-Filename": quote(name), "Content-Type": kind, **headers}
     return client.post("/console/web/files", data=data, headers={k: v for k, v in given.items() if v})
 
 
 def say(client: Any, text: str, *answers: Any, event: str = "e1") -> Any:
-    """What it does then."""
+    """Post the message that names the uploaded files."""
     body = {"id": event, "text": text, "files": [answer.json["file"] for answer in answers]}
     return client.post("/hooks/web", json=body, headers=PAGE)
 
 
 def names(channel: ConsoleChannel, session: str, *files: tuple[bytes, str, str]) -> list[str]:
-    """Files of this session's user, as a message names them."""
+    """Keep files for this session's user and return their names for a message."""
     return [channel.files.keep(channel.user_of(session), *file)[0] for file in files]
 
 
-def test_a_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
-    """A yes under a picture, or beside any other file, is no yes."""
+def test_caption_that_says_yes_decides_nothing(channel: ConsoleChannel):
+    """A yes beside a picture or any other file confirms nothing."""
     session = channel.new_session()
     body = {"id": "e1", "text": "yes", "files": names(channel, session, (PNG, "image/png", "a.png"))}
     (turn,) = channel.receive(hook(channel, body, cookie=f"{channel.cookie}={session}")).turns
     assert (turn.text, turn.decides) == ("yes", False)
 
 
-def test_a_yes_under_a_picture_runs_nothing(channel: ConsoleChannel):
-    """What waited is dropped, as it is behind any other message, and a plain yes after it is too late."""
+def test_yes_beside_a_picture_runs_nothing(channel: ConsoleChannel):
+    """The picture drops the pending action like any other message, so a later plain yes finds none."""
     deleted: list[str] = []
 
     @tool(requires_approval=True, preview="Delete {name}")
@@ -74,8 +74,8 @@ def test_a_yes_under_a_picture_runs_nothing(channel: ConsoleChannel):
     assert deleted == []
 
 
-def test_nobody_can_send_what_somebody_else_uploaded(channel: ConsoleChannel):
-    """The name of a file is good for its own sender alone."""
+def test_file_of_another_user_cannot_be_sent(channel: ConsoleChannel):
+    """The name of a file works for its own uploader alone."""
     mine, yours = channel.new_session(), channel.new_session()
     body = {"id": "e1", "text": "", "files": names(channel, mine, (PNG, "image/png", "a.png"))}
     with pytest.raises(BadHook, match="another user"):
@@ -83,14 +83,14 @@ def test_nobody_can_send_what_somebody_else_uploaded(channel: ConsoleChannel):
 
 
 @pytest.mark.parametrize("files", [["x"], [5], "x", {}, None, ["a.b"], ["\ud800"], ["x"] * (MAX_FILES + 1)])
-def test_a_name_we_did_not_give_is_a_bad_hook(channel: ConsoleChannel, files: Any):
-    """No path, no id of the store, nothing made up."""
+def test_unknown_file_name_is_a_bad_hook(channel: ConsoleChannel, files: Any):
+    """The hook accepts no path, no id of the store and no invented name."""
     with pytest.raises(BadHook, match="files"):
         channel.receive(hook(channel, {"id": "e1", "text": "hi", "files": files}))
 
 
-def test_a_tap_brings_no_files(channel: ConsoleChannel):
-    """One act is one thing."""
+def test_tap_with_files_is_a_bad_hook(channel: ConsoleChannel):
+    """A tap carries only the data of its button."""
     with pytest.raises(BadHook):
         channel.receive(hook(channel, {"id": "e1", "tap": "c:1", "files": []}))
 
@@ -105,19 +105,19 @@ def test_a_tap_brings_no_files(channel: ConsoleChannel):
         ({"X-Forwarded-For": "203.0.113.9"}, 403),
     ],
 )
-def test_another_site_can_upload_nothing(browser, media: LocalMediaStore, headers: dict[str, str], status: int):
-    """The same checks as for words, before a byte is kept."""
+def test_another_site_cannot_upload(browser, media: LocalMediaStore, headers: dict[str, str], status: int):
+    """The upload passes the same checks as a message before a byte is stored."""
     assert upload(browser, **headers).status_code == status
     assert not any(path.is_file() for path in media._folder.rglob("*"))
 
 
-def test_an_upload_without_a_session_is_forbidden(echo: EchoApp):
-    """Whoever has not opened the page has no place to put files."""
+def test_upload_without_a_session_is_forbidden(echo: EchoApp):
+    """A client that has not opened the page has no session."""
     assert upload(echo.app.test_client()).status_code == 403
 
 
-def test_an_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
-    """On a console that has one."""
+def test_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
+    """A console with a password refuses an upload before the login."""
     channel = console_channel("web", feed=feed, media=media, keys=KEYS, password="sesame")
     client = EchoApp(channel, media=media).app.test_client()
     client.get("/console")
@@ -126,8 +126,8 @@ def test_an_upload_needs_the_password(feed: MemoryFeed, media: LocalMediaStore):
     assert upload(client).status_code == 201
 
 
-def test_a_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoApp, channel: ConsoleChannel):
-    """Its caption with it; the worker fetches the bytes, and the page shows it by a link that works."""
+def test_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoApp, channel: ConsoleChannel):
+    """The turn has picture and caption; the worker fetches the bytes, and the page shows a link that works."""
     assert say(browser, "look", upload(browser, name="Urlaub/ü \u202egnp.png")).status_code == 200
     (turn,) = echo.turns
     (media,) = turn.media
@@ -138,8 +138,8 @@ def test_a_picture_is_a_turn_and_stays_in_the_conversation(browser, echo: EchoAp
     assert browser.get(said["files"][0]["url"]).data == PNG
 
 
-def test_a_file_needs_no_words(browser, echo: EchoApp):
-    """Several come in the order they were picked."""
+def test_file_needs_no_text(browser, echo: EchoApp):
+    """Several files arrive in the order in which they were picked."""
     files = upload(browser), upload(browser, b"%PDF-1.4", "application/pdf", "b.pdf")
     assert say(browser, "", *files).status_code == 200
     assert [media.kind for media in echo.turns[0].media] == ["image", "application"]
@@ -157,8 +157,10 @@ def test_a_file_needs_no_words(browser, echo: EchoApp):
         (b"\0\0\0\x18ftypmp420000", "video/mp4", "a.mp4", "video/mp4"),
     ],
 )
-def test_a_file_is_what_its_bytes_say(channel: ConsoleChannel, data: bytes, declared: str, name: str, kind: str):
-    """Not what the browser calls it."""
+def test_type_of_a_file_is_read_from_its_bytes(
+    channel: ConsoleChannel, data: bytes, declared: str, name: str, kind: str
+):
+    """The bytes win over the type that the browser declares."""
     assert channel.files.keep("u1", data, declared, name)[1].mime_type == kind
 
 
@@ -173,10 +175,10 @@ def test_a_file_is_what_its_bytes_say(channel: ConsoleChannel, data: bytes, decl
         (b"", "image/png", "a.png"),
     ],
 )
-def test_what_is_not_taken_is_refused_and_not_kept(
+def test_unsupported_file_is_refused_and_not_stored(
     browser, media: LocalMediaStore, data: bytes, declared: str, name: str
 ):
-    """In words that say what is."""
+    """The answer says which files the bot accepts."""
     answer = upload(browser, data, declared, name)
     assert answer.status_code == 415
     assert "send a picture" in answer.text or "empty" in answer.text
@@ -184,8 +186,8 @@ def test_what_is_not_taken_is_refused_and_not_kept(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPatch, *, chunked: bool):
-    """Whether its size is announced or not."""
+def test_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPatch, *, chunked: bool):
+    """The limit also holds for an upload without a declared size."""
     monkeypatch.setattr("sayso.channels.console.views.MAX_BYTES", 100)
     length = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True} if chunked else {}
     for size, status in ((100, 201), (101, 413)):
@@ -198,21 +200,21 @@ def test_a_file_over_the_limit_is_refused(browser, monkeypatch: pytest.MonkeyPat
     assert "at most" in answer.text
 
 
-def test_a_form_is_no_file(browser):
-    """Its field would be kept as if it were one."""
+def test_form_is_not_a_file(browser):
+    """A multipart form would be stored as if it were the file."""
     answer = browser.post("/console/web/files", data={"file": (io.BytesIO(PNG), "a.png")}, headers=PAGE)
     assert answer.status_code == 415
 
 
 def test_uploads_leave_threads_for_webhooks(channel: ConsoleChannel, media: LocalMediaStore):
-    """One more than the server has room for is asked to come again."""
+    """An upload above the limit of parallel uploads gets a 503."""
     client = EchoApp(channel, media=media, max_uploads=0).app.test_client()
     client.get("/console")
     assert upload(client).status_code == 503
 
 
-def test_who_may_not_talk_may_not_upload(channel: ConsoleChannel, media: LocalMediaStore):
-    """Asked before the file is read."""
+def test_refused_user_cannot_upload(channel: ConsoleChannel, media: LocalMediaStore):
+    """The access check runs before the file is read."""
 
     def nobody(_: Any) -> None:
         raise Forbidden("the bot takes no files of yours")
@@ -222,8 +224,8 @@ def test_who_may_not_talk_may_not_upload(channel: ConsoleChannel, media: LocalMe
     assert (upload(client).status_code, upload(client).text) == (403, "the bot takes no files of yours\n")
 
 
-def test_a_full_disk_is_told(channel: ConsoleChannel, media: LocalMediaStore, monkeypatch: pytest.MonkeyPatch):
-    """In words, and the page may try again."""
+def test_full_disk_is_a_503(channel: ConsoleChannel, media: LocalMediaStore, monkeypatch: pytest.MonkeyPatch):
+    """The answer hides the path, and the page may try again."""
 
     def put(*_: Any, **__: Any) -> Media:
         raise OSError(28, "No space left on device", "/secret/path")
@@ -235,15 +237,15 @@ def test_a_full_disk_is_told(channel: ConsoleChannel, media: LocalMediaStore, mo
     assert (answer.status_code, "secret" in answer.text) == (503, False)
 
 
-def test_a_file_that_was_swept_cannot_be_fetched(channel: ConsoleChannel):
-    """And no made-up name reaches another file."""
+def test_deleted_or_unknown_file_cannot_be_fetched(channel: ConsoleChannel):
+    """An invented reference reaches no other file."""
     for ref in ("0" * 64, "../../etc/passwd", ""):
         with pytest.raises(FetchError, match="gone"):
             fetch_bytes(channel, Media(ref, "image/png"))
 
 
-def test_half_a_character_in_a_name_is_no_error(channel: ConsoleChannel):
-    """A header can spell what UTF-8 cannot."""
+def test_lone_surrogate_in_a_file_name_is_no_error(channel: ConsoleChannel):
+    """A header can contain what UTF-8 cannot encode."""
     with pytest.raises(NotTaken):
         channel.files.keep("u1", b"MZ", "", "a\ud800.exe")
     assert channel.files.keep("u1", PNG, "", "a\ufffd.png")[1].filename == "a\ufffd.png"

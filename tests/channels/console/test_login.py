@@ -1,4 +1,4 @@
-"""The console's log-in: nothing without it, wrong passwords cost time, and a session ends for good."""
+"""The console's login: it protects every page, wrong passwords cost time, and a logout ends the session everywhere."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What the pages, the log-ins and the signer of sessions take for now."""
+    """Set the clock of the pages, the logins and the session signer."""
     clock = Clock()
     monkeypatch.setattr("sayso.channels.console.views.time.time", clock)
     return clock
@@ -49,13 +49,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def locked(feed: MemoryFeed, media: LocalMediaStore, clock: Clock) -> ConsoleChannel:
-    """A console with a password."""
+    """Return a console with a password."""
     return console_channel("web", feed=feed, media=media, keys=KEYS, password="sesame ü", logins=MemoryLogins(clock))
 
 
 @pytest.fixture
 def app(locked: ConsoleChannel, media: LocalMediaStore) -> EchoApp:
-    """Its pages."""
+    """Return the pages of that console."""
     return EchoApp(locked, media=media)
 
 
@@ -64,8 +64,8 @@ def log_in(client: Any, password: str = "sesame ü", **kwargs: Any) -> Any:
     return client.post("/console/web/login", data={"password": password}, **kwargs)
 
 
-def test_without_a_log_in_nothing_is_shown_and_nothing_done(app: EchoApp):
-    """The page is a form for the password, whatever else is asked for is refused, and no turn is made."""
+def test_without_a_login_the_console_shows_and_does_nothing(app: EchoApp):
+    """The page is a password form, every other request is refused, and no turn is made."""
     client = app.app.test_client()
     page = client.get("/console", headers={"Host": "bot.example"})
     assert (page.status_code, 'type="password"' in page.text, 'id="composer"' in page.text) == (401, True, False)
@@ -82,8 +82,8 @@ def _channels(app: EchoApp) -> list[ConsoleChannel]:
     return [each for cell in cells if isinstance(cell, dict) for each in cell.values()]
 
 
-def test_the_password_opens_and_the_browser_is_known(app: EchoApp, locked: ConsoleChannel):
-    """From any address; the turn is this browser's, and after another log-in it is still the same person."""
+def test_password_opens_the_console_for_its_browser(app: EchoApp, locked: ConsoleChannel):
+    """It works from any address; the turn has the user of this browser, also after another login."""
     client = app.app.test_client()
     answer = log_in(client, headers={"Host": "bot.example"})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/console/web")
@@ -97,8 +97,8 @@ def test_the_password_opens_and_the_browser_is_known(app: EchoApp, locked: Conso
     assert first.user_id == second.user_id == locked.user_of(client.get_cookie(locked.cookie).value)
 
 
-def test_a_session_of_another_browser_opens_nothing(app: EchoApp):
-    """A log-in belongs to the person who logged in: its cookie beside another identity is worth nothing."""
+def test_session_cookie_of_another_browser_opens_nothing(app: EchoApp):
+    """A login belongs to one user, so its cookie is invalid beside another identity."""
     mine, other = app.app.test_client(), app.app.test_client()
     log_in(mine)
     log_in(other)
@@ -106,8 +106,8 @@ def test_a_session_of_another_browser_opens_nothing(app: EchoApp):
     assert mine.get("/console/poll").status_code == 401
 
 
-def test_logging_out_ends_the_session_wherever_its_cookie_is(app: EchoApp):
-    """A copy of the cookie is dead, too; another session of the same bot lives on."""
+def test_logout_ends_the_session_in_every_browser(app: EchoApp):
+    """A copy of the cookie is invalid too; other sessions of the bot stay open."""
     client, elsewhere, other = (app.app.test_client() for _ in range(3))
     log_in(client)
     log_in(other)
@@ -120,8 +120,8 @@ def test_logging_out_ends_the_session_wherever_its_cookie_is(app: EchoApp):
     assert elsewhere.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
 
 
-def test_a_session_ends_by_itself(app: EchoApp, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """After twelve hours; who it was is still known after the next log-in."""
+def test_session_expires(app: EchoApp, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """A session lasts twelve hours."""
     monkeypatch.setattr("itsdangerous.timed.time.time", clock)
     client = app.app.test_client()
     log_in(client)
@@ -132,7 +132,7 @@ def test_a_session_ends_by_itself(app: EchoApp, clock: Clock, monkeypatch: pytes
     assert client.post("/hooks/web", json=HELLO, headers=POST).status_code == 403
 
 
-def test_wrong_passwords_cost_time_and_then_the_right_one_is_not_looked_at(
+def test_wrong_passwords_cost_time_and_lock_the_right_one_out(
     app: EchoApp, clock: Clock, caplog: pytest.LogCaptureFixture
 ):
     """Three are free, each further one doubles the wait, ten lock the address out for a quarter of an hour."""
@@ -155,16 +155,16 @@ def test_wrong_passwords_cost_time_and_then_the_right_one_is_not_looked_at(
     assert log_in(client).status_code == 303
 
 
-def test_another_site_logs_nobody_in(app: EchoApp):
-    """Nor out: its forms have another origin."""
+def test_login_of_another_site_is_forbidden(app: EchoApp):
+    """Its form has another origin."""
     client = app.app.test_client()
     for origin in ("https://evil.example", "null"):
         assert log_in(client, headers={"Origin": origin}).status_code == 403
 
 
 @pytest.mark.parametrize("over", [{"headers": {"X-Forwarded-Proto": "https"}}, {"base_url": "https://localhost"}])
-def test_over_https_cookies_are_this_hosts_alone(app: EchoApp, over: dict[str, Any]):
-    """Their names begin with __Host-, and those of plain http count for nothing there."""
+def test_cookies_are_host_bound_over_https(app: EchoApp, over: dict[str, Any]):
+    """Their names begin with __Host-, and cookies of plain http are invalid there."""
     client = app.app.test_client()
     cookies = log_in(client, **over).headers.getlist("Set-Cookie")
     assert len(cookies) == 2
@@ -178,15 +178,15 @@ def test_over_https_cookies_are_this_hosts_alone(app: EchoApp, over: dict[str, A
     assert plain.get("/console/poll", **over).status_code == 401
 
 
-def test_a_console_without_a_password_has_no_log_in(feed: MemoryFeed, media: LocalMediaStore):
-    """There is nothing to guess."""
+def test_console_without_a_password_has_no_login(feed: MemoryFeed, media: LocalMediaStore):
+    """The login is forbidden, so there is no password to guess."""
     channel = console_channel("web", feed=feed, media=media, keys=KEYS)
     assert log_in(EchoApp(channel, media=media).app.test_client(), "").status_code == 403
 
 
 @pytest.fixture(params=["memory", "redis"])
 def logins(request: pytest.FixtureRequest, clock: Clock) -> Logins:
-    """Both stores."""
+    """Return each login store."""
     if request.param == "memory":
         return MemoryLogins(clock)
     client = redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), decode_responses=True)
@@ -194,8 +194,8 @@ def logins(request: pytest.FixtureRequest, clock: Clock) -> Logins:
     return Logins(client, "sayso:bot:", clock)
 
 
-def test_stores_count_by_address_and_channel(logins: Logins, clock: Clock):
-    """An IPv6 customer is one address, and success forgets."""
+def test_failures_are_counted_by_address_and_channel(logins: Logins, clock: Clock):
+    """An IPv6 /64 network is one address, and a successful login resets its count."""
     for address in ("2001:db8::1", "2001:db8::ffff"):
         logins.fail("web", address)
     assert logins.failures("web", "2001:db8::2") == Failures(2, clock.now)
@@ -204,14 +204,14 @@ def test_stores_count_by_address_and_channel(logins: Logins, clock: Clock):
     assert logins.failures("web", "2001:db8::1") == Failures()
 
 
-def test_stores_remember_ended_sessions(logins: Logins):
-    """And no others."""
+def test_ended_sessions_are_remembered(logins: Logins):
+    """The store knows an ended session from an open one."""
     logins.end("a")
     assert (logins.is_ended("a"), logins.is_ended("b")) == (True, False)
 
 
-def test_what_redis_keeps_ends_by_itself(redis_socket: str, clock: Clock):
-    """Each key has an end, and none holds an address."""
+def test_redis_keys_of_logins_expire(redis_socket: str, clock: Clock):
+    """Each key has an expiry, and no key contains an address."""
     client = redis.Redis(unix_socket_path=redis_socket, decode_responses=True)
     client.flushdb()
     store = Logins(client, "sayso:bot:", clock)
@@ -222,8 +222,8 @@ def test_what_redis_keeps_ends_by_itself(redis_socket: str, clock: Clock):
     assert (len(keys), "203.0.113.7" in " ".join(keys)) == (2, False)
 
 
-def test_without_redis_nobody_is_let_in(media: LocalMediaStore, feed: MemoryFeed):
-    """Whether an address is locked out cannot be known."""
+def test_login_is_refused_without_redis(media: LocalMediaStore, feed: MemoryFeed):
+    """The console cannot know whether the address is locked out."""
     away = redis.Redis(port=1)
     with pytest.raises(StoreDown):
         Logins(away, "sayso:bot:").is_ended("a")
@@ -235,6 +235,6 @@ def test_without_redis_nobody_is_let_in(media: LocalMediaStore, feed: MemoryFeed
     ("address", "counted"),
     [("203.0.113.7", "203.0.113.7"), ("::ffff:203.0.113.7", "203.0.113.7"), ("2001:db8::1", "2001:db8::/64"), ("", "")],
 )
-def test_what_counts_as_one_address(address: str, counted: str):
-    """One that is none counts as it is."""
+def test_failures_of_an_ipv6_network_count_together(address: str, counted: str):
+    """A value that is no address counts as it is."""
     assert network(address) == counted

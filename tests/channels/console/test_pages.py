@@ -1,4 +1,4 @@
-"""The console's pages: who may open them, and how they show the feed."""
+"""The console's pages: which requests may open them, and how they show the feed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ POST = {"X-Sayso-Console": "1"}
 
 
 def stepping_clock() -> Callable[[], float]:
-    """A clock that is five seconds later each time somebody looks."""
+    """Return a clock that is five seconds later at each call."""
     return itertools.count(0.0, 5.0).__next__
 
 
 def streaming(media: LocalMediaStore, **options: Any) -> Any:
-    """A client of a console whose streams end without waiting; it has opened the page and said hello."""
+    """Return a client of a console whose streams end without waiting. It has opened the page and sent hello."""
     channel = console_channel("web", feed=QuietFeed(), media=media, keys=KEYS)
     client = EchoApp(channel, media=media, clock=stepping_clock(), **options).app.test_client()
     client.get("/console")
@@ -35,7 +35,7 @@ def streaming(media: LocalMediaStore, **options: Any) -> Any:
 
 
 def events(lines: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events of a stream, with their ids."""
+    """Yield the events of a stream, with their ids."""
     for block in lines.split("\n\n"):
         if block.startswith("id: "):
             entry_id, data = block.split("\n")
@@ -53,8 +53,8 @@ def events(lines: str) -> Iterator[tuple[str, dict[str, Any]]]:
         ("", "localhost"),
     ],
 )
-def test_without_a_password_only_this_machine_is_served(echo: EchoApp, path: str, peer: str, host: str):
-    """Neither another machine nor a name that was pointed at this one gets in."""
+def test_console_without_a_password_serves_only_this_machine(echo: EchoApp, path: str, peer: str, host: str):
+    """Another machine is refused, and so is a foreign host name that points at this one."""
     answer = echo.app.test_client().get(path, headers={"Host": host}, environ_overrides={"REMOTE_ADDR": peer})
     assert answer.status_code == 403
     assert "password: ${CONSOLE_PASSWORD}" in answer.text
@@ -62,8 +62,8 @@ def test_without_a_password_only_this_machine_is_served(echo: EchoApp, path: str
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
-def test_a_proxied_visitor_does_not_count_as_local(echo: EchoApp, header: str):
-    """Behind a tunnel every peer looks like this machine."""
+def test_proxied_request_is_not_local(echo: EchoApp, header: str):
+    """Behind a tunnel every peer has the address of this machine."""
     assert echo.app.test_client().get("/console", headers={header: "203.0.113.9"}).status_code == 403
 
 
@@ -71,27 +71,27 @@ def test_a_proxied_visitor_does_not_count_as_local(echo: EchoApp, header: str):
     ("peer", "host"), [("127.0.0.1", "localhost:8000"), ("::1", "[::1]:8000"), ("127.0.0.1", "127.0.0.1")]
 )
 def test_this_machine_is_served_under_each_of_its_names(echo: EchoApp, peer: str, host: str):
-    """The three spellings of here all work."""
+    """The page opens under localhost, 127.0.0.1 and ::1."""
     answer = echo.app.test_client().get("/console", headers={"Host": host}, environ_overrides={"REMOTE_ADDR": peer})
     assert answer.status_code == 200
 
 
-def test_the_feed_is_closed_without_a_session(echo: EchoApp):
-    """Being on this machine is not enough: the cookie says whose conversation it is."""
+def test_feed_is_forbidden_without_a_session(echo: EchoApp):
+    """A local request is not enough: the cookie names the conversation."""
     client = echo.app.test_client()
     assert client.get("/console/poll").status_code == 403
     assert client.get("/console/events").status_code == 403
 
 
 def test_two_browsers_have_two_conversations(echo: EchoApp, browser):
-    """Nobody reads what another browser was told."""
+    """A browser cannot read the conversation of another one."""
     browser.post("/hooks/web", json={"id": "e1", "text": "secret"}, headers=POST)
     other = echo.app.test_client()
     other.get("/console")
     assert other.get("/console/poll").json == {"entries": []}
 
 
-def test_the_cookie_is_out_of_reach(echo: EchoApp):
+def test_session_cookie_is_http_only_and_same_site(echo: EchoApp):
     """No script reads it and no other site sends it."""
     cookie = echo.app.test_client().get("/console").headers["Set-Cookie"]
     assert cookie.startswith("sayso_console_web=")
@@ -100,20 +100,20 @@ def test_the_cookie_is_out_of_reach(echo: EchoApp):
     assert "Secure" not in cookie
 
 
-def test_over_https_the_cookie_is_secure(echo: EchoApp):
-    """Once the page came encrypted, the cookie never travels in the clear."""
+def test_cookie_is_secure_over_https(echo: EchoApp):
+    """A cookie of an encrypted page never travels in plain text."""
     assert "Secure" in echo.app.test_client().get("/console", base_url="https://localhost").headers["Set-Cookie"]
 
 
-def test_a_reload_keeps_the_user(echo: EchoApp, browser, channel: ConsoleChannel):
-    """The cookie that is there is kept."""
+def test_reload_keeps_the_user(echo: EchoApp, browser, channel: ConsoleChannel):
+    """The page keeps a valid cookie."""
     before = channel.user_of(browser.get_cookie(channel.cookie).value)
     browser.get("/console")
     assert channel.user_of(browser.get_cookie(channel.cookie).value) == before
 
 
-def test_a_forged_cookie_is_replaced(echo: EchoApp, channel: ConsoleChannel):
-    """Who comes with nonsense becomes somebody new."""
+def test_forged_cookie_is_replaced(echo: EchoApp, channel: ConsoleChannel):
+    """A client with an invalid cookie becomes a new user."""
     client = echo.app.test_client()
     client.set_cookie(channel.cookie, "admin")
     client.get("/console")
@@ -121,8 +121,8 @@ def test_a_forged_cookie_is_replaced(echo: EchoApp, channel: ConsoleChannel):
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/static/console.js", "/console/poll", "/console/nobody"])
-def test_every_answer_is_hardened(browser, path: str):
-    """No inline script, no sniffing, no referrer, on errors too."""
+def test_every_answer_has_security_headers(browser, path: str):
+    """Pages and errors allow no inline script, no content sniffing and no referrer."""
     headers = browser.get(path).headers
     assert headers["Content-Security-Policy"].startswith("default-src 'self'; img-src 'self' data: blob:;")
     assert "unsafe" not in headers["Content-Security-Policy"]
@@ -130,8 +130,8 @@ def test_every_answer_is_hardened(browser, path: str):
     assert headers["Referrer-Policy"] == "same-origin"
 
 
-def test_the_page_needs_nothing_inline_and_nothing_from_elsewhere(browser):
-    """What the Content-Security-Policy forbids is not in the page."""
+def test_page_has_nothing_inline_and_nothing_external(browser):
+    """The page contains nothing that its Content-Security-Policy forbids."""
     page = browser.get("/console").text
     assert "style=" not in page
     assert "<script>" not in page
@@ -139,7 +139,7 @@ def test_the_page_needs_nothing_inline_and_nothing_from_elsewhere(browser):
 
 
 def test_title_and_suggestions_are_escaped(feed: MemoryFeed, media: LocalMediaStore):
-    """The YAML is text to the page, never markup."""
+    """The page treats values of the YAML as text and never as markup."""
     channel = console_channel("web", feed=feed, media=media, keys=KEYS, title="<b>", suggestions=["<i>x</i>"])
     page = EchoApp(channel, media=media).app.test_client().get("/console").text
     assert "&lt;b&gt;" in page
@@ -147,8 +147,8 @@ def test_title_and_suggestions_are_escaped(feed: MemoryFeed, media: LocalMediaSt
     assert "<i>x</i>" not in page
 
 
-def test_polling_shows_the_conversation(browser, echo: EchoApp):
-    """The user's words, typing, the answer; and after the last id, nothing."""
+def test_polling_returns_the_conversation(browser, echo: EchoApp):
+    """A poll returns the user's text, typing and the answer; after the last id, it returns nothing."""
     assert browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST).json == {"ok": True}
     entries = browser.get("/console/poll").json["entries"]
     assert [entry["type"] for entry in entries] == ["user", "typing", "bubble"]
@@ -156,21 +156,21 @@ def test_polling_shows_the_conversation(browser, echo: EchoApp):
     assert browser.get(f"/console/poll?after={entries[-1]['at']}").json == {"entries": []}
 
 
-def test_a_stream_shows_the_conversation_and_ends_itself(media: LocalMediaStore):
-    """Entries with ids, how soon to come back, and an end within a minute."""
+def test_stream_sends_the_conversation_and_ends(media: LocalMediaStore):
+    """The stream has entries with ids and a retry time, and ends within a minute."""
     answer = streaming(media).get("/console/events")
     assert answer.mimetype == "text/event-stream"
     assert answer.text.startswith("retry: 1000\n")
     assert [entry["type"] for _, entry in events(answer.text)] == ["user", "typing", "bubble"]
 
 
-def test_a_silent_stream_beats(media: LocalMediaStore):
-    """A comment every 15 seconds keeps proxies from hanging up."""
+def test_idle_stream_sends_heartbeats(media: LocalMediaStore):
+    """A comment every 15 seconds keeps proxies from closing the connection."""
     assert streaming(media).get("/console/events").text.count(": still here") == 3
 
 
-def test_a_stream_resumes_where_the_browser_stopped(media: LocalMediaStore):
-    """The header of a reconnect counts more than the query of the first connect."""
+def test_stream_resumes_where_the_browser_stopped(media: LocalMediaStore):
+    """The header of a reconnect wins over the query of the first connect."""
     client = streaming(media)
     ids = [entry_id for entry_id, _ in events(client.get("/console/events").text)]
     resumed = client.get(f"/console/events?after={ids[0]}", headers={"Last-Event-ID": ids[1]}).text
@@ -178,8 +178,8 @@ def test_a_stream_resumes_where_the_browser_stopped(media: LocalMediaStore):
     assert len(list(events(client.get(f"/console/events?after={ids[0]}").text))) == 2
 
 
-def test_one_stream_too_many_is_sent_to_polling(media: LocalMediaStore):
-    """Open pages never take the threads that webhooks need; a closed page gives its place back."""
+def test_stream_above_the_limit_is_refused(media: LocalMediaStore):
+    """The page then polls, so open pages never take the threads that webhooks need; a closed page frees its stream."""
     client = streaming(media, max_streams=1)
     first = client.get("/console/events", buffered=False)
     assert client.get("/console/events").status_code == 503
@@ -187,8 +187,8 @@ def test_one_stream_too_many_is_sent_to_polling(media: LocalMediaStore):
     assert client.get("/console/events").status_code == 200
 
 
-def test_a_store_that_is_away_is_a_polite_503(media: LocalMediaStore):
-    """The page hears to try again; a stream just ends, and the browser comes back."""
+def test_unavailable_store_is_a_503(media: LocalMediaStore):
+    """The poll asks the page to try again; a stream ends, and the browser reconnects."""
     client = EchoApp(console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media).app.test_client()
     client.get("/console")
     answer = client.get("/console/poll")
@@ -197,7 +197,7 @@ def test_a_store_that_is_away_is_a_polite_503(media: LocalMediaStore):
 
 
 def test_each_console_has_its_own_page(feed: MemoryFeed, media: LocalMediaStore):
-    """/console is the first; each posts to its own hook with its own session."""
+    """/console opens the first; each page posts to its own hook with its own session."""
     first, second = (console_channel(name, feed=feed, media=media, keys=KEYS, title=name) for name in ("one", "two"))
     client = EchoApp(first, second, media=media).app.test_client()
     assert 'data-hook="/hooks/one"' in client.get("/console").text
@@ -206,8 +206,8 @@ def test_each_console_has_its_own_page(feed: MemoryFeed, media: LocalMediaStore)
     assert client.get_cookie("sayso_console_two")
 
 
-def test_the_hook_hears_who_spoke(browser, echo: EchoApp, channel: ConsoleChannel):
-    """From cookie to turn: the user of the page is the user of the turn."""
+def test_turn_has_the_user_of_the_page(browser, echo: EchoApp, channel: ConsoleChannel):
+    """The cookie of the page names the user of the turn."""
     browser.post("/hooks/web", json={"id": "e1", "tap": "c:1"}, headers=POST)
     (turn,) = echo.turns
     assert isinstance(turn, Turn)
@@ -215,7 +215,7 @@ def test_the_hook_hears_who_spoke(browser, echo: EchoApp, channel: ConsoleChanne
 
 
 @pytest.mark.parametrize("name", ["If-Modified-Since", "If-Range"])
-def test_a_year_that_is_no_year_is_no_error(browser, name: str):
-    """Flask breaks over such a condition: without it the whole file is the answer."""
+def test_invalid_date_in_a_condition_is_no_error(browser, name: str):
+    """Flask fails at such a date, so the page drops the condition and sends the file."""
     asked = {"Range": "bytes=0-7", name: "Fri, 01 Jan 99999999999999999999 00:00:00 GMT"}
     assert browser.get("/console/static/console.css", headers=asked).status_code in (200, 206)

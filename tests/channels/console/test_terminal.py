@@ -1,4 +1,4 @@
-"""The terminal: numbers that tap, words without markup, files below one folder."""
+"""The terminal: numbers that tap, text without markup, files below one folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION = Reply("Delete **INV-42**?", (Button("Yes", "a:1:yes"), Button("No", "
 
 
 class Screen:
-    """What a terminal shows, and a channel that prints to it."""
+    """A recorded terminal, and a channel that prints to it."""
 
     def __init__(self, folder: Path, **options: bool) -> None:
         self.lines: list[str] = []
@@ -29,14 +29,14 @@ class Screen:
         )
 
     def show(self, reply: Reply) -> str:
-        """What is printed for a reply."""
+        """Return the output for a reply."""
         before = len(self.lines)
         for piece in self.channel.split(reply):
             asyncio.run(self.channel.send(Delivery("d1", self.channel.conversation, piece)))
         return "".join(self.lines[before:])
 
     def typed(self, line: str) -> str:
-        """What a line becomes: words, or the data of a button behind "tap "."""
+        """Return the text of a typed line, or "tap " and the data of a button."""
         hook = WebhookRequest("", {"x-sayso-terminal": self.channel.secret, "x-sayso-line": "1"}, line.encode())
         (turn,) = self.channel.receive(hook).turns
         return f"tap {turn.tap.data}" if turn.tap else turn.text
@@ -44,12 +44,12 @@ class Screen:
 
 @pytest.fixture
 def screen(tmp_path: Path) -> Screen:
-    """A terminal that is a pipe."""
+    """Return a terminal without styles."""
     return Screen(tmp_path / "chat")
 
 
 def chat(folder: Path, said: str) -> tuple[str, list[str]]:
-    """A conversation with a bot that asks before it deletes A: what was printed, and what was deleted."""
+    """Talk to a bot that asks before it deletes A. Returns the output and the deleted names."""
     deleted: list[str] = []
 
     @tool(requires_approval=True, preview="Delete {name}")
@@ -71,35 +71,35 @@ def test_only_the_number_of_the_confirming_button_confirms(tmp_path: Path, numbe
     assert chat(tmp_path, f"delete A\n{number}\n")[1] == []
 
 
-def test_a_number_behind_another_message_is_a_word(screen: Screen):
-    """What was shown before the last message is over: no number means it any more."""
+def test_number_after_another_message_is_text(screen: Screen):
+    """The buttons before the last message are closed, so their numbers are plain text."""
     screen.show(QUESTION)
     assert screen.typed("1") == "tap a:1:yes"
     screen.show(Reply("Something else"))
     assert screen.typed("1") == "1"
 
 
-def test_typing_the_number_confirms(tmp_path: Path):
-    """As a tap does: the action is settled, once."""
+def test_typed_number_confirms(tmp_path: Path):
+    """The number settles the action once, as a tap does."""
     printed, deleted = chat(tmp_path, "delete A\n1\n1\n")
     assert "[1] Confirm  [2] Cancel" in printed
     assert deleted == ["A"]
 
 
-def test_a_typed_yes_confirms_too(tmp_path: Path):
-    """Numbers are there beside words, not instead."""
+def test_typed_yes_confirms_too(tmp_path: Path):
+    """A user may type the number or the text."""
     assert chat(tmp_path, "delete A\nyes\n")[1] == ["A"]
 
 
-def test_markdown_is_words(screen: Screen):
-    """No stars, no pipes, no brackets; addresses stay."""
+def test_markdown_is_printed_as_plain_text(screen: Screen):
+    """The output has no stars, pipes or brackets, and keeps addresses."""
     md = "# Sum\n**5** of [all](https://e.org/a_b_c)\n- x\n  - y\n\n|a|b|\n|-|-|\n|1|22|"
     printed = screen.show(Reply(md))
     assert printed == "Sum\n\n5 of all (https://e.org/a_b_c)\n\n• x\n  ◦ y\n\na | b\n--+---\n1 | 22\n"
 
 
-def test_styles_are_shown_where_they_can_be(tmp_path: Path):
-    """Bold is bold on a real terminal."""
+def test_styles_are_printed_on_a_real_terminal(tmp_path: Path):
+    """Bold and italic text has its escape codes there."""
     assert Screen(tmp_path, styled=True).show(Reply("**b** _i_")) == "\x1b[1mb\x1b[22m \x1b[3mi\x1b[23m\n"
 
 
@@ -108,15 +108,15 @@ def test_styles_are_shown_where_they_can_be(tmp_path: Path):
     "hostile",
     ["\x1b[2Jx", "a\rb", "`\x1b]0;x\x07`", "~~~\n\x9b31m\n~~~", "https://e.org/\x1b[1m", "&#13;x", "x\x7f\x08"],
 )
-def test_words_cannot_move_the_cursor(tmp_path: Path, hostile: str, *, styled: bool):
-    """Control characters of a model or a tool are shown, not obeyed."""
+def test_text_cannot_move_the_cursor(tmp_path: Path, hostile: str, *, styled: bool):
+    """The terminal shows control characters of a model or a tool and does not obey them."""
     screen = Screen(tmp_path, styled=styled)
     printed = screen.show(Reply(hostile, (Button(hostile, "x"),)))
     assert not set(printed) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
 
 
-def test_a_file_cannot_leave_its_folder(screen: Screen, tmp_path: Path):
-    """Whatever path its name holds."""
+def test_file_cannot_leave_its_folder(screen: Screen, tmp_path: Path):
+    """The channel drops the path from the file name."""
     media = screen.files.put(b"x", mime_type="text/plain", filename="../../etc/passwd")
     assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/passwd]\n"
     assert (tmp_path / "chat" / "passwd").read_bytes() == b"x"
@@ -125,14 +125,14 @@ def test_a_file_cannot_leave_its_folder(screen: Screen, tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "saved"), [("a\ud800.txt", "a.txt"), ("a\nb", "ab"), ("\u202egnp.exe", "gnp.exe"), ("\ud800", "file")]
 )
-def test_a_file_is_saved_under_a_name_that_can_be_read(screen: Screen, tmp_path: Path, name: str, saved: str):
-    """Without what no file system takes, and what would show it as another."""
+def test_file_is_saved_under_a_readable_name(screen: Screen, tmp_path: Path, name: str, saved: str):
+    """The name loses characters that no file system accepts or that would disguise it."""
     media = screen.files.put(b"x", mime_type="text/plain", filename=name)
     assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/{saved}]\n"
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path):
-    """The conversation goes on."""
+def test_unwritable_folder_is_reported(tmp_path: Path):
+    """The channel prints an error, and the conversation goes on."""
     (tmp_path / "chat").write_text("")
     screen = Screen(tmp_path / "chat")
     media = screen.files.put(b"x", mime_type="text/plain", filename="a.txt")

@@ -1,4 +1,4 @@
-"""Unseen: two previews that look alike are alike, and nobody's own script or emoji is spoilt for that."""
+"""Invisible characters: two previews that look alike are alike, and every script and emoji stays as it is."""
 
 # ruff: noqa: RUF001 - scripts that ruff takes for look-alikes
 
@@ -32,8 +32,8 @@ HIDDEN = st.sampled_from(
         ("👩\u200d", "👩⟨U+200D⟩"),
     ],
 )
-def test_what_nobody_sees_is_shown_by_its_code(written, read):
-    """A name that differs by it is another name: whoever agrees to one must not get the other."""
+def test_invisible_character_is_shown_by_its_code(written, read):
+    """A name with such a character is another name, and the user must see the difference before agreeing."""
     assert readable(written) == read
 
 
@@ -50,34 +50,34 @@ def test_what_nobody_sees_is_shown_by_its_code(written, read):
         "مرحبا שלום",
     ],
 )
-def test_scripts_and_emoji_stay_as_they_are(text):
-    """Joiners and selectors shape what is seen there."""
+def test_scripts_and_emoji_are_unchanged(text):
+    """Their joiners and selectors shape visible characters."""
     assert readable(text) == text
 
 
 @pytest.mark.parametrize(
     ("written", "read"), [("a\r\nb\rc\u2028d\x0be", "a\nb\nc\nd\ne"), ("a\tb", "a b"), ("\ud83d\ude00", "😀")]
 )
-def test_lines_tabs_and_halves_are_what_they_look_like(written, read):
-    """One kind of line end; two halves of a character that stand side by side are one."""
+def test_line_ends_tabs_and_surrogate_pairs_are_normalized(written, read):
+    """Every line end becomes one kind, a tab becomes a space, and two adjacent surrogates become one character."""
     assert readable(written) == read
 
 
 @given(st.lists(st.characters() | HIDDEN | st.sampled_from("aé日न👩🏴1#")).map("".join))
-def test_reading_twice_changes_nothing(text):
-    """A stored preview is read again when it is loaded: its seal must still fit. It can be stored."""
+def test_readable_is_idempotent(text):
+    """A stored preview is made readable again when it is loaded, and its signature must still fit."""
     once = readable(text)
     assert readable(once) == once
     assert once.encode().decode() == once
 
 
 @pytest.mark.parametrize("text", ["\u115f\ufe00", "\u17b4\u200c", "a\ufe0f\u200d❤", "❤\u200d\ufe0f"])
-def test_reading_twice_changes_nothing_behind_a_code(text):
-    """What is shown by its code shapes nothing that follows."""
+def test_readable_is_idempotent_after_a_code(text):
+    """A character that is shown by its code shapes no character after it."""
     assert readable(readable(text)) == readable(text)
 
 
 @given(st.text("abc123"), HIDDEN, st.text("abc123"))
-def test_nothing_hides_between_latin_letters_and_digits(before, hidden, after):
-    """Whatever it is."""
+def test_no_invisible_character_stays_between_latin_letters_and_digits(before, hidden, after):
+    """Every invisible character there is shown by its code."""
     assert not re.search(f"[{INVISIBLE}]", readable(before + hidden + after))

@@ -1,4 +1,4 @@
-"""Language: what people write in is recognised when it is clear, and never guessed."""
+"""Language: the bot recognizes the language of a clear message and never guesses."""
 
 # ruff: noqa: RUF001 - people do type look-alike characters
 
@@ -213,31 +213,31 @@ UNSURE = [
 
 
 @pytest.mark.parametrize("words", UNSURE)
-def test_unclear_messages_are_no_language(words):
-    """Short, mixed, quoted, names, addresses, and languages that do not ship: no guess."""
+def test_unclear_message_has_no_language(words):
+    """Short, mixed and quoted texts, names, addresses, and languages that do not ship give no guess."""
     assert recognize(words) == ""
 
 
 @pytest.mark.parametrize(("language", "words"), [(key, words) for key, group in WRITTEN.items() for words in group])
-def test_messages_are_recognised(language, words):
-    """What people really type to bots."""
+def test_clear_message_is_recognized(language, words):
+    """The messages are typical of what people type to bots."""
     assert recognize(words) == language
 
 
-def test_every_shipped_language_is_covered_here():
-    """A new catalogue comes with its messages, at least eight."""
+def test_every_shipped_language_has_messages_here():
+    """A new catalogue comes with at least eight messages."""
     assert {language for language, messages in WRITTEN.items() if len(messages) >= 8} == set(LANGUAGES)
 
 
 @given(st.text())
 def test_any_text_is_a_shipped_language_or_none(words):
-    """Nothing that people send makes it fail."""
+    """No text raises an error."""
     assert recognize(words) in {*LANGUAGES, ""}
 
 
 @pytest.mark.parametrize("bit", ["y", '"', "„", "“", "a.a", "a'", "a'-", "¿", "\u0301", "a ", "ﷺ", "/", "ア", "Aa. "])
 def test_hostile_length_costs_nothing(bit):
-    """The cap comes before everything else."""
+    """The text is cut before anything else."""
     assert recognize(bit * 1_000_000) == recognize((bit * MAX_CHARS)[:MAX_CHARS])
 
 
@@ -255,13 +255,13 @@ def test_hostile_length_costs_nothing(bit):
         ([], "../en", "fr", "fr"),
     ],
 )
-def test_the_newest_clear_message_decides_then_the_hint_then_the_default(messages, hint, default, chosen):
-    """People may change their language at any time."""
+def test_newest_clear_message_decides_then_the_hint_then_the_default(messages, hint, default, chosen):
+    """A user may change the language at any time."""
     assert choose(messages, hint, default) == chosen
 
 
 def test_messages_are_read_only_as_far_as_needed():
-    """Old history is left alone once a message is clear."""
+    """The search stops at the newest clear message."""
     messages = iter(["ok", "quero apagar isso", "never read"])
     assert choose(messages, "", "en") == "pt"
     assert list(messages) == ["never read"]
@@ -270,13 +270,13 @@ def test_messages_are_read_only_as_far_as_needed():
 @pytest.mark.parametrize(
     ("words", "language"), [("شكرا جزيلا", "ar"), ("बहुत धन्यवाद", "hi"), ("شكرا", ""), ("धन्यवाद", "")]
 )
-def test_two_words_in_a_script_of_its_own_are_enough(words, language):
-    """One may be a name."""
+def test_two_words_in_a_distinct_script_are_enough(words, language):
+    """One word may be a name."""
     assert recognize(words) == language
 
 
-def test_a_language_costs_no_code(tmp_path):
-    """Two data files make it ship, speak and read its yes, with a script and plurals of its own."""
+def test_new_language_needs_no_code(tmp_path):
+    """Two data files add a language, with texts, a yes, a script and plurals."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(sayso.__file__).parent, tmp_path / "sayso", ignore=ignored)
     catalogues = tmp_path / "sayso" / "channels" / "i18n" / "catalogues"
@@ -292,7 +292,7 @@ def test_a_language_costs_no_code(tmp_path):
     assert found.stdout.split() == ["True", "xx", "xx", "минуты", "True"]
 
 
-#: Whether the new language is shipped, which language an Armenian message and a tag are, a plural, and its yes.
+#: Whether the new language ships, the language of an Armenian message and of a tag, a plural, and the yes.
 NEW_LANGUAGE = """
 from sayso.channels.i18n.language import choose, recognize
 from sayso.pending.consent import RegexConfirmParser

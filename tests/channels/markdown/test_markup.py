@@ -1,4 +1,4 @@
-"""Markup: nothing injected, nothing hidden, nothing lost."""
+"""Markup: a rendering injects nothing, hides nothing and loses nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram_text import plain_text
 
 WORDS = st.text(st.characters(codec="utf-8"), max_size=400)
-#: Pieces of Markdown, and of what looks like it.
+#: Pieces of Markdown, and text that resembles it.
 SYNTAX = (
     *("**", "*", "_", "~~", "`", "```\n", "\n", "\n\n", "> ", "- ", "1. ", "# ", "|a|b|\n|-|-|\n", "|", "<b>", " "),
     *("[a](https://x.y/_z_)", "&amp;", "word", "\\", "![i](x)", "https://q.r/(s)_t_", "~~~py\n", "    ", "👍🏽", "]("),
@@ -31,15 +31,15 @@ MARKDOWN = st.lists(st.sampled_from(SYNTAX), max_size=60).map("".join)
 
 
 @given(MARKDOWN | WORDS)
-def test_slack_text_holds_no_token_but_our_links(md: str):
+def test_slack_text_has_no_token_but_our_links(md: str):
     """platforms.md 3.3: no text of a model or a user can ping a channel: every angle bracket is ours."""
     for token in re.findall(r"<([^>]*)>", slack_mrkdwn(md)):
         assert re.match(r"(https?|mailto|tel):", token, re.IGNORECASE)
 
 
 @given(st.from_regex(markup._PLAIN_TEXT, fullmatch=True))
-def test_words_alone_are_what_parsing_makes_of_them(md: str):
-    """The short way is only shorter."""
+def test_text_without_markup_renders_as_itself(md: str):
+    """The fast path for plain text gives what the parser gives."""
     for dialect in (HTML, MRKDWN, WHATSAPP, PLAIN):
         assert markup._rendered(md, parser().parse(md), dialect) == md
 
@@ -62,7 +62,7 @@ def test_telegram_html_always_parses(md: str):
         "[]()",
     ],
 )
-def test_words_are_never_hidden(render, md: str):
+def test_text_that_is_no_markup_is_never_hidden(render, md: str):
     """pains.md 6: reference lines, arithmetic and tags stay readable: people agree to what they see."""
     seen = html.unescape(re.sub(r"</?[abi]\b[^>]*>", "", render(md))) if render is not plain else plain(md)
     assert re.sub(r"\W", "", seen.replace("https://hidden.example|", "")) == re.sub(r"\W", "", md)
@@ -71,7 +71,7 @@ def test_words_are_never_hidden(render, md: str):
 
 @given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD"]), max_size=25))
 def test_every_word_is_shown(parts: list[str]):
-    """Whatever Markdown surrounds a word, people see it: a preview can hide nothing."""
+    """A preview cannot hide a word, in any Markdown around it."""
     words = [f"zq{number}$x" for number in range(parts.count("WORD"))]
     rest = iter(words)
     md = "".join(next(rest) if part == "WORD" else part for part in parts)
@@ -80,7 +80,7 @@ def test_every_word_is_shown(parts: list[str]):
 
 
 def test_cells_beyond_the_last_column_are_shown():
-    """The parser drops them; then the table is shown as it was written."""
+    """The parser drops them, so such a table is shown as written."""
     assert "send all" in plain("|a|b|\n|-|-|\n|1|2|send all|")
 
 
@@ -88,7 +88,7 @@ def test_cells_beyond_the_last_column_are_shown():
     "href", ["javascript:alert(1)", "tg://user?id=1", "data:text/html,x", "/relative", "file:///etc"]
 )
 def test_only_harmless_schemes_become_links(href: str):
-    """Other addresses are shown, not linked."""
+    """Any other address is shown as text and not linked."""
     md = f"[click]({href})"
     assert "<a" not in telegram_html(md)
     assert "<" not in slack_mrkdwn(md)
@@ -134,21 +134,21 @@ def test_code_cannot_break_out_of_its_block():
         ),
     ],
 )
-def test_formatting(md: str, telegram: str, slack: str, whatsapp: str):
-    """platforms.md 1.3: each platform gets its own markers."""
+def test_each_platform_gets_its_own_formatting(md: str, telegram: str, slack: str, whatsapp: str):
+    """platforms.md 1.3: each platform has its own markers for bold, italic, code, lists, links and tables."""
     assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, slack, whatsapp)
 
 
 @pytest.mark.parametrize("md", ["*a **b " * 3000, "[" * 10_000, "> " * 5000, "`" * 9999, "- " * 3000, "*_~" * 4000])
 def test_deep_nesting_neither_crashes_nor_hangs(md: str):
-    """Text made to exhaust a parser is rendered like any other."""
+    """A text made to exhaust a parser is rendered like any other."""
     assert telegram_html(md)
     assert len(split(md, 4096, telegram_length)) >= 1
 
 
 @given(WORDS, st.integers(1, 50))
 def test_joined_pieces_are_the_text(text: str, limit: int):
-    """Without code fences the pieces are the text, cut; only what would begin a list or the like is escaped."""
+    """Without code fences the pieces joined are the text; a cut escapes only what would begin a block."""
     text = text.replace("```", "").replace("~~~", "")
     pieces = split(text, limit)
     rest = iter("".join(pieces))
@@ -158,7 +158,7 @@ def test_joined_pieces_are_the_text(text: str, limit: int):
 
 
 @given(MARKDOWN, st.integers(1, 80))
-def test_fences_add_but_never_drop(md: str, limit: int):
+def test_split_code_fences_lose_no_character(md: str, limit: int):
     """A closed and reopened fence adds lines; every character of the text is still there, in order."""
     pieces = split(md, limit)
     rest = iter("".join(pieces))
@@ -167,8 +167,8 @@ def test_fences_add_but_never_drop(md: str, limit: int):
 
 
 @given(st.lists(MARKDOWN | WORDS, max_size=12).map("\n".join), st.integers(60, 300))
-def test_pieces_fit_as_rendered(md: str, limit: int):
-    """The measure is of what the platform counts, not of the Markdown."""
+def test_rendered_pieces_fit_the_limit(md: str, limit: int):
+    """The limit counts what the platform counts, and not the Markdown."""
     for measure in (telegram_length, lambda text: len(slack_mrkdwn(text)), lambda text: len(whatsapp_text(text))):
         assert all(measure(piece) <= limit for piece in split(md, limit, measure))
 
@@ -178,15 +178,15 @@ def test_pieces_fit_as_rendered(md: str, limit: int):
     | st.just("🇩🇪" * 30),
     st.integers(12, 30),
 )
-def test_no_character_is_torn(text: str, limit: int):
+def test_no_grapheme_is_split(text: str, limit: int):
     """Accents, skin tones, families, flags and line ends stay in one piece."""
     for piece in split(text, limit, utf16_len)[1:]:
         assert not unicodedata.combining(piece[0])
         assert piece[0] not in "\u200d\U0001f3fd\n"
 
 
-def test_paragraphs_then_lines_then_words():
-    """platforms.md 1.3: a cut falls where a person would put it."""
+def test_text_is_cut_at_paragraphs_then_lines_then_words():
+    """platforms.md 1.3: a cut falls between paragraphs if possible, else between lines, else between words."""
     assert split("one two\n\nthree four", 14) == ["one two\n\n", "three four"]
     assert split("one two\nthree four", 14) == ["one two\n", "three four"]
     assert split("one two three", 10) == ["one two ", "three"]
@@ -208,15 +208,15 @@ def test_paragraphs_then_lines_then_words():
         "===",
     ],
 )
-def test_rest_of_a_cut_line_is_no_block_of_its_own(rest: str):
-    """It is read as what it is: the middle of a line."""
+def test_rest_of_a_cut_line_starts_no_block(rest: str):
+    """The next piece renders it as plain text, like the middle of a line."""
     pieces = split(f"{'x' * 30} {rest}", 31)
     assert len(pieces) == 2
     assert plain(pieces[1]) == rest
 
 
 def test_escaped_character_stays_escaped():
-    """Behind a cut between them, what was made harmless would be a link."""
+    """A cut between the backslash and its character would turn escaped text into a link."""
     md = f"{'x' * 38}\\[click](https://evil.example)"
     assert [plain(piece) for piece in split(md, 39)][1:] == ["[click](https://evil.example)"]
 
@@ -239,7 +239,7 @@ def test_cut_code_is_closed_and_opened_again():
     ],
 )
 def test_no_link_is_inside_a_link(md: str):
-    """platforms.md 2.3, 3.3: of two addresses a platform would show one, or angle brackets: both stay readable."""
+    """platforms.md 2.3, 3.3: a platform would show only one of the two addresses, or brackets; both stay readable."""
     assert telegram_html(md).count("<a ") == slack_mrkdwn(md).count("|") == 1
     assert not re.search(r"<[^>]*<", slack_mrkdwn(md))
     for told in (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md), plain(md)):
@@ -248,7 +248,7 @@ def test_no_link_is_inside_a_link(md: str):
 
 @pytest.fixture
 def own_hosts() -> Iterator[None]:
-    """A bot whose links are its own on example.com."""
+    """Trust example.com as a host of the bot."""
     trust_hosts(["example.com"])
     yield
     trust_hosts([])
@@ -274,12 +274,12 @@ def own_hosts() -> Iterator[None]:
     ],
 )
 def test_label_hides_no_foreign_address(own_hosts, md: str, is_shown: bool):
-    """A model that was told to may write any label; where it leads is seen, unless the host is the bot's own."""
+    """A model may be tricked into any label, so the address is shown, unless its host is the bot's own."""
     for render in (telegram_html, slack_mrkdwn, page_html):
         told = html.unescape(re.sub(r"</?[^|>]*>|<[^>]*\|", "", render(md).replace("(<", "(").replace(">)", ")")))
         assert bool(re.search(r"\(https?://[^)]*evil\.test", told)) == is_shown, render(md)
 
 
-def test_address_of_a_picture_in_a_link_can_be_opened():
-    """platforms.md 1.3: nothing unseen stands in it."""
+def test_address_of_a_picture_in_a_link_is_unchanged():
+    """platforms.md 1.3: no invisible character stands in it, so it can be opened."""
     assert "(https://a.b/_c_)" in whatsapp_text("[![i](https://a.b/_c_)](https://d.e)")

@@ -1,4 +1,4 @@
-"""Renderings: what all five share, for any text and any Markdown."""
+"""Renderings: the promises that all five keep, for any text and any Markdown."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ RENDERINGS: dict[str, Render] = {
     "console": page_html,
     "terminal": lambda md: terminal_text(md, styled=True),
 }
-#: Rendering, the limit of one piece and what is measured against it.
+#: The rendering, the limit of one piece, and the measure of that limit.
 LIMITS = [
     pytest.param(telegram_html, 4096, telegram_length, id="telegram"),
     pytest.param(slack_mrkdwn, 3000, lambda md: len(slack_mrkdwn(md)), id="slack"),
     pytest.param(whatsapp_text, 1600, lambda md: len(whatsapp_text(md)), id="whatsapp"),
     pytest.param(page_html, 16_000, len, id="console"),
 ]
-#: What models write when they write much, and tables that would fill the memory if they were aligned.
+#: Long texts as models write them, and tables that would fill the memory if they were aligned.
 LONG = {
     "report": "## Part\n\nSome **words**, a [link](https://e.org/a_b) and `code`: 5 < 6 & 7. 👍🏽\n- x\n  - y\n\n",
     "table": "| Invoice | Amount |\n|---|--:|\n" + "| INV-42 | 1,200.00 |\n" * 200 + "\n",
@@ -53,19 +53,19 @@ HUGE_NAMES = f"|{'n' * 20_000}|b|\n|-|-|\n" + "|a|b|\n" * 2000
 
 
 def long_text(part: str, size: int = 100_000) -> str:
-    """So many characters of it."""
+    """Return the part, repeated up to this number of characters."""
     return "".join(islice(cycle(part), size))
 
 
 @pytest.fixture(params=RENDERINGS.values(), ids=list(RENDERINGS))
 def render(request: pytest.FixtureRequest) -> Render:
-    """Each rendering in turn."""
+    """Return each rendering in turn."""
     return request.param
 
 
 @given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD"]), max_size=25), st.sampled_from([*RENDERINGS]))
 def test_no_word_is_hidden(parts: list[str], name: str):
-    """Whatever Markdown surrounds a word, people see it: a question can hide nothing of what it asks."""
+    """A question cannot hide a word, in any Markdown around it."""
     words = [f"zq{number}x" for number in range(parts.count("WORD"))]
     rest = iter(words)
     seen = RENDERINGS[name]("".join(next(rest) if part == "WORD" else part for part in parts))
@@ -74,8 +74,8 @@ def test_no_word_is_hidden(parts: list[str], name: str):
 
 
 @given(MARKDOWN | WORDS, st.integers(1, 300), st.sampled_from([*RENDERINGS]))
-def test_each_word_is_in_one_of_the_pieces(md: str, limit: int, name: str):
-    """Split, the text is all there, in order; nothing is added but fences, heads of tables and escapes."""
+def test_pieces_contain_the_whole_text(md: str, limit: int, name: str):
+    """The pieces have all characters in order; splitting adds only fences, table heads and escapes."""
     pieces = split(md, limit, utf16_len)
     rest = iter("".join(pieces))
     assert all(char in rest for char in md)
@@ -84,8 +84,8 @@ def test_each_word_is_in_one_of_the_pieces(md: str, limit: int, name: str):
 
 
 @given(MARKDOWN | WORDS, st.integers(40, 200))
-def test_no_piece_holds_half_a_tag(md: str, limit: int):
-    """platforms.md 2.3, pains.md 6: each is a message of its own: Telegram parses it, a page closes what it opens."""
+def test_no_piece_has_an_open_tag(md: str, limit: int):
+    """platforms.md 2.3, pains.md 6: each piece is a message that Telegram parses and a page whose tags are closed."""
     for piece in split(md, limit, telegram_length):
         plain_text(telegram_html(piece), "HTML")
         opened = re.findall(r"<(\w+)", page_html(piece))
@@ -93,8 +93,8 @@ def test_no_piece_holds_half_a_tag(md: str, limit: int):
 
 
 @given(MARKDOWN | WORDS)
-def test_a_page_has_no_tag_but_ours(md: str):
-    """No element that runs, loads or is styled, and no link that is not to the web, to mail or to a phone."""
+def test_page_has_only_allowed_tags(md: str):
+    """The page has no element that runs, loads or is styled, and links only to the web, mail and phones."""
     made = page_html(md)
     tags = {tag.lower() for tag in re.findall(r"<\s*/?\s*([^\s>/]+)", made)}
     allowed = {"a", "blockquote", "br", "code", "em", "hr", "li", "ol", "p", "pre", "s", "strong", "ul"}
@@ -103,18 +103,18 @@ def test_a_page_has_no_tag_but_ours(md: str):
 
 
 @pytest.mark.parametrize("md", ["2*3*4 = 24 and a**b**c", "[x]: https://hidden.example\nyes", "|a|\n|-|\n|b|hidden|"])
-def test_a_page_hides_nothing(md: str):
-    """Arithmetic, reference lines and cells too many stay as they were written."""
+def test_page_hides_nothing(md: str):
+    """Arithmetic, reference lines and surplus cells stay as they were written."""
     seen = html.unescape(re.sub("<[^>]*>", "", page_html(md)))
     assert re.sub(r"[^\w*]", "", seen.replace("-", "")) == re.sub(r"[^\w*]", "", md.replace("-", ""))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)  # seconds that hang: what is slow on a busy machine takes a tenth of it
+@pytest.mark.timeout(60)  # a hang; a slow run on a busy machine takes a tenth of it
 @pytest.mark.parametrize("part", LONG.values(), ids=list(LONG))
 @pytest.mark.parametrize(("render", "limit", "measure"), LIMITS)
-def test_a_long_text_is_cut_and_shown_in_time(part: str, render: Render, limit: int, measure: Callable[[str], int]):
-    """100,000 characters, within the limit each, all of them, and nobody waits for it."""
+def test_long_text_is_split_and_rendered_in_time(part: str, render: Render, limit: int, measure: Callable[[str], int]):
+    """The pieces of 100,000 characters fit the limit, lose no character and are ready in time."""
     md = long_text(part)
     pieces = split(md, limit, measure)
     assert all(measure(piece) <= limit for piece in pieces)
@@ -124,13 +124,13 @@ def test_a_long_text_is_cut_and_shown_in_time(part: str, render: Render, limit: 
 
 
 @pytest.mark.slow
-def test_a_table_with_huge_names_stays_small(render: Render):
+def test_table_with_huge_names_stays_small(render: Render):
     """Aligned, or with its names on each line, it would be thousands of times its source."""
     assert len(render(HUGE_NAMES)) < 20 * len(HUGE_NAMES)
 
 
-def test_a_wide_table_is_a_paragraph_for_each_row():
-    """On a phone its lines would wrap, and nobody could tell the columns apart."""
+def test_wide_table_becomes_a_paragraph_for_each_row():
+    """On a phone its lines would wrap, and the columns would be unreadable."""
     md = f"|Invoice|Customer|Note|\n|-|-|-|\n|INV-42|Ada & Co|{'late ' * 8}|\n|INV-7||x|"
     late = "late " * 7 + "late"
     assert (
@@ -138,16 +138,16 @@ def test_a_wide_table_is_a_paragraph_for_each_row():
         == f"Invoice: *INV-42*\nCustomer: Ada & Co\nNote: {late}\n\nInvoice: *INV-7*\nCustomer:\nNote: x"
     )
     assert telegram_html(md).startswith("Invoice: <b>INV-42</b>\nCustomer: Ada &amp; Co\n")
-    assert plain(md).count("|") == 6  # a desk is wide enough
+    assert plain(md).count("|") == 6  # a computer screen is wide enough
 
 
-def test_numbers_stand_below_each_other():
-    """A column that is aligned to the right is so without a page, too."""
+def test_numbers_are_right_aligned():
+    """A right-aligned column stays right-aligned in plain text."""
     assert plain("|a|b|\n|-|--:|\n|x|1,200|\n|y|5|") == "a |     b\n--+------\nx | 1,200\ny |     5"
 
 
-def test_a_cut_table_begins_with_its_head_again():
-    """pains.md 6: behind a cut, rows alone would be raw pipes."""
+def test_split_table_repeats_its_head():
+    """pains.md 6: without the head, the rows of the next piece would be raw pipes."""
     md = "|Name|Sum|\n|-|-|\n" + "".join(f"|n{number}|{number}|\n" for number in range(20))
     pieces = split(md, 80)
     assert all(piece.startswith("|Name|Sum|\n|-|-|\n") for piece in pieces)
@@ -157,6 +157,6 @@ def test_a_cut_table_begins_with_its_head_again():
 
 @pytest.mark.parametrize("below", ["text | with a bar\n", "```\n|a|b|\n"])
 def test_only_rows_of_a_table_get_its_head(below: str):
-    """What comes after a table, or in code, is none of its rows."""
+    """Text after a table, and pipes in code, are no rows of the table."""
     md = f"|a|b|\n|-|-|\n|1|2|\n\n{below * 12}"
     assert sum(piece.count("|a|b|\n|-|-|\n") for piece in split(md, 60)) == 1

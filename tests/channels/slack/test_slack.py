@@ -1,4 +1,4 @@
-"""Slack's own rules: fresh signatures, one act seen twice, threads, commands and blocks."""
+"""Slack's own rules: fresh signatures, mentions that arrive twice, threads, commands and blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def send(channel: SlackChannel, reply: Reply, conversation: Conversation = THREA
 
 
 def read(media: MemoryMedia, body: bytes) -> Turn:
-    """The turn of one request."""
+    """Return the turn of one request."""
     return slack(media, None).receive(slack_hook(body)).turns[0]
 
 
@@ -40,7 +40,7 @@ def test_old_signature_is_forbidden(media: MemoryMedia, late: float):
     assert slack(media, None).receive(slack_hook(signing.slack_text("1.1", "yes"), now=NOW + 299)).turns
 
 
-def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
+def test_mention_that_arrives_twice_is_one_event(media: MemoryMedia):
     """platforms.md 3.1: Slack sends a mention twice under different event ids."""
     text = "<@U0BOT> delete it"
     mention, twin = (
@@ -52,11 +52,11 @@ def test_mention_and_its_twin_are_one_act(media: MemoryMedia):
 
 @pytest.mark.parametrize("kinds", [("app_mention", "message"), ("message", "app_mention")])
 @pytest.mark.parametrize("refused", [False, True])
-def test_whichever_of_the_twins_comes_first_is_kept_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):
-    """platforms.md 3.1: in either order; where the first was refused, the second is what is answered."""
+def test_mention_that_arrives_twice_is_stored_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):
+    """platforms.md 3.1: the order does not matter; if the first one was refused, the second one is answered."""
     rig = MemoryRig(limits=InboxLimits(waiting=1))
     twins = [read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind)) for kind in kinds]
-    if refused:  # somebody else's words fill the mailbox until they are answered
+    if refused:  # another turn fills the mailbox until it is answered
         other = replace(twins[0], event_id="other")
         assert rig.accept(other).outcome == "new"
         lease, work = rig.mailbox.lease(other.conversation.id, "w")
@@ -68,7 +68,7 @@ def test_whichever_of_the_twins_comes_first_is_kept_once(media: MemoryMedia, kin
 
 @pytest.mark.parametrize("extra", [{"user": "U0BOT"}, {"bot_id": "B0OTHER"}, {"user": ""}])
 def test_bots_are_ignored(media: MemoryMedia, extra: dict):
-    """platforms.md 3.1: neither our own words nor another bot's are a person's say-so."""
+    """platforms.md 3.1: neither the bot's own messages nor another bot's are a person's say-so."""
     body = signing.slack_text("1.1", "yes", **extra)
     assert slack(media, None).receive(slack_hook(body)).ignored == "sent by a bot"
 
@@ -86,7 +86,7 @@ def test_bots_are_ignored(media: MemoryMedia, extra: dict):
     ],
 )
 def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: str):
-    """platforms.md 3.1: tokens first, escapes after: typed text never becomes a token."""
+    """platforms.md 3.1: the adapter reads tokens before escapes, so typed text never becomes a token."""
     assert read(media, signing.slack_text("1.1", text)).text == read_as
 
 
@@ -99,14 +99,14 @@ def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: s
         ({"channel": "C0OPS", "thread_ts": "1.0"}, "1.0", False),
     ],
 )
-def test_threads(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
-    """platforms.md 3.1: thread_ts or ts in a channel; direct messages have threads only where people made them."""
+def test_thread_of_a_message_is_the_thread_of_its_turn(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
+    """platforms.md 3.1: a channel has thread_ts or ts; a direct message has a thread only if a person made one."""
     turn = read(media, signing.slack_text("1.1", "hello", **extra))
     assert (turn.conversation.thread, turn.addressed) == (thread, addressed)
 
 
-def test_button_comes_back_to_the_conversation_it_was_sent_to(media: MemoryMedia, platforms: FakePlatforms):
-    """Also where Slack's own thread field would say something else, as below a slash command."""
+def test_tap_belongs_to_the_conversation_of_its_question(media: MemoryMedia, platforms: FakePlatforms):
+    """That holds even if Slack's own thread field differs, as below a slash command."""
     channel = slack(media, platforms.slack_url)
     asked = channel.receive(slack_hook(signing.slack_command("1.2", "my payload", channel="C0OPS"))).turns[0]
     assert (asked.text, asked.conversation) == ("my payload", Conversation("sl", "C0OPS"))
@@ -117,14 +117,14 @@ def test_button_comes_back_to_the_conversation_it_was_sent_to(media: MemoryMedia
         assert read(media, tap).conversation == conversation
 
 
-def test_command_alone_asks_for_help(media: MemoryMedia):
-    """platforms.md 3.1: a bare command is a question."""
+def test_bare_command_asks_for_help(media: MemoryMedia):
+    """platforms.md 3.1: a command without a text is a question."""
     turn = read(media, signing.slack_command("1.2.3", ""))
     assert (turn.text, turn.event_id) == ("/help", "1.2.3")
 
 
 def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
-    """platforms.md 3.1: never dropped for x-slack-retry-num: the first delivery may never have arrived."""
+    """platforms.md 3.1: x-slack-retry-num drops no message, since the first delivery may never have arrived."""
     headers, body = signing.slack_hook("slack-test-signing-secret", signing.slack_text("1.1", "hi"), NOW)
     hook = slack_hook(signing.slack_text("1.1", "hi"))
     retried = type(hook)(hook.url, {**headers, "x-slack-retry-num": "1"}, body, now=NOW)
@@ -132,7 +132,7 @@ def test_retry_headers_do_not_drop_a_message(media: MemoryMedia):
 
 
 def test_handshake_without_a_signature_is_forbidden(media: MemoryMedia):
-    """platforms.md 3.2: whoever wants the challenge back is verified first, as for everything else."""
+    """platforms.md 3.2: the adapter verifies a request before it returns the challenge, like every other request."""
     body = b'{"type": "url_verification", "challenge": "c"}'
     assert "c" in slack(media, None).receive(slack_hook(body)).answer.body
     with pytest.raises(Forbidden):
@@ -140,27 +140,27 @@ def test_handshake_without_a_signature_is_forbidden(media: MemoryMedia):
 
 
 @pytest.mark.parametrize("ts", ["1795204800.100000", "1795204800.000000", "1.10"])
-def test_timestamps_are_kept_as_they_are_written(media: MemoryMedia, ts: str):
+def test_timestamps_are_kept_as_written(media: MemoryMedia, ts: str):
     """platforms.md 3.1: a ts is an id made of digits; as a number it would lose its zeros."""
     turn = read(media, signing.slack_text(ts, "hi", channel="C0OPS"))
     assert (turn.message_id, turn.conversation.thread, turn.event_id) == (ts, ts, f"T0ACME:C0OPS:{ts}")
 
 
-def test_team_is_the_one_that_is_authorized(media: MemoryMedia):
+def test_event_id_has_the_authorized_team(media: MemoryMedia):
     """platforms.md 3.1: in a shared channel team_id may be the partner's; authorizations[0] is ours."""
     event = json.loads(signing.slack_text("1.1", "hi", channel="C0OPS"))
     shared = json.dumps({**event, "team_id": "T0PARTNER"}).encode()
     assert read(media, shared).event_id == "T0ACME:C0OPS:1.1"
 
 
-def test_person_who_installed_the_app_is_not_taken_for_the_bot(media: MemoryMedia):
-    """platforms.md 3.1: an authorization may be a person's: their words are not our own coming back."""
+def test_person_who_installed_the_app_is_not_the_bot(media: MemoryMedia):
+    """platforms.md 3.1: an authorization may be a person's, and that person's messages are not the bot's own."""
     event = json.loads(signing.slack_text("1.1", "hi"))
     event["authorizations"][0] |= {"user_id": "U0ADA", "is_bot": False}
     assert read(media, json.dumps(event).encode()).text == "hi"
 
 
-def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platforms: FakePlatforms):
+def test_question_has_text_beside_blocks_and_distinct_action_ids(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 3.3: notifications show the text alone; two buttons of one message share no action_id."""
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
     raw = platforms.sent[0]["raw"]
@@ -168,8 +168,8 @@ def test_words_go_beside_blocks_and_action_ids_differ(media: MemoryMedia, platfo
     assert (raw["text"], len(set(ids)), len(ids)) == ("Sure?", 2, 2)
 
 
-def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 3.4: the words ask for a typed answer anyway."""
+def test_refused_blocks_are_sent_as_text_once(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 3.4: the text alone still asks for a typed answer."""
     platforms.script("slack", "invalid_blocks")
     send(slack(media, platforms.slack_url), Reply("Sure?", YES_NO))
     assert (platforms.sent[0]["text"], platforms.sent[0]["buttons"]) == ("Sure?", [])
@@ -179,7 +179,7 @@ def test_refused_blocks_are_sent_as_words_once(media: MemoryMedia, platforms: Fa
 
 
 def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 3.3: a model's text pings nobody and loads nothing."""
+    """platforms.md 3.3: a model's text notifies no user and loads no preview."""
     send(slack(media, platforms.slack_url), Reply("<!channel> `<@U1>` https://a.b"))
     raw = platforms.sent[0]["raw"]
     assert "<!" not in raw["text"] + str(raw["blocks"])
@@ -188,14 +188,14 @@ def test_message_never_pings_or_unfurls(media: MemoryMedia, platforms: FakePlatf
 
 
 @pytest.mark.parametrize("text", ["see https://a.b", "[x](https://a.b)", "@channel look", "mail a@b.c"])
-def test_words_that_a_file_could_not_carry_safely_go_by_themselves(media: MemoryMedia, text: str):
-    """platforms.md 3.3: a file's comment takes no word on links and names: nobody can forbid to look them up there."""
+def test_text_with_links_or_names_is_sent_apart_from_its_file(media: MemoryMedia, text: str):
+    """platforms.md 3.3: a file's comment has no option that stops Slack from expanding links and names."""
     file, words = slack(media, None).split(Reply(text, media=IMAGE))
     assert (file.text, words.text, words.media) == ("", text, None)
 
 
-def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatforms):
-    """A file is shared where the conversation is."""
+def test_picture_keeps_its_thread_and_text(media: MemoryMedia, platforms: FakePlatforms):
+    """A file is shared in the thread of its conversation."""
     send(slack(media, platforms.slack_url), Reply("*Chart*", media=IMAGE))
     sent = platforms.sent[0]
     assert (sent["chat"], sent["thread"], sent["text"]) == ("C0OPS", THREAD.thread, "_Chart_")
@@ -203,6 +203,6 @@ def test_picture_keeps_thread_and_words(media: MemoryMedia, platforms: FakePlatf
 
 @pytest.mark.parametrize("field", ["bot_token", "signing_secret"])
 def test_empty_settings_are_refused(media: MemoryMedia, field: str):
-    """platforms.md 3.2: an empty secret would verify anything signed with nothing."""
+    """platforms.md 3.2: an empty secret would verify a signature made with no key."""
     with pytest.raises(ValueError, match=field):
         slack(media, None, **{field: " "})

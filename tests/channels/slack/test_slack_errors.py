@@ -1,4 +1,4 @@
-"""Slack's errors: each row of platforms.md 3.4 is a reaction, and no error is silence."""
+"""Slack's errors: each row of platforms.md 3.4 has its reaction, and no error is ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.channels.harness import IMAGE, MemoryMedia, server, slack
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 
-#: The rows of platforms.md 3.4: Slack's errors, and what sending words ends in. None: the words arrive nevertheless.
+#: The rows of platforms.md 3.4: Slack's errors, and the error that sending a text raises. None: the text still arrives.
 ROWS: list[tuple[str, type[SendError] | None]] = [
     ("ratelimited rate_limited message_limit_exceeded 429", RateLimited),
     ("token_revoked token_expired account_inactive invalid_auth not_authed org_login_required", ChannelDown),
@@ -44,7 +44,7 @@ CASES = [(error, kind) for errors, kind in ROWS for error in errors.split()]
 
 @pytest.fixture
 def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
-    """Slack's fake, with all its scopes and a file server that works again when the test ends."""
+    """Yield Slack's fake, with all its scopes and a file server that works again when the test ends."""
     fake = platforms.fakes["slack"]
     assert isinstance(fake, FakeSlack)
     yield fake
@@ -52,13 +52,15 @@ def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
 
 
 def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, to: Conversation = THREAD) -> Receipt:
-    """Send one piece."""
+    """Send one piece and return its receipt."""
     return asyncio.run(slack(media, platforms.slack_url).send(Delivery("d", to, reply)))
 
 
 @pytest.mark.parametrize(("error", "kind"), CASES)
-def test_row(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[SendError] | None):
-    """platforms.md 3.3, 3.4: what is done about each error, of exactly this kind."""
+def test_each_error_has_its_reaction(
+    media: MemoryMedia, platforms: FakePlatforms, error: str, kind: type[SendError] | None
+):
+    """platforms.md 3.3, 3.4: each error code raises exactly its kind of error, or the text arrives."""
     platforms.script("slack", error)
     if kind is None:
         assert send(media, platforms, Reply("x")).message_id
@@ -69,32 +71,30 @@ def test_row(media: MemoryMedia, platforms: FakePlatforms, error: str, kind: typ
     assert platforms.sent == []
 
 
-def test_every_error_we_know_has_its_row():
-    """platforms.md 3.4: no code is known to the adapter and not to its tests; those of edits are tested with edits."""
+def test_every_known_error_has_its_row():
+    """platforms.md 3.4: each code of the adapter has a row here, or is tested with the edits."""
     edits = {code for code, reaction in REACTIONS.items() if reaction == "repost"}
     assert edits == {"message_not_found", "cant_update_message", "edit_window_closed"}
     assert {code for code in REACTIONS if code not in edits} <= {error for error, _ in CASES}
     assert reaction_to("restricted_action_non_threadable_channel") == "closed"
 
 
-def test_words_that_are_refused_twice_are_refused(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 3.4: plain text once, not for ever."""
+def test_text_that_is_refused_twice_is_refused(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 3.4: the adapter sends the plain text once and no second time."""
     platforms.script("slack", "msg_blocks_too_long", times=2)
     with pytest.raises(Refused, match="msg_blocks_too_long"):
         send(media, platforms, Reply("x"))
 
 
 def test_missing_scope_is_named_with_its_cure(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
-    """platforms.md 3.4: words that need a scope wait until the app has it; the operator hears which."""
+    """platforms.md 3.4: the reply waits until the app has its scope; the error names the scope for the operator."""
     fake.scopes = SCOPES - {"chat:write"}
     with pytest.raises(ChannelDown, match="add the scope chat:write and install the app again"):
         send(media, platforms, Reply("x"))
 
 
-def test_missing_scope_of_one_method_holds_nothing_else_up(
-    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack
-):
-    """platforms.md 3.4: without im:write a person's id leads nowhere, but words go everywhere else."""
+def test_missing_scope_of_one_method_affects_no_other(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
+    """platforms.md 3.4: without im:write the bot opens no direct message, but every other reply goes out."""
     fake.scopes = SCOPES - {"im:write"}
     with pytest.raises(Refused, match="im:write") as caught:
         send(media, platforms, Reply("x"), Conversation("sl", "U0ADA"))
@@ -102,8 +102,8 @@ def test_missing_scope_of_one_method_holds_nothing_else_up(
     assert send(media, platforms, Reply("x"))
 
 
-def test_app_outside_a_channel_asks_to_be_invited(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 3.4: not_in_channel: ask for an invitation."""
+def test_error_outside_a_channel_asks_for_an_invitation(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 3.4: not_in_channel means that the app needs an invitation."""
     platforms.script("slack", "not_in_channel")
     with pytest.raises(AddressClosed, match="invite the app"):
         send(media, platforms, Reply("x"))
@@ -113,8 +113,8 @@ def test_app_outside_a_channel_asks_to_be_invited(media: MemoryMedia, platforms:
     "error",
     ["file_uploads_disabled", "storage_limit_reached", "file_upload_size_restricted", "missing_scope"],
 )
-def test_file_that_slack_refuses_is_a_link(media: MemoryMedia, platforms: FakePlatforms, error: str):
-    """platforms.md 3.3, pains.md 13: name, size and address instead of silence, after the words that came with it."""
+def test_file_refused_by_slack_is_a_link(media: MemoryMedia, platforms: FakePlatforms, error: str):
+    """platforms.md 3.3, pains.md 13: name, size and link follow the text of the file."""
     platforms.script("slack", error)
     receipt = send(media, platforms, Reply("Here it **is**", media=IMAGE))
     url = media.url(IMAGE.ref, filename=IMAGE.filename, mime_type=IMAGE.mime_type)
@@ -128,29 +128,29 @@ def test_file_that_slack_refuses_is_a_link(media: MemoryMedia, platforms: FakePl
 
 
 def test_file_without_its_scope_is_a_link(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
-    """platforms.md 3.4: the first of the three calls is refused already."""
+    """platforms.md 3.4: Slack already refuses the first of the three calls."""
     fake.scopes = SCOPES - {"files:write"}
     send(media, platforms, Reply(media=replace(IMAGE, filename="a`b_c_d.png")))
     assert platforms.sent[0]["text"].startswith("`a'b_c_d.png` (69 B): <http")
 
 
-def test_file_to_a_closed_address_is_no_link(media: MemoryMedia, platforms: FakePlatforms):
-    """Where no file arrives for want of an address, no link does."""
+def test_file_to_a_closed_address_is_not_sent_as_a_link(media: MemoryMedia, platforms: FakePlatforms):
+    """At a closed address a link would not arrive either."""
     platforms.script("slack", "is_archived")
     with pytest.raises(AddressClosed):
         send(media, platforms, Reply(media=IMAGE))
 
 
 @pytest.mark.parametrize("error", ["drop", "lost", "internal_error"])
-def test_file_whose_sharing_is_unclear_is_not_shared_again(media: MemoryMedia, platforms: FakePlatforms, error: str):
-    """platforms.md 3.3: the last of the three calls shows it."""
+def test_file_with_an_unclear_upload_is_not_shared_again(media: MemoryMedia, platforms: FakePlatforms, error: str):
+    """platforms.md 3.3: the last of the three calls makes the file visible."""
     platforms.script("slack", error)
     with pytest.raises(DeliveryUncertain):
         send(media, platforms, Reply(media=IMAGE))
 
 
-def test_upload_that_breaks_before_the_file_is_shared_may_be_repeated(media: MemoryMedia):
-    """platforms.md 3.3: nobody has seen anything yet."""
+def test_upload_that_fails_before_sharing_is_repeated(media: MemoryMedia):
+    """platforms.md 3.3: the file is not visible yet."""
 
     async def story() -> None:
         async with server(b"") as (url, _):
@@ -161,10 +161,10 @@ def test_upload_that_breaks_before_the_file_is_shared_may_be_repeated(media: Mem
 
 
 @pytest.mark.parametrize("status", [302, 429, 500, 503])
-def test_upload_that_the_file_server_does_not_take_may_be_repeated(
+def test_upload_with_a_temporary_error_is_repeated(
     media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, status: int
 ):
-    """platforms.md 3.3: the second of the three calls; no redirect is followed, and nothing is shown."""
+    """platforms.md 3.3: the second of the three calls follows no redirect and makes nothing visible."""
     fake.upload_status = status
     with pytest.raises(Unreachable):
         send(media, platforms, Reply("Here", media=IMAGE))
@@ -172,10 +172,10 @@ def test_upload_that_the_file_server_does_not_take_may_be_repeated(
 
 
 @pytest.mark.parametrize("status", [400, 403, 413])
-def test_upload_that_the_file_server_never_takes_is_a_link(
+def test_upload_with_a_permanent_error_is_a_link(
     media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, status: int
 ):
-    """platforms.md 3.3, pains.md 13: what would be refused each time is said instead."""
+    """platforms.md 3.3, pains.md 13: Slack would refuse the file each time, so the text has a link."""
     fake.upload_status = status
     send(media, platforms, Reply("Here", media=IMAGE))
     assert platforms.sent[0]["text"].startswith("Here\n`red.png` (69 B): <http")
@@ -190,8 +190,8 @@ def test_upload_that_the_file_server_never_takes_is_a_link(
         ("429 Too Many Requests", "Content-Type: application/json\r\nRetry-After: 7", RateLimited),
     ],
 )
-def test_answer_that_is_no_json_proves_nothing(media: MemoryMedia, status: str, headers: str, kind: type[Exception]):
-    """Something between us and Slack spoke; only a wait that it asks for is clear."""
+def test_answer_that_is_not_json_is_uncertain(media: MemoryMedia, status: str, headers: str, kind: type[Exception]):
+    """A proxy may have sent the answer; only its Retry-After is reliable."""
     answer = f"HTTP/1.1 {status}\r\n{headers}\r\nContent-Length: 4\r\n\r\noops".encode()
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Slack, property by property: whatever a model writes arrives whole, within the limits, and pings nobody."""
+"""Slack, property by property: any text of a model arrives whole, within the limits, and pings no user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.channels.harness import slack
 from tests.channels.markdown.test_markup import MARKDOWN, WORDS
 
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
-#: What Slack would read as a ping, a link or an escape, if it were let through.
+#: Text that Slack would read as a ping, a link or an escape.
 PINGS = (
     "<!channel>",
     "<!here>",
@@ -30,25 +30,25 @@ PINGS = (
     "\n\n",
 )
 SOUP = st.lists(MARKDOWN | WORDS | st.sampled_from(PINGS), max_size=6).map("".join)
-#: Texts of up to 100,000 characters: soups, again and again.
+#: Texts of up to 100,000 characters: a soup, repeated.
 LONG = st.tuples(SOUP.filter(bool), st.integers(1, 100_000)).map(lambda soup: (soup[0] * 100_000)[: soup[1]])
 BUTTONS = st.lists(st.builds(Button, st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=64)), max_size=40)
 
 
 def channel() -> SlackChannel:
-    """An adapter that sends nothing."""
+    """Return an adapter that sends nothing."""
     return slack(None, None)  # type: ignore[arg-type]
 
 
 def message(reply: Reply) -> dict:
-    """One piece as it goes to chat.postMessage."""
+    """Return the parameters of chat.postMessage for one piece."""
     from sayso.channels.markdown import slack_mrkdwn
 
     return message_of([slack_mrkdwn(reply.text)], reply.buttons, THREAD.chat, THREAD)
 
 
 def checked(pieces: list[Reply]) -> None:
-    """Slack takes each of them: its limits, its models, and no token that is not a link of ours."""
+    """Check that Slack accepts each piece: its limits, its models, and no token that is not a link of ours."""
     for piece in pieces:
         raw = message(piece)
         assert _message_error("chat.postMessage", raw, raw["blocks"]) == ""
@@ -60,13 +60,13 @@ def checked(pieces: list[Reply]) -> None:
 
 
 def whole(text: str, pieces: list[Reply]) -> bool:
-    """Whether every character of the text is in the pieces, in order: fences that are closed and opened are added."""
+    """Return whether the pieces have every character of the text in order. Closed and reopened fences are extra."""
     rest = iter("".join(piece.text for piece in pieces))
     return all(char in rest for char in text if not char.isspace())
 
 
 @given(SOUP, BUTTONS)
-def test_soup_with_buttons_arrives(text: str, buttons: list[Button]):
+def test_any_markdown_with_buttons_arrives(text: str, buttons: list[Button]):
     """platforms.md 3.3: 3000 in a section, 75 on a button, 25 buttons; blocks pass slack_sdk.models unchanged."""
     pieces = list(channel().split(Reply(text, tuple(buttons))))
     checked(pieces)
@@ -81,7 +81,7 @@ def test_soup_with_buttons_arrives(text: str, buttons: list[Button]):
 @settings(max_examples=15, deadline=None)
 @given(LONG)
 def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
-    """platforms.md 3.3: chunks that we cut ourselves, none of which Slack would cut again."""
+    """platforms.md 3.3: Slack would cut none of our pieces again."""
     pieces = list(channel().split(Reply(text)))
     checked(pieces)
     assert whole(text, pieces)
@@ -92,7 +92,7 @@ def test_any_text_up_to_a_hundred_thousand_characters_arrives(text: str):
     "text", ["x" * 100_000, "<!channel> " * 9000, "&" * 100_000, "| a | b |\n|-|-|\n" * 6000, "*" * 100_000]
 )
 def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
-    """platforms.md 3.3: escapes are counted, tables are code, and nothing takes for ever."""
+    """platforms.md 3.3: escapes count, tables are code, and splitting ends in time."""
     pieces = list(channel().split(Reply(text)))
     checked(pieces)
     assert whole(text, pieces)
@@ -101,7 +101,7 @@ def test_hundred_thousand_characters_of_one_kind_arrive(text: str):
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="`~"), max_size=300), max_size=60).map(" ".join)
 )
-def test_words_reassemble(text: str):
-    """Without fences the pieces are the text; only what would begin a list in the middle of a line is escaped."""
+def test_joined_pieces_are_the_text(text: str):
+    """Without fences the pieces are the text; only a list marker at the start of a cut is escaped."""
     joined = "".join(piece.text for piece in channel().split(Reply(text)))
     assert joined.replace("\\", "") == text.replace("\\", "") or not text.strip()

@@ -1,4 +1,4 @@
-"""What Telegram answers, row by row of platforms.md 2.4, and what the channel makes of it."""
+"""Telegram's errors, row by row of platforms.md 2.4, and the channel's reaction to each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.channels.harness import IMAGE, MemoryMedia, telegram
 
 GROUP = Conversation("tg", "-1002000000001")
 
-#: Each row of the table: what Telegram answers, and which error follows.
+#: Each row of the table: the answer of Telegram, and the error that follows.
 ROWS = [
     ("429", RateLimited),
     ("Forbidden: bot was blocked by the user", AddressClosed),
@@ -42,7 +42,7 @@ ROWS = [
 
 
 def failure(media: MemoryMedia, platforms: FakePlatforms, reply: Reply) -> SendError:
-    """The error that sending ends in."""
+    """Return the error that sending raises."""
     with pytest.raises(SendError) as caught:
         asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", GROUP, reply)))
     return caught.value
@@ -52,29 +52,29 @@ def failure(media: MemoryMedia, platforms: FakePlatforms, reply: Reply) -> SendE
 def test_each_answer_has_its_reaction(
     media: MemoryMedia, platforms: FakePlatforms, answer: str, error: type[SendError]
 ):
-    """platforms.md 2.4: PTB calls some of these network errors; retrying what is permanent would never end."""
+    """platforms.md 2.4: PTB calls some of these network errors, and a retry of a permanent one would never end."""
     platforms.script("telegram", answer)
     raised = failure(media, platforms, Reply("hello"))
     assert type(raised) is error
     assert len(platforms.sent) == (1 if answer == "lost" else 0)
 
 
-def test_the_wait_is_telegrams_own(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.4: parameters.retry_after, whatever it is."""
+def test_wait_is_the_one_of_telegram(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.4: the error has the value of parameters.retry_after."""
     platforms.script("telegram", "429")
     raised = failure(media, platforms, Reply("hello"))
     assert isinstance(raised, RateLimited)
     assert raised.retry_after == 7.0
 
 
-def test_no_reason_quotes_the_message(media: MemoryMedia, platforms: FakePlatforms):
-    """What follows a colon may be the person's words."""
+def test_error_never_quotes_the_message(media: MemoryMedia, platforms: FakePlatforms):
+    """The text after a colon may be the user's."""
     platforms.script("telegram", "Bad Request: can't find something: the-secret-words")
     assert "the-secret-words" not in str(failure(media, platforms, Reply("the-secret-words")))
 
 
-def test_a_method_that_a_server_does_not_know_is_no_revoked_token(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 2.4: a Bot API server of one's own may be older than the program: the channel goes on."""
+def test_unknown_method_is_no_revoked_token(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 2.4: a self-hosted Bot API server may be older than the program, so the channel goes on."""
     from telegram.error import InvalidToken
 
     from sayso.channels.telegram.client import send_error
@@ -82,8 +82,8 @@ def test_a_method_that_a_server_does_not_know_is_no_revoked_token(media: MemoryM
     assert type(send_error(InvalidToken("Not Found: method not found"))) is Refused
 
 
-def test_every_row_of_the_table_can_be_reached():
-    """A row behind one that takes all would never count."""
+def test_every_row_of_the_reactions_can_be_reached():
+    """A row after a catch-all row of the same kind would never match."""
     seen: set[str] = set()
     for kind, words, _ in REACTIONS:
         assert kind not in seen
@@ -91,8 +91,8 @@ def test_every_row_of_the_table_can_be_reached():
 
 
 @pytest.mark.parametrize("answer", ["Bad Request: PHOTO_INVALID_DIMENSIONS", "Bad Request: IMAGE_PROCESS_FAILED"])
-def test_a_picture_that_is_not_shown_travels_as_document(media: MemoryMedia, platforms: FakePlatforms, answer: str):
-    """platforms.md 2.3: sides up to 10000 together and a ratio up to 20; a chart of another shape still arrives."""
+def test_picture_that_telegram_refuses_is_sent_as_a_document(media: MemoryMedia, platforms: FakePlatforms, answer: str):
+    """platforms.md 2.3: a photo's sides sum up to 10000, their ratio is up to 20; another chart still arrives."""
     platforms.script("telegram", answer)
     asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", GROUP, Reply("chart", media=IMAGE))))
     assert [(entry["raw"]["method"], entry["text"]) for entry in platforms.sent] == [("sendDocument", "chart")]

@@ -1,4 +1,4 @@
-"""Any text at all, up to 100,000 characters, for Telegram: accepted, whole, in order."""
+"""Any text up to 100,000 characters, for Telegram: accepted, whole, in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.channels.harness import IMAGE, MemoryMedia, telegram
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
 
 YES_NO = (Button("Yes", "y"), Button("No", "n"))
-#: Lines of words and of what looks like Markdown, again and again up to a length.
+#: Repeated lines of plain text and of text that resembles Markdown, up to a length.
 LONG = st.builds(
     lambda lines, size: "\n".join(islice(cycle(lines), 1 + size // max(1, sum(map(len, lines)) // len(lines))))[:size],
     st.lists(MARKDOWN | WORDS | st.just("Words, **bold** and `code` & 5 < 6. 👍🏽"), min_size=1, max_size=8),
@@ -27,7 +27,7 @@ LONG = st.builds(
 
 
 def shown(piece: Reply) -> str:
-    """What a person sees of a piece. Raises RefusedError for what Telegram would not take."""
+    """Return the visible text of a piece. Raises RefusedError where Telegram would refuse it."""
     words, parse_mode = BotApiCall("1", None, piece).text
     seen = plain_text(words, parse_mode)
     check_length(seen, 1024 if piece.media else 4096, "caption" if piece.media else "text")
@@ -37,7 +37,7 @@ def shown(piece: Reply) -> str:
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(LONG, st.booleans(), st.booleans(), st.booleans())
-def test_any_text_is_taken_whole_and_in_order(text: str, media: bool, edits: bool, asks: bool):
+def test_any_text_is_accepted_whole_and_in_order(text: str, media: bool, edits: bool, asks: bool):
     """platforms.md 2.3: 4096 and 1024 UTF-16 units after parsing, in HTML and plain; no character is lost."""
     reply = Reply(text, YES_NO if asks else (), IMAGE if media else None, edits="7" if edits else "")
     pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).split(reply)
@@ -53,8 +53,8 @@ def test_any_text_is_taken_whole_and_in_order(text: str, media: bool, edits: boo
 
 @settings(max_examples=20)
 @given(st.lists(st.sampled_from([*SYNTAX, "WORD", "WORD", "WORD", "\n"]), max_size=60), st.integers(1, 12))
-def test_every_word_of_a_long_text_is_seen_once_it_is_cut(parts: list[str], times: int):
-    """A cut inside of formatting hides no word, in whichever piece it ends up."""
+def test_every_word_of_a_split_text_is_visible(parts: list[str], times: int):
+    """A cut inside formatting hides no word, whichever piece it falls in."""
     soup = parts * times
     words = [f"zq{number}x" for number in range(soup.count("WORD"))]
     rest = iter(words)
@@ -66,8 +66,8 @@ def test_every_word_of_a_long_text_is_seen_once_it_is_cut(parts: list[str], time
 
 @settings(max_examples=20)
 @given(LONG)
-def test_a_draft_of_any_text_is_taken(text: str):
-    """It begins as the answer will, and fits."""
+def test_draft_of_any_text_is_accepted(text: str):
+    """The draft begins like the answer, and fits."""
     sketch = beginning(text)
     assert telegram_length(sketch) <= 4096
     assert not sketch.strip() or shown(Reply(sketch))
@@ -76,28 +76,28 @@ def test_a_draft_of_any_text_is_taken(text: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["Words, **bold**, [a](https://b.c/_d_) & 5 < 6. 👍🏽\n", "x" * 99, "|a|b|\n"])
-def test_a_hundred_thousand_characters_are_taken(line: str):
-    """The longest answer that a model gives, and more."""
+def test_hundred_thousand_characters_are_accepted(line: str):
+    """No model gives a longer answer."""
     text = (line * 100_000)[:100_000]
     pieces = telegram(MemoryMedia.__new__(MemoryMedia), None).split(Reply(text, YES_NO))
     told = iter("".join(shown(piece) and piece.text for piece in pieces))
     assert all(char in told for char in text if not char.isspace())
 
 
-def test_an_empty_block_of_code_is_shown_as_written():
-    """Telegram refuses a message in which nothing is to be seen."""
+def test_empty_code_block_is_shown_as_written():
+    """Telegram refuses a message without visible text."""
     assert [shown(Reply(text)) for text in ("```\n```", "```\n")] == ["```\n```", "```\n"]
 
 
 @settings(max_examples=20)
 @given(LONG, st.integers(10, 5000))
-def test_the_head_is_the_first_piece(text: str, limit: int):
-    """Only sooner."""
+def test_head_is_the_first_piece(text: str, limit: int):
+    """`head` returns the first piece of `split` without making the others."""
     assert head(text, limit, telegram_length) == (split(text, limit, telegram_length) or [""])[0]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 8])
 def test_any_number_of_buttons_is_a_keyboard(count: int):
-    """platforms.md 2.3: rows of at most 8, 64 bytes of data each."""
+    """platforms.md 2.3: a row has at most 8 buttons with 64 bytes of data each."""
     keys = [{"text": "b", "callback_data": "d" * 64}] * count
     assert len(buttons({"inline_keyboard": [keys[at : at + 2] for at in range(0, count, 2)]})) == count

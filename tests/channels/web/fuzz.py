@@ -1,8 +1,8 @@
-"""Fuzz: mutated webhooks by the hundred thousand against the real adapters, and the figures of what came of them.
+"""Fuzz: hundreds of thousands of mutated webhooks against the real adapters, and the figures of their answers.
 
     python -m tests.channels.web.fuzz --count 100000
 
-Every request must be answered below 500, in bounded time, and leave no memory behind. Exit status 1 where one is not.
+Every request must be answered below 500, in bounded time, and leave no memory behind. Else the exit status is 1.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tests.flows.system import System, until
 
 #: Seconds of processor time that one request may take.
 MAX_SECONDS = 1.0
-#: Megabytes by which a process may grow, once it has seen the largest bodies.
+#: Megabytes by which a process may grow after the largest bodies.
 MAX_GROWTH = 50.0
-#: One in so many requests goes to a real web process as well.
+#: One in this many requests also goes to a real web process.
 HTTP_SHARE = 100
-#: The channels are named as the expectations of the payloads name them; there is room for what no worker takes away.
+#: The payloads expect these channel names. The limits leave room for turns that no worker takes.
 YAML = """
 public_url: {public_url}
 redis_url: ${{REDIS_URL}}
@@ -61,13 +61,13 @@ channels:
   web: {{platform: console}}
 """
 
-#: Answers one request with its status. Raises what the app raises.
+#: Returns the status of one request, or raises the exception of the app.
 Ask = Callable[[Sent], int]
 
 
 @dataclass(slots=True)
 class Figures:
-    """What came of the requests to one endpoint."""
+    """The results of the requests to one endpoint."""
 
     endpoint: str
     way: str
@@ -79,7 +79,7 @@ class Figures:
     failures: list[str] = field(default_factory=list)
 
     def note(self, sent: Sent, status: int, seconds: float, cpu: float) -> None:
-        """One more answer."""
+        """Count one answer."""
         self.answers[status] = self.answers.get(status, 0) + 1
         self.slowest, self.cpu = max(self.slowest, seconds), max(self.cpu, cpu)
         if status >= 500:
@@ -88,12 +88,12 @@ class Figures:
             self.failures.append(f"{cpu:.1f} s: {told(sent)}")
 
     def share(self, hundreds: int) -> int:
-        """How many were answered with 2xx, 4xx ..."""
+        """Return the number of answers with a 2xx status, a 4xx status and so on."""
         return sum(count for status, count in self.answers.items() if status // 100 == hundreds)
 
     @property
     def problems(self) -> list[str]:
-        """What must not be."""
+        """Return every failure, and memory growth above the limit."""
         grown = self.after - self.before
         return [*self.failures, *([f"grew by {grown:.0f} MB"] if grown > MAX_GROWTH else [])]
 
@@ -113,7 +113,7 @@ HEADER = (
 
 
 def told(sent: Sent) -> str:
-    """A request, short enough to read."""
+    """Return a request, short enough to read."""
     return f"{sent.method} {sent.path[:200]} {str(sent.headers)[:400]} {sent.body[:400]!r} ({len(sent.body)} bytes)"
 
 
@@ -121,29 +121,29 @@ class Sink(services.FakeMailbox):
     """A mailbox that reads each turn as the real one does, and keeps none."""
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Look at it and forget it."""
+        """Read the turn and drop it."""
         accepted = super().accept(turn, tapped=tapped, waited_seconds=waited_seconds)
         self.turns.clear()
         return accepted
 
 
 def wsgi() -> tuple[Ask, str]:
-    """How the WSGI app of this process is asked, and a console session that it knows."""
+    """Return a function that asks the WSGI app of this process, and a console session that the app knows."""
     channels = services.real_channels(media=Sieve())
     console = channels["web"]
     assert isinstance(console, ConsoleChannel)
     settings = SimpleNamespace(limits=InboxLimits(per_minute=10**9), key_prefix=PREFIX)
     parts = {"channels": channels, "mailbox": Sink(), "deliveries": Forgetful(), "settings": settings}
     app = services.browser(**parts).application
-    app.config["PROPAGATE_EXCEPTIONS"] = True  # one that nobody handles comes out here
+    app.config["PROPAGATE_EXCEPTIONS"] = True  # an unhandled exception is raised here
     return (lambda sent: asked(app.wsgi_app, sent)), f"{console.cookie}={console.new_session()}"
 
 
 class Sieve(MemoryMediaStore):
-    """A media store that says what each file is, and keeps none."""
+    """A media store that detects the type of each file, and keeps none."""
 
     def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
-        """Look at it and forget it."""
+        """Read the file and drop it."""
         kept = super().put(data, mime_type=mime_type, filename=filename)
         self._files.clear()
         return kept
@@ -153,12 +153,12 @@ class Forgetful(services.FakeDeliveries):
     """Deliveries that keep nothing."""
 
     def report(self, *said: str) -> str:
-        """Look at it and forget it."""
+        """Drop the report."""
         return said[2]
 
 
 def asked(app: Any, sent: Sent) -> int:
-    """The status of one request to a WSGI app."""
+    """Return the status of one request to a WSGI app."""
     heard: list[int] = []
 
     def start(status: str, _: Any, __: Any = None) -> Callable[[bytes], None]:
@@ -174,7 +174,7 @@ def asked(app: Any, sent: Sent) -> int:
 
 
 def environ(sent: Sent) -> dict[str, Any]:
-    """A request as WSGI has it."""
+    """Return the WSGI environment of a request."""
     path, _, query = sent.path.encode().decode("latin-1").partition("?")
     made = {
         "REQUEST_METHOD": sent.method, "SCRIPT_NAME": "", "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
@@ -191,7 +191,7 @@ def environ(sent: Sent) -> dict[str, Any]:
 
 
 class RealWeb:
-    """A web process of its own behind real HTTP, with Redis and without workers."""
+    """A separate web process behind real HTTP, with Redis and without workers."""
 
     def __init__(self, folder: Path) -> None:
         self._system = System(folder, workers=0)
@@ -208,11 +208,11 @@ class RealWeb:
         self._system.__exit__(*exc)
 
     def ask(self, sent: Sent) -> int:
-        """The status of one request over a connection of its own. What claims to be longer than it is, is cut there."""
+        """Return the status of one request over its own connection. Corrects a Content-Length that is too large."""
         if sent.length not in (None, "0", "1", "abc", "-1", ""):
             sent = Sent(sent.path, sent.headers, sent.body, sent.method)
         with socket.create_connection(("127.0.0.1", int(self._system.url.rpartition(":")[2])), timeout=30) as wire:
-            with suppress(BrokenPipeError, ConnectionResetError):  # too long: refused before all of it was sent
+            with suppress(BrokenPipeError, ConnectionResetError):  # a long body may be refused before it is sent
                 wire.sendall(spelled(sent))
             answer = http.client.HTTPResponse(wire, method=sent.method)
             answer.begin()
@@ -220,7 +220,7 @@ class RealWeb:
             return answer.status
 
     def megabytes(self) -> float:
-        """The memory of all its processes, as Linux tells it."""
+        """Return the memory of all its processes, from /proc."""
         web = self._system.web
         assert web is not None
         return sum(_resident(pid) for pid in (web.pid, *family(web.pid)))
@@ -233,7 +233,7 @@ class RealWeb:
 
 
 def spelled(sent: Sent) -> bytes:
-    """A request as it goes over the wire."""
+    """Return a request as bytes on the wire."""
     length = str(len(sent.body)) if sent.length is None else sent.length
     headers = {"Host": "127.0.0.1", **sent.headers, "Content-Length": length, "Connection": "close"}
     lines = [
@@ -252,7 +252,7 @@ def _resident(pid: int) -> float:
 
 
 def peak() -> float:
-    """The most memory that this process ever had, in megabytes."""
+    """Return the peak memory of this process in megabytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / 1e6 if sys.platform == "darwin" else most / 1e3
 
@@ -260,7 +260,7 @@ def peak() -> float:
 def fuzz(
     endpoint: Endpoint, count: int, seed: int, ask: Ask, *, way: str = "wsgi", megabytes: Callable[[], float] = peak
 ) -> Figures:
-    """Ask so many times, and say what came of it. The largest come first: what they take is no growth."""
+    """Send this many requests and return the figures. The largest come first, so their memory is not growth."""
     figures = Figures(endpoint.name, way)
     for sent in largest(endpoint):
         _noted(figures, ask, sent)
@@ -275,7 +275,7 @@ def _noted(figures: Figures, ask: Ask, sent: Sent) -> None:
     began, cpu = time.perf_counter(), time.thread_time()
     try:
         status = ask(sent)
-    except Exception as exc:  # noqa: BLE001  # that is what is looked for
+    except Exception as exc:  # noqa: BLE001  # a failure to report
         figures.failures.append(f"{type(exc).__name__}: {exc}: {told(sent)}")
         status = 0
     figures.note(sent, status, time.perf_counter() - began, time.thread_time() - cpu)
@@ -283,7 +283,7 @@ def _noted(figures: Figures, ask: Ask, sent: Sent) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Half a million refusals need no log."""
+    """Switch off the log, which would have half a million refusals."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -1,4 +1,4 @@
-"""Mutations: webhooks as nobody should send them, from those that were recorded, each signed again or not."""
+"""Mutations: invalid webhooks, made from the recorded ones, with a new signature or an old one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from sayso.testing.platforms import fake_platforms as fakes
 from tests.channels.web.services import PUBLIC_URL
 
 PAYLOADS = Path(__file__).parents[2] / "payloads"
-#: Values that stand where another one is expected.
+#: Values that replace a valid one.
 JUNK: list[Any] = [
     None, True, 0, -1, 10**400, 1e308, -1.5, float("nan"), float("inf"), "", " ", "x", "0", "\0", "\ud800", "\u202e",
     "9" * 400, "é" * 5000, "{{7*7}}", "../../etc/passwd", "<@U0BOT>" * 300, [], {}, [[]], [None], [{}], {"id": None},
     {"": ""}, {"type": "message"},
 ]  # fmt: skip
-#: Depths of nesting: some that can be read, some about the end of Python's stack, and one that has none.
+#: Depths of nesting: readable ones, some near the limit of Python's stack, and one far beyond it.
 DEPTHS = (50, 200, 400, 900, 1500, 100_000)
 TYPES = (
     "application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "multipart/form-data",
     "", "x/y; charset=\xff", "application/json; charset=utf-16", "text/plain",
 )  # fmt: skip
-#: Header values that a parser may trip over. As WSGI has them: latin-1.
+#: Header values that a parser may fail at, in latin-1 as WSGI has them.
 ODD = (
     "",
     " ",
@@ -51,16 +51,16 @@ ODD = (
     "v0=" + "f" * 64,
     ",,=,",
 )
-#: Headers that somebody reads.
+#: Headers that some code reads.
 NAMES = (
     "Content-Type", "Content-Encoding", "Host", "Origin", "Cookie", "Accept-Language", "X-Forwarded-For",
     "X-Twilio-Signature", "X-Twilio-Webhooks-Signature-Settings", "I-Twilio-Idempotency-Token",
     "X-Telegram-Bot-Api-Secret-Token", "X-Slack-Signature", "X-Slack-Request-Timestamp", "X-Slack-Retry-Num",
     "X-Sayso-Console", "Authorization", "Range",
 )  # fmt: skip
-#: What large bodies are made of.
+#: Characters that fill large bodies.
 LETTERS = ("a", "é", " ", "<", "&", "@", "/", "*_")
-#: What an address may have behind it.
+#: Suffixes of an address.
 PLACES = (
     "?", "?delivery=", "?delivery=%ff", "?delivery=" + "0" * 20 + ".1", "?a=%00&a=%ff", "?" + "&" * 3000, "/",
     "/status", "/%2e%2e/x", "/é", "/" + "x" * 3000, "#x",
@@ -74,7 +74,7 @@ Sign = Callable[[str, bytes], Headers]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request. `length` is what its Content-Length says, None for the truth."""
+    """One request. `length` is the value of its Content-Length, or None for the true one."""
 
     path: str
     headers: Headers
@@ -85,7 +85,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A webhook that is all right: its body as a tree, and how the tree becomes a body again."""
+    """A valid webhook: its body as a tree, and the function that writes the tree as a body."""
 
     path: str
     tree: Any
@@ -94,7 +94,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address that strangers may post to, with what belongs there."""
+    """One address that accepts posts from outside, with its valid webhooks."""
 
     name: str
     seeds: Sequence[Seed]
@@ -102,7 +102,7 @@ class Endpoint:
 
 
 def endpoints(cookie: str) -> list[Endpoint]:
-    """All of them; `cookie` is a console session that is good."""
+    """Return all endpoints; `cookie` is a valid console session."""
     forms, statuses = _forms("/hooks/wa"), _forms("/hooks/wa/status")
     return [
         Endpoint("whatsapp", forms, _twilio),
@@ -115,7 +115,7 @@ def endpoints(cookie: str) -> list[Endpoint]:
 
 
 def requests(endpoint: Endpoint, chance: random.Random) -> Iterator[Sent]:
-    """Mutated requests, without end: every wrong value at every place of every seed once, anything else between."""
+    """Yield mutated requests without end: each junk value at each place of each seed once, and random ones between."""
     sweep = list(_sweep(endpoint))
     chance.shuffle(sweep)
     while True:
@@ -126,7 +126,7 @@ def requests(endpoint: Endpoint, chance: random.Random) -> Iterator[Sent]:
 
 
 def largest(endpoint: Endpoint) -> Iterator[Sent]:
-    """Requests that take much memory: every seed, and every letter at each size, with it in one place of the seed."""
+    """Yield requests that take much memory: every seed, and every letter at each size, put at one place of a seed."""
     shapes = [letter * size for size in (100_000, 400_000) for letter in LETTERS]
     both = zip(cycle(endpoint.seeds), cycle(shapes), strict=False)
     for seed, junk in islice(both, max(len(endpoint.seeds), len(shapes))):
@@ -137,7 +137,7 @@ def _any(endpoint: Endpoint, chance: random.Random) -> Sent:
     seed = chance.choice(endpoint.seeds)
     body = chance.choice(_BODIES)(seed, chance)
     sent = _signed(endpoint, seed, body)
-    if chance.random() < 0.2:  # the signature of what it was before
+    if chance.random() < 0.2:  # the signature of the unchanged body
         sent = replace(sent, headers=_signed(endpoint, seed, _body(seed, seed.tree)).headers)
     return chance.choice(_ENVELOPES)(sent, chance) if chance.random() < 0.4 else sent
 
@@ -154,7 +154,7 @@ def _sweep(endpoint: Endpoint) -> Iterator[tuple[Seed, tuple[Any, ...], Any]]:
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place inside a tree."""
+    """Yield every place inside a tree."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in pairs:
         yield (*path, key)
@@ -175,12 +175,12 @@ def _body(seed: Seed, tree: Any) -> bytes:
 
 
 def dumped(tree: Any) -> bytes:
-    """A tree as JSON, as far as JSON can say it."""
+    """Return a tree as JSON, with replacements where UTF-8 fails."""
     return json.dumps(tree).encode("utf-8", "replace")
 
 
 def _form_of(tree: Any) -> bytes:
-    """A tree as a form: what is no text stands there as JSON."""
+    """Return a tree as a form, with JSON for each value that is no text."""
     fields = tree.items() if isinstance(tree, dict) else ()
     pairs = [(str(name), value if isinstance(value, str) else json.dumps(value)) for name, value in fields]
     return urlencode(pairs, errors="replace").encode()
@@ -191,7 +191,7 @@ def _payload_of(tree: Any) -> bytes:
 
 
 def _bent(seed: Seed, chance: random.Random) -> bytes:
-    """Several places at once are junk, gone, or a level deeper."""
+    """Replace several places by junk, by nothing or by a deeper level."""
     tree = copy.deepcopy(seed.tree)
     for _ in range(chance.randrange(1, 4)):
         paths = list(_places(tree))
@@ -203,7 +203,7 @@ def _bent(seed: Seed, chance: random.Random) -> bytes:
 
 
 def _shortened(seed: Seed, chance: random.Random) -> bytes:
-    """A tree without one of its places."""
+    """Return a body without one of its places."""
     tree = copy.deepcopy(seed.tree)
     path = chance.choice(list(_places(tree)))
     holder = tree
@@ -214,7 +214,7 @@ def _shortened(seed: Seed, chance: random.Random) -> bytes:
 
 
 def _deep(seed: Seed, chance: random.Random) -> bytes:
-    """A place is nested deeply; so is, now and then, the whole body."""
+    """Nest one place deeply, or at times the whole body."""
     depth = chance.choice(DEPTHS)
     opening, closing = chance.choice([("[", "]"), ('{"a":', "}")])
     nested = opening * depth + "1" + closing * depth
@@ -228,7 +228,7 @@ def _deep(seed: Seed, chance: random.Random) -> bytes:
 
 
 def _doubled(seed: Seed, chance: random.Random) -> bytes:
-    """Names that come twice, with two values; in forms also hundreds of them."""
+    """Repeat a name with another value; in forms also hundreds of times."""
     body = _body(seed, seed.tree)
     name = str(chance.choice(list(seed.tree)))
     if body.startswith(b"{"):
@@ -258,7 +258,7 @@ def _noise(_: Seed, chance: random.Random) -> bytes:
 
 
 def _large(seed: Seed, chance: random.Random) -> bytes:
-    """About the largest body that is taken, and above it."""
+    """Make a body near the largest accepted size, or above it."""
     path = chance.choice(list(_places(seed.tree)))
     return _body(seed, _put(seed.tree, path, chance.choice(LETTERS) * chance.choice([10_000, 100_000, 400_000])))
 
@@ -300,7 +300,7 @@ def _odd_length(sent: Sent, chance: random.Random) -> Sent:
 _BODIES: Sequence[Callable[[Seed, random.Random], bytes]] = (
     _bent, _bent, _bent, _shortened, _deep, _doubled, _flipped, _flipped, _cut, _noise,
 )  # fmt: skip
-#: A large body costs as much as a hundred others: it is one of three hundred.
+#: A large body costs as much as a hundred others, so it is one of three hundred.
 _BODIES = (*(_BODIES * 30), _large)
 _ENVELOPES: Sequence[Callable[[Sent, random.Random], Sent]] = (
     _odd_header, _odd_header, _no_header, _bent_header, _odd_type, _odd_place, _odd_method, _odd_length,
@@ -336,7 +336,7 @@ def _console_seeds() -> list[Seed]:
 
 
 def _file_seeds() -> list[Seed]:
-    """A file of each kind, whose beginning tells which: bytes as a text of as many characters."""
+    """Return a seed for each kind of file. The tree holds the bytes as a text with one character a byte."""
     starts = (
         b"\x89PNG\r\n\x1a\n",
         b"\xff\xd8\xff",
@@ -354,7 +354,7 @@ def _file_of(tree: Any) -> bytes:
 
 
 def _twilio(path: str, body: bytes) -> Headers:
-    """Signed like a form, repeated names and all; what is no form is signed as an empty one."""
+    """Sign the body like a form, with repeated names; a body that is no form is signed as an empty one."""
     fields: dict[str, set[str]] = {}
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True)

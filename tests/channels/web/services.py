@@ -1,4 +1,4 @@
-"""Services: the web's collaborators as fakes of a few lines."""
+"""Fakes of a few lines for the collaborators of the web process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TURN = Turn("event-1", Conversation("shop", "+4915100000042"), "+4915100000042",
 
 
 class FakeChannel:
-    """A channel that keeps the hooks it gets and answers as told; an error is raised."""
+    """A channel that records its hooks and returns or raises the given answer."""
 
     name = "shop"
 
@@ -36,7 +36,7 @@ class FakeChannel:
         self.hooks: list[WebhookRequest] = []
 
     def receive(self, hook: WebhookRequest) -> Received:
-        """Keep the hook."""
+        """Record the hook."""
         self.hooks.append(hook)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -44,14 +44,14 @@ class FakeChannel:
 
 
 class FakeMailbox:
-    """A mailbox that keeps turns; it reads from them what the real one reads."""
+    """A mailbox that records turns and reads from them what the real one reads."""
 
     def __init__(self, outcome: Callable[[], str] = lambda: "new") -> None:
         self.outcome = outcome
         self.turns: list[tuple[Turn, str]] = []
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Keep the turn."""
+        """Record the turn."""
         assert Turn.from_json(turn.to_json()) == turn
         assert turn.conversation.id
         assert turn.scope.id
@@ -60,24 +60,24 @@ class FakeMailbox:
 
 
 class FakeDeliveries:
-    """Keeps what platforms report."""
+    """Records the reports of platforms and the closed addresses."""
 
     def __init__(self) -> None:
         self.reports: list[tuple[str, ...]] = []
         self.closed: list[tuple[str, str]] = []
 
     def report(self, *said: str) -> str:
-        """Keep it."""
+        """Record the report."""
         self.reports.append(said)
         return said[2]
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
-        """Keep it."""
+        """Record the closed address."""
         self.closed.append((conversation, f"{'late: ' * late}{reason}"))
 
 
 def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
-    """A channel of each platform as a configuration makes it, some with other secrets. None of them may send."""
+    """Return a channel of each platform as a configuration makes it, some with other secrets. None of them may send."""
     nothing: Any = None
     told = {
         "auth_token": fakes.TWILIO_AUTH_TOKEN, "secret_token": fakes.TELEGRAM_SECRET,
@@ -101,7 +101,7 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
 
 
 def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClient:
-    """A client of an app with these parts."""
+    """Return a client of an app with these parts."""
     parts = {
         "media": SimpleNamespace(full=lambda: ""),
         "redis_url": "redis://127.0.0.1:1",

@@ -1,4 +1,4 @@
-"""Access at the door: who may not talk is answered as if nothing were wrong, and nothing of theirs is kept."""
+"""Access control of the web process: a refused sender gets a normal answer, and no message of theirs is stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOP = TURN.conversation
 
 
 class Door:
-    """A web process with these rules for its channel."""
+    """A web process with these access rules for its channel."""
 
     def __init__(self, *, spool: Path | None = None, **access) -> None:
         self.lanes, self.people = MemoryRig().mailbox, MemoryPeople()
@@ -43,52 +43,52 @@ class Door:
         self.client = browser(self.channel, self.lanes, access_control=gate, spool=self.spool)
 
     def post(self, text: str = "hello", **fields) -> int:
-        """The status that a platform hears for a turn."""
+        """Return the status that the platform gets for a turn."""
         fields = {"event_id": f"e{len(self.channel.hooks)}", "text": text, **fields}
         self.channel.answer = Received(turns=(replace(TURN, **fields),))
         return self.client.post("/hooks/shop").status_code
 
     def kept(self) -> object:
-        """What the conversation holds: a turn, a reply, nothing."""
+        """Return what the conversation holds: a turn, a reply or None."""
         held = self.lanes.lease(SHOP.id, "w")
         return held[1] if held else None
 
 
 @pytest.mark.parametrize("more", [{}, {"tap": Tap("c:1")}, {"text": "/whoami"}, {"kind": "edit"}])
-def test_blocked_person_is_answered_and_nothing_is_kept(tmp_path: Path, more: dict):
-    """200, so that the platform does not repeat it; neither in Redis nor on the spool's disk."""
+def test_message_of_a_blocked_user_is_not_stored(tmp_path: Path, more: dict):
+    """The answer is 200, so the platform does not repeat it; neither Redis nor the spool stores the message."""
     for door in (Door(block=[TURN.user_id]), Door(block=[TURN.user_id], spool=tmp_path)):
         assert door.post(**more) == 200
         assert door.kept() is None
         assert not door.spool or door.spool.count() == 0
 
 
-def test_person_blocked_by_an_operator_is_answered_and_nothing_is_kept():
-    """At once, without a start of anything."""
+def test_block_by_an_operator_works_at_once():
+    """The process needs no restart."""
     door = Door()
     assert door.post() == 200
     Register(door.people).block("shop", TURN.user_id)
     assert (door.post(event_id="later"), len(door.kept().following)) == (200, 0)
 
 
-def test_stranger_is_told_and_nothing_else_is_kept():
-    """The reply waits; no turn does."""
+def test_unknown_user_gets_a_pairing_code_and_no_message_is_stored():
+    """The mailbox holds the reply and no turn."""
     door = Door(pairing=True)
     assert door.post("my secret") == 200
     assert "my secret" not in door.kept().text
     assert door.people.waiting("shop")[0].code in door.kept().text
 
 
-def test_person_who_is_too_fast_is_not_retried():
-    """200: Telegram repeats for a day what hears anything else, and the person was told to write again."""
+def test_message_above_the_rate_limit_is_not_retried():
+    """The answer is 200: Telegram would repeat any other status for a day, and the user was asked to write again."""
     door = Door(per_minute=1)
     assert [door.post(text) for text in "abc"] == [200, 200, 200]
     work = door.kept()
     assert "more messages per minute" in work.text
 
 
-def test_redis_that_cannot_say_who_somebody_is_keeps_them_out():
-    """503: the platform repeats it; whoever the file blocks is not even asked about."""
+def test_unavailable_redis_is_a_503_unless_the_file_blocks_the_user():
+    """The platform repeats the request; for a user that the file blocks, the process does not ask Redis."""
     door = Door(block=["eve"])
 
     def away(*_):
@@ -99,8 +99,8 @@ def test_redis_that_cannot_say_who_somebody_is_keeps_them_out():
     assert door.post(user_id="eve") == 200
 
 
-def test_spool_keeps_them_until_redis_can_say(tmp_path: Path):
-    """Then whoever is on no list is turned away."""
+def test_spool_keeps_turns_until_redis_is_back(tmp_path: Path):
+    """Then the access rules refuse the users that are on no list."""
     door = Door(spool=tmp_path, allow=["ana"])
     standing = door.people.decision
 
@@ -118,8 +118,8 @@ def _turns(door: Door) -> list:
     return [letter.turn for letter in door.lanes._conversations[SHOP.id].inbox]
 
 
-def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redis_client: Redis):
-    """A wired web process, real webhooks: nothing of the first message is kept, the one after the approval is."""
+def test_unknown_user_is_accepted_after_approval_of_the_code(tmp_path: Path, redis_url: str, redis_client: Redis):
+    """A wired web process with real webhooks stores no first message, and stores the one after the approval."""
     file = tmp_path / "sayso.yaml"
     file.write_text(
         "channels: {tg: {platform: telegram, token: '${T}', secret_token: '${S}', access: {pairing: true}}}\n"
@@ -148,7 +148,7 @@ def test_stranger_is_let_in_with_their_code(tmp_path: Path, redis_url: str, redi
 
 
 class Page:
-    """A console's page, open, with these rules for its channel."""
+    """An open console page with these access rules for its channel."""
 
     def __init__(self, folder: Path, **access) -> None:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
@@ -160,18 +160,18 @@ class Page:
         self.client.get("/console")
 
     def upload(self) -> int:
-        """The status of a text file that is sent."""
+        """Return the status of an uploaded text file."""
         headers = {"X-Sayso-Console": "1", "Content-Type": "text/plain", "Origin": "https://bots.example.com"}
         return self.client.post("/console/web/files", data=b"hi", headers=headers).status_code
 
     @property
     def user_id(self) -> str:
-        """Whose page it is."""
+        """Return the user id of the page."""
         return self.channel.user_of(self.client.get_cookie(self.channel.cookie).value)
 
 
-def test_a_stranger_uploads_nothing(tmp_path: Path):
-    """A file comes before its message, and is asked about as one."""
+def test_upload_of_an_unknown_user_is_forbidden(tmp_path: Path):
+    """A file arrives before its message and needs the same access."""
     page = Page(tmp_path, allow=["somebody"])
     assert (page.upload(), list(tmp_path.rglob("*"))) == (403, [])
     Register(page.people).approve("web", page.user_id)
@@ -180,7 +180,7 @@ def test_a_stranger_uploads_nothing(tmp_path: Path):
     assert page.upload() == 403
 
 
-def test_a_person_sends_no_more_files_in_a_minute_than_messages(tmp_path: Path):
-    """What nobody sweeps for a week cannot pile up faster than people talk."""
+def test_uploads_have_the_rate_limit_of_messages(tmp_path: Path):
+    """Files stay for a week, so a user may not fill the disk faster than by messages."""
     page = Page(tmp_path)
     assert [page.upload() for _ in range(4)] == [201, 201, 201, 503]

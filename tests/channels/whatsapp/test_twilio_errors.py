@@ -25,7 +25,7 @@ from tests.channels.harness import MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
 
-#: Code, what the first try raises, what the second does.
+#: Code, the error of the first attempt, the error of the second.
 ROWS = [
     *[(code, RateLimited, RateLimited) for code in (20429, 63018, 63038)],
     (63016, WindowClosed, WindowClosed),
@@ -38,16 +38,16 @@ ROWS = [
 ]
 
 
-def test_every_row_is_tested():
-    """A code that is added gets a row here."""
+def test_every_code_has_its_row():
+    """A new code of the adapter needs a row here."""
     assert {code for code, _, _ in ROWS} == set(REACTIONS)
 
 
 @pytest.mark.parametrize(("code", "first", "second"), ROWS)
-def test_reaction(
+def test_each_code_has_its_reaction(
     media: MemoryMedia, platforms: FakePlatforms, code: int, first: type[SendError], second: type[SendError]
 ):
-    """platforms.md 1.4: what each code comes to, the first time and the second."""
+    """platforms.md 1.4: each code raises its error, on the first attempt and on the second."""
     channel = whatsapp(media, platforms.twilio_url)
     for attempt, kind in enumerate((first, second), 1):
         platforms.script("twilio", str(code))
@@ -71,47 +71,45 @@ def test_reaction(
         (404, Refused),
     ],
 )
-def test_status_without_a_known_code(status: int, kind: type[SendError]):
-    """platforms.md 1.4: what has no row is judged by its HTTP status: who is not sure whether it arrived says so."""
+def test_unknown_code_is_judged_by_its_http_status(status: int, kind: type[SendError]):
+    """platforms.md 1.4: without a row the HTTP status decides, and an unclear one is DeliveryUncertain."""
     for code in (0, 12345):
         assert type(send_error(status, code)) is kind
 
 
 @pytest.mark.parametrize(("code", "seconds"), [(20429, 1), (63018, 5), (63038, 3 * 3600)])
-def test_rate_limits_say_how_long(code: int, seconds: float):
-    """platforms.md 1.4: 63018 is not tried hot, the limit of the day not before an hour."""
+def test_rate_limits_have_their_wait(code: int, seconds: float):
+    """platforms.md 1.4: 63018 waits for seconds, and the daily limit for hours."""
     error = send_error(400, code)
     assert isinstance(error, RateLimited)
     assert error.retry_after == seconds
 
 
-def test_wrong_credentials_are_the_channels_fault(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.4: 20003 and 401 stop the channel; no reply is lost over them."""
+def test_wrong_credentials_take_the_channel_down(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.4: 20003 and 401 stop the channel, and no reply is lost."""
     channel = whatsapp(media, platforms.twilio_url, auth_token="another")
     with pytest.raises(ChannelDown):
         asyncio.run(channel.send(Delivery("d", CHAT, Reply("x"))))
 
 
-def test_reply_outlasts_the_limit_of_the_day():
-    """platforms.md 1.4: 63038 ends as the window of 24 hours rolls on; no reply is given up before."""
+def test_reply_outlasts_the_daily_limit():
+    """platforms.md 1.4: 63038 ends within 24 hours, and the sender still has attempts left then."""
     assert (MAX_ATTEMPTS - 1) * DAY_LIMIT_SECONDS > 24 * 3600
 
 
 @pytest.mark.parametrize(("code", "seconds"), [("63038", DAY_LIMIT_SECONDS), ("63018", 5.0), ("429", 7.0)])
-def test_limit_that_comes_as_429_says_how_long(
+def test_wait_of_a_429_follows_its_code(
     media: MemoryMedia, platforms: FakePlatforms, code: str, seconds: float
 ):  # fmt: skip
-    """platforms.md 1.4: the code counts before the status: at the limit of the day a pause of a second is hot."""
+    """platforms.md 1.4: the code wins over the status: one second would be too short at the daily limit."""
     platforms.script("twilio", code)
     with pytest.raises(RateLimited) as caught:
         asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", CHAT, Reply("x"))))
     assert caught.value.retry_after == seconds
 
 
-def test_success_that_cannot_be_read_may_have_arrived(
-    media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
-):
-    """platforms.md 1.4: a proxy's page in place of a 201: sent again unmarked it would come twice."""
+def test_unreadable_success_is_uncertain(media: MemoryMedia, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
+    """platforms.md 1.4: a proxy's page instead of a 201: an unmarked second send could be a double."""
     monkeypatch.setattr(platforms.fakes["twilio"], "answer", lambda _: FakeResponse(200, b"<html>Welcome</html>"))
     with pytest.raises(DeliveryUncertain):
         asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", CHAT, Reply("x"))))

@@ -1,4 +1,4 @@
-"""What people do on WhatsApp: the fields decide, and no word that nobody typed is a yes."""
+"""Inbound WhatsApp messages: the form fields decide, and only a typed yes is a yes."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ REPLIED = {"OriginalRepliedMessageSid": SID, "OriginalRepliedMessageSender": "wh
 
 
 def read(text: str = "", **fields: str) -> Turn | None:
-    """The turn that a form with these fields is."""
+    """Return the turn of a form with these fields, or None."""
     form = signing.whatsapp_text(SID, text, account_sid=TWILIO_ACCOUNT_SID, **fields)
     return turn_of("wa", TwilioForm(signing.whatsapp_hook("https://x", TWILIO_AUTH_TOKEN, form)[1]))
 
 
 def turn(text: str = "", **fields: str) -> Turn:
-    """The turn, which there is."""
+    """Return the turn of a form that has one."""
     found = read(text, **fields)
     assert found is not None
     return found
 
 
 def file(mime: str, text: str = "", **fields: str) -> Turn:
-    """The turn of a message with a file."""
+    """Return the turn of a message with a file."""
     return turn(text, **{"NumMedia": "1", "MediaUrl0": FILE, "MediaContentType0": mime, "MessageType": "", **fields})
 
 
@@ -50,7 +50,7 @@ def file(mime: str, text: str = "", **fields: str) -> Turn:
         {"MessageType": "sticker", "MediaUrl0": FILE, "MediaContentType0": "image/webp"},
     ],
 )
-def test_body_that_nobody_typed_is_no_text(fields: dict[str, str]):
+def test_body_that_was_not_typed_is_no_text(fields: dict[str, str]):
     """platforms.md 1.1: the body of a tap repeats its label, that of a document is its name."""
     found = turn("Yes", **fields)
     assert found.text == ""
@@ -73,16 +73,16 @@ def test_body_that_nobody_typed_is_no_text(fields: dict[str, str]):
         {"MediaUrl0": FILE, "MediaContentType0": "audio/ogg", "MessageType": "audio"},
     ],
 )
-def test_yes_that_is_not_only_words_decides_nothing(fields: dict[str, str]):
-    """platforms.md 1.1: a caption, somebody else's words or an advertisement's are no answer to a question."""
+def test_yes_with_media_forwarded_or_from_an_advertisement_decides_nothing(fields: dict[str, str]):
+    """platforms.md 1.1: a caption, a forwarded text or an advertisement's text is no answer to a question."""
     found = turn("yes", **fields)
     assert found.text == "yes"
     assert not found.decides
 
 
 @pytest.mark.parametrize("fields", [{}, {"MessageType": ""}, REPLIED, {"Forwarded": "false"}])
-def test_typed_words_decide(fields: dict[str, str]):
-    """platforms.md 1.1: also as a reply to a message, of which Twilio tells no words."""
+def test_typed_text_decides(fields: dict[str, str]):
+    """platforms.md 1.1: a reply to a message decides too; Twilio does not send the text of the quoted message."""
     found = turn("yes", **fields)
     assert (found.text, found.decides, found.quoted) == ("yes", True, "")
 
@@ -95,8 +95,8 @@ def test_reaction_is_no_turn(body: str):
 
 @pytest.mark.parametrize("kind", ["", "text", "image", "unsupported", "order", "interactive", "made up"])
 @pytest.mark.parametrize("fields", [{}, {"Forwarded": "true", "ReferralHeadline": "Ad"}])
-def test_message_without_anything_is_no_turn(kind: str, fields: dict[str, str]):
-    """platforms.md 1.1: a type that Twilio does not explain has nothing to answer."""
+def test_message_without_content_is_no_turn(kind: str, fields: dict[str, str]):
+    """platforms.md 1.1: a type that Twilio does not document has nothing to answer."""
     assert read(MessageType=kind, **fields) is None
 
 
@@ -115,13 +115,13 @@ def test_location_is_a_note_in_one_line(fields: dict[str, str], note: str):
     assert (found.notes, found.text) == ((note,), "")
 
 
-def test_chosen_title_is_a_note():
-    """platforms.md 1.1: a list that tells no id tells what was read, not what it stood for."""
+def test_chosen_title_without_an_id_is_a_note():
+    """platforms.md 1.1: without a list id the turn names the title and is no tap."""
     assert turn("Berlin", MessageType="interactive", **REPLIED).notes == ("chose 'Berlin'",)
 
 
-def test_list_id_goes_before_a_payload():
-    """platforms.md 1.1: ListId, else ButtonPayload."""
+def test_list_id_wins_over_a_button_payload():
+    """platforms.md 1.1: the data of a tap is ListId, else ButtonPayload."""
     found = turn("x", ListId="list", ButtonPayload="button")
     assert found.tap is not None
     assert (found.tap.data, found.notes, found.media) == ("list", (), ())
@@ -140,49 +140,51 @@ def test_list_id_goes_before_a_payload():
         ("", "", (), "", ""),
     ],
 )
-def test_files_without_a_hint(mime: str, text: str, notes: tuple[str, ...], name: str, words: str):
-    """platforms.md 1.1: MessageType is in no documentation; the file's own type says as much."""
+def test_file_without_a_message_type_is_read_by_its_mime_type(
+    mime: str, text: str, notes: tuple[str, ...], name: str, words: str
+):
+    """platforms.md 1.1: MessageType is undocumented, and the MIME type of the file says as much."""
     found = file(mime, text)
     assert (found.notes, found.media[0].filename, found.text) == (notes, name, words)
     assert found.media[0].ref == FILE
 
 
 def test_advertisement_is_a_note():
-    """platforms.md 1.1: what the person saw before they wrote."""
+    """platforms.md 1.1: the note names the advertisement that the user saw before writing."""
     fields = {"ReferralHeadline": "Sale", "ReferralBody": "20 %\noff", "ReferralSourceUrl": "https://fb.me/1"}
     assert turn("hi", **fields).notes == ("came from an advertisement: Sale: 20 % off (https://fb.me/1)",)
     assert turn("hi", ReferralSourceUrl="https://fb.me/1").notes == ("came from an advertisement: https://fb.me/1",)
 
 
-def test_person_is_known_by_the_id_that_no_username_hides():
-    """platforms.md 1.1: keyed by ExternalUserId; number and WaId are other names of the same person."""
+def test_user_id_is_the_external_user_id():
+    """platforms.md 1.1: ExternalUserId is the key; number and WaId are other names of the same person."""
     found = turn("hi", ExternalUserId="whatsapp:DE.77", WaId="4915100000042")
     assert found.user_id == "whatsapp:DE.77"
     assert found.conversation.chat == "whatsapp:+4915100000042"
     assert found.aliases == ("whatsapp:+4915100000042", "4915100000042")
 
 
-def test_person_without_a_number_has_no_other_names():
+def test_person_without_a_number_has_no_aliases():
     """platforms.md 1.1: From and ExternalUserId both hold the id then."""
     found = turn("hi", From="whatsapp:DE.77", ExternalUserId="whatsapp:DE.77")
     assert (found.user_id, found.conversation.chat, found.aliases) == ("whatsapp:DE.77", "whatsapp:DE.77", ())
 
 
-def test_person_without_an_id_is_known_by_the_number():
+def test_person_without_an_external_id_is_known_by_the_number():
     """Older webhooks have no ExternalUserId."""
     assert turn("hi", ExternalUserId="").user_id == "whatsapp:+4915100000042"
 
 
 @pytest.mark.parametrize("field", ["MessageSid", "From"])
-def test_form_of_nobody_is_bad(field: str):
-    """platforms.md 1.1: without an id there is no de-duplication, without a sender no answer."""
+def test_form_without_a_sender_or_an_id_is_a_bad_hook(field: str):
+    """platforms.md 1.1: without an id the form cannot be deduplicated, and without a sender it cannot be answered."""
     with pytest.raises(BadHook):
         read("hi", **{field: ""})
 
 
 @pytest.mark.parametrize("sid", ["", "SM1", "SM" + "0" * 31, "SM" + "0" * 33, "XX" + "0" * 32, "SM" + "g" * 32])
-def test_form_of_another_message_id_is_refused(sid: str):
-    """A captured form still verifies when letters move from a name to its value: a longer id would be a new turn."""
+def test_invalid_message_id_is_a_bad_hook(sid: str):
+    """A signature still fits when letters move from a name to its value, and a longer id would be a new turn."""
     body = urlencode({"MessageSid": sid, "From": "whatsapp:+4915100000042", "Body": "yes"}).encode()
     with pytest.raises(BadHook, match="is not the id of a message"):
         turn_of("wa", TwilioForm(body))

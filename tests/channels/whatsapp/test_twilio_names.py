@@ -1,4 +1,4 @@
-"""Names: who writes from an address is noted once, under a name that holds no phone number."""
+"""Sender names: the user id of an address is stored once, under a key without a phone number."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ ANA = Conversation("wa", "whatsapp:+4915100000042")
 
 
 class Counted(MemorySharedCache):
-    """A notebook that keeps what was put."""
+    """A cache that records each write."""
 
     def __init__(self) -> None:
         super().__init__()
         self.puts: list[tuple[str, str]] = []
 
     def put(self, key: str, value: str, *, seconds: int = 0) -> None:
-        """Keep it."""
+        """Record and store the value."""
         self.puts.append((key, value))
         super().put(key, value)
 
 
-def test_person_is_noted_once_and_again_when_the_id_changes():
-    """platforms.md 1.1: the business-scoped id changes with the phone; no number is in the note."""
+def test_user_id_is_stored_once_and_again_when_it_changes():
+    """platforms.md 1.1: the business-scoped id changes with the phone; the entry has no phone number."""
     book = Counted()
     names = SenderNames(book)
     for user in ("whatsapp:DE.1", "whatsapp:DE.1", "whatsapp:DE.2"):
@@ -34,8 +34,8 @@ def test_person_is_noted_once_and_again_when_the_id_changes():
     assert SenderNames(book).of(ANA) == "whatsapp:DE.2"
 
 
-def test_who_is_known_by_the_address_needs_no_note():
-    """Nothing is kept of them."""
+def test_user_known_by_the_address_is_not_stored():
+    """The address already is the user id."""
     book = Counted()
     asyncio.run(SenderNames(book).note(Turn("e", ANA, ANA.chat, "hi")))
     assert (book.puts, SenderNames(book).of(ANA)) == ([], "")

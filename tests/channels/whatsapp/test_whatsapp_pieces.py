@@ -1,4 +1,4 @@
-"""WhatsApp's pieces: every word arrives, within every limit, also where a button or a file cannot."""
+"""WhatsApp's pieces: every text arrives, within every limit, also where a button or a file cannot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CSV = Media("pdf", "text/csv", "sales.csv", size=1_500_000, stored=True)
 
 
 def choices(count: int, label: str = "Choice {}") -> tuple[Button, ...]:
-    """So many buttons with labels of their own, each with as much data as one may have."""
+    """Return a number of buttons with distinct labels and data of the maximum length."""
     return tuple(Button(label.format(number), f"{number:064}") for number in range(1, count + 1))
 
 
@@ -60,7 +60,7 @@ def test_one_content_serves_every_list_of_its_length(media: MemoryMedia, platfor
     assert len(platforms.sent) == 4
 
 
-def test_long_items_have_their_whole_label_below(media: MemoryMedia, platforms: FakePlatforms):
+def test_long_item_has_its_whole_label_as_description(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3: a title has 24 characters, so the rest is in the description."""
     send(media, platforms, Reply("Which?", choices(4, "{} is a name of more than 24 letters")))
     (content,) = (call["params"] for call in platforms.calls)
@@ -78,8 +78,10 @@ def test_long_items_have_their_whole_label_below(media: MemoryMedia, platforms: 
     ],
     ids=["too many", "too long", "the same"],
 )
-def test_what_is_no_list_is_numbered(media: MemoryMedia, platforms: FakePlatforms, buttons: tuple[Button, ...]):
-    """platforms.md 1.3: no choice is lost: they stand below the words, to be typed."""
+def test_choices_that_fit_no_list_are_numbered(
+    media: MemoryMedia, platforms: FakePlatforms, buttons: tuple[Button, ...]
+):
+    """platforms.md 1.3: all choices stand below the text, to be typed."""
     send(media, platforms, Reply("1. Which?", buttons))
     words = "\n".join(entry["text"] for entry in platforms.sent)
     assert words.startswith("1. Which?\n\n1. ")
@@ -91,7 +93,7 @@ def test_what_is_no_list_is_numbered(media: MemoryMedia, platforms: FakePlatform
 
 @pytest.mark.parametrize("code", ["63021", "63013"])
 def test_refused_list_is_numbered(media: MemoryMedia, platforms: FakePlatforms, code: str):
-    """platforms.md 1.4, pains.md 1: buttons that do not arrive leave words that do."""
+    """platforms.md 1.4, pains.md 1: if the buttons are refused, the text names the choices."""
     platforms.script("twilio", code)
     send(media, platforms, Reply("Which?", choices(4, "a_{}_*b*")))
     assert platforms.sent[0]["buttons"] == []
@@ -100,14 +102,14 @@ def test_refused_list_is_numbered(media: MemoryMedia, platforms: FakePlatforms, 
 
 
 def test_optional_edit_is_left_out_and_any_other_is_sent():
-    """platforms.md 1.3: WhatsApp edits nothing."""
+    """platforms.md 1.3: WhatsApp cannot edit a message."""
     assert pieces_of(Reply("Done", edits="SM1", optional=True)) == ()
     assert pieces_of(Reply("Done", edits="SM1")) == (Reply("Done"),)
     assert pieces_of(Reply("Done", (Button("Undo", "u"),), edits="SM1")) == (Reply("Done", (Button("Undo", "u"),)),)
 
 
-def test_pieces_know_their_language():
-    """What a worker adds to one on the way is said in it."""
+def test_each_piece_has_the_language_of_its_reply():
+    """A text that the worker adds to a piece is in that language."""
     reply = Reply("x" * 2000, choices(2), PDF, language="de", collapse="p")
     assert [piece.language for piece in pieces_of(reply)] == ["de"] * 3
     assert [piece.collapse for piece in pieces_of(reply)] == [""] * 3
@@ -135,13 +137,13 @@ def test_pieces_know_their_language():
         ("text/csv", 10, False),
     ],
 )
-def test_files_that_whatsapp_shows(mime: str, size: int, shown: bool):
-    """platforms.md 1.3: JPEG and PNG up to 5 MB, the named others up to 16 MB."""
+def test_media_types_and_sizes_that_whatsapp_shows(mime: str, size: int, shown: bool):
+    """platforms.md 1.3: JPEG and PNG up to 5 MB, the other listed types up to 16 MB."""
     assert is_shown(Media("x", mime, size=size)) == shown
 
 
-def test_file_that_is_not_shown_is_a_link(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3, pains.md 13: name, size and a link that works; it is made at send time and stored nowhere."""
+def test_file_that_whatsapp_cannot_show_is_a_link(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3, pains.md 13: the message has name, size and a link that is made at send time and not stored."""
     reply = Reply("Your sales", media=CSV)
     assert whatsapp(media, None).split(reply) == (Reply("Your sales"), Reply(media=CSV))
     send(media, platforms, reply)
@@ -151,19 +153,19 @@ def test_file_that_is_not_shown_is_a_link(media: MemoryMedia, platforms: FakePla
 
 
 def test_small_file_without_a_name_is_a_link_too(media: MemoryMedia, platforms: FakePlatforms):
-    """Even less is known of it, and it arrives."""
+    """The link text says "file" where the name would be."""
     send(media, platforms, Reply(media=replace(CSV, filename="", size=10)))
     assert platforms.sent[0]["text"].startswith("file (10 B)\nhttp://")
 
 
 @pytest.mark.parametrize("file", [replace(IMAGE, size=PICTURE_BYTES + 1), replace(IMAGE, mime_type="image/gif")])
-def test_picture_that_is_not_shown_carries_no_words(file: Media):
-    """Words and link are messages of their own, as they are for documents."""
+def test_picture_that_whatsapp_cannot_show_has_no_caption(file: Media):
+    """Text and link are two messages, as for documents."""
     assert pieces_of(Reply("See", media=file)) == (Reply("See"), Reply(media=file))
 
 
-def test_emoji_count_as_twilio_may_count_them(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: emoji may count as more than one of the 1,600, and 21617 is final."""
+def test_emoji_count_as_two_characters(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: Twilio may count an emoji as more than one of the 1,600, and 21617 is permanent."""
     send(media, platforms, Reply("👍" * 1600))
     send(media, platforms, Reply("👍" * 1600, choices(2)))
     assert "".join(entry["text"] for entry in platforms.sent) == "👍" * 3200
@@ -173,16 +175,16 @@ def test_emoji_count_as_twilio_may_count_them(media: MemoryMedia, platforms: Fak
 ALIKE = (Button("Delete the file alpha.txt", "1"), Button("Delete the file alpine.txt", "2"))
 
 
-def test_labels_that_are_alike_once_they_are_cut_are_a_list(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: titles of 20 characters; two of the same would be refused, or mistaken for each other."""
+def test_labels_with_the_same_first_20_characters_are_a_list(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: a button title has 20 characters; two equal titles would be refused or confused."""
     send(media, platforms, Reply("Which?", ALIKE))
     (sent,) = platforms.sent
     assert [button["data"] for button in sent["buttons"]] == ["1", "2"]
     assert len({button["label"] for button in sent["buttons"]}) == 2
 
 
-def test_labels_that_no_title_tells_apart_are_numbered(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: also of two or three choices none is lost."""
+def test_labels_with_the_same_first_24_characters_are_numbered(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: two or three choices are also all named in the text."""
     labels = ["The same 24 letters at the start, a", "The same 24 letters at the start, b"]
     send(media, platforms, Reply("Which?", tuple(Button(label, label[-1]) for label in labels)))
     assert platforms.sent[0]["text"] == f"Which?\n\n1. {labels[0]}\n2. {labels[1]}"
@@ -190,7 +192,7 @@ def test_labels_that_no_title_tells_apart_are_numbered(media: MemoryMedia, platf
 
 
 def test_refused_choices_are_numbered_and_a_question_is_not(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.4, pains.md 1: a question says what to type; what a tool offers stands on its buttons alone."""
+    """platforms.md 1.4, pains.md 1: a question already says what to type; other choices are on their buttons alone."""
     yes_no = (Button("Yes", "y", "primary"), Button("No", "n", "danger"))
     for buttons in (choices(2), yes_no, (Button("Undo", "u"),)):
         platforms.script("twilio", "63013")
@@ -199,7 +201,7 @@ def test_refused_choices_are_numbered_and_a_question_is_not(media: MemoryMedia, 
 
 
 def test_refused_values_make_no_further_content(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: a Content is permanent. What was wrong with a message is no reason for another of its shape."""
+    """platforms.md 1.3: a Content is permanent, so a refused message makes no second one of its shape."""
     notebook = MemorySharedCache()
     for _ in range(3):
         platforms.script("twilio", "63013")
@@ -218,7 +220,7 @@ BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and
 @example("```py\n" + "x = [1]\n" * 12_000, choices(10))
 @example("*" * 100_000, ())
 def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Button, ...]):
-    """platforms.md 1.3: 1,600 characters, 1,024 beside buttons, also once the buttons are refused; nothing is lost."""
+    """platforms.md 1.3: a piece has 1,600 characters, or 1,024 beside buttons, also once these are refused."""
     pieces = pieces_of(Reply(md, buttons))
     for piece in pieces:
         assert 0 < length(piece.text) <= (BUTTONS_LIMIT if piece.buttons else TEXT_LIMIT)
@@ -233,8 +235,8 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
     st.lists(st.sampled_from(["word", "Wort,", "слово", "👍🏽", "字", "x" * 300]), min_size=1, max_size=8),
     st.integers(1, 9000),
 )
-def test_plain_words_come_back_together(words: list[str], count: int):
-    """platforms.md 1.3: read one after the other, the messages say what was said."""
+def test_joined_pieces_are_the_plain_text(words: list[str], count: int):
+    """platforms.md 1.3: the messages joined are the original text."""
     md = " ".join(words * count)[:100_000].strip()
     pieces = pieces_of(Reply(md))
     assert "".join(piece.text for piece in pieces) == md

@@ -1,4 +1,4 @@
-"""WhatsApp's 24 hours: behind them an approved template goes out, or nothing does and nothing is lost."""
+"""WhatsApp's 24-hour window: after it an approved template goes out, or the reply is kept."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ BOTH = {"template": TEMPLATE, "confirm_template": CONFIRM_TEMPLATE}
 
 @pytest.fixture(autouse=True)
 def closed(platforms: FakePlatforms) -> Iterator[None]:
-    """A chat in which nobody wrote for a day."""
+    """Close the window of the chat at the fake."""
     platforms.fakes["twilio"].closed.add(CHAT.chat)
     yield
     platforms.fakes["twilio"].closed.clear()
 
 
 def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float = DAY, **settings: Any) -> None:
-    """Send one piece into the silence."""
+    """Send one piece after this many seconds without a message from the user."""
     channel = whatsapp(media, platforms.twilio_url, **settings)
     asyncio.run(channel.send(Delivery("d", CHAT, reply, silence=silence)))
 
 
 @pytest.mark.parametrize("silence", [DAY, DAY - 30, DAY + 1, float("inf")])
 @pytest.mark.parametrize("reply", [Reply("x"), QUESTION, Reply(media=PDF), Reply("x", media=IMAGE)], ids=repr)
-def test_nothing_is_sent_behind_a_closed_window(
+def test_free_text_is_not_sent_after_the_window(
     media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float
 ):
-    """platforms.md 1.3, pains.md 5: Twilio would take it, and tell of 63016 once nobody looks."""
+    """platforms.md 1.3, pains.md 5: Twilio would accept it, and report 63016 later."""
     with pytest.raises(WindowClosed):
         send(media, platforms, reply, silence)
     assert platforms.sent == platforms.calls == []
 
 
 @pytest.mark.parametrize("silence", [-1.0, 0.0, DAY - 61])
-def test_open_window_and_unknown_silence_send_as_ever(media: MemoryMedia, platforms: FakePlatforms, silence: float):
-    """Templates cost money and say less: they are for when nothing else goes."""
+def test_open_window_or_unknown_silence_sends_free_text(media: MemoryMedia, platforms: FakePlatforms, silence: float):
+    """A template costs money and says less, so it is for a closed window only."""
     platforms.fakes["twilio"].closed.clear()
     send(media, platforms, QUESTION, silence, **BOTH)
     assert platforms.sent[0]["raw"]["ContentSid"] not in (TEMPLATE, CONFIRM_TEMPLATE)
 
 
-def test_words_go_out_as_the_template(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: ContentSid and ContentVariables without Body; no line ends in a variable."""
+def test_text_goes_out_as_the_template(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: ContentSid and ContentVariables without Body; no variable contains a line end."""
     send(media, platforms, Reply("**Done**\n\n- a\n- b\t c     d"), **BOTH)
     raw = platforms.sent[0]["raw"]
     assert (raw["ContentSid"], "Body" in raw) == (TEMPLATE, False)
@@ -69,7 +69,7 @@ def test_words_go_out_as_the_template(media: MemoryMedia, platforms: FakePlatfor
 
 
 def test_question_goes_out_as_its_template(media: MemoryMedia, platforms: FakePlatforms):
-    """A confirm request reaches a closed window, and a tap sends back exactly what we minted."""
+    """A confirm request reaches a closed window, and a tap returns exactly our data."""
     send(media, platforms, QUESTION, **BOTH)
     assert platforms.sent[0]["raw"]["ContentSid"] == CONFIRM_TEMPLATE
     assert [button["data"] for button in platforms.sent[0]["buttons"]] == ["a:1:yes", "a:1:no"]
@@ -84,36 +84,36 @@ def test_question_goes_out_as_its_template(media: MemoryMedia, platforms: FakePl
         (Button("Cancel", "n"),),
     ],
 )
-def test_other_buttons_are_never_called_confirm_and_cancel(
+def test_other_buttons_are_never_labelled_confirm_and_cancel(
     media: MemoryMedia, platforms: FakePlatforms, buttons: tuple[Button, ...]
 ):
-    """The labels of a template are its own: whoever taps Confirm must have confirmed."""
+    """The labels of the template are fixed, so its Confirm must stand for our confirm button alone."""
     send(media, platforms, Reply("Which? Berlin or Munich", buttons), **BOTH)
     assert (platforms.sent[0]["raw"]["ContentSid"], platforms.sent[0]["buttons"]) == (TEMPLATE, [])
 
 
-def test_question_without_its_template_goes_out_in_words(media: MemoryMedia, platforms: FakePlatforms):
-    """It says what to type, and whoever types opens the window."""
+def test_question_without_its_template_goes_out_as_text(media: MemoryMedia, platforms: FakePlatforms):
+    """The text says what to type, and a typed answer opens the window."""
     send(media, platforms, QUESTION, template=TEMPLATE)
     assert platforms.sent[0]["raw"]["ContentSid"] == TEMPLATE
 
 
 @pytest.mark.parametrize("reply", [Reply("x" * 1025), Reply("x" * 1025, QUESTION.buttons), Reply(media=IMAGE)])
-def test_what_no_template_takes_waits(media: MemoryMedia, platforms: FakePlatforms, reply: Reply):
-    """Nothing is cut: the whole arrives once the person writes."""
+def test_reply_that_fits_no_template_waits(media: MemoryMedia, platforms: FakePlatforms, reply: Reply):
+    """The reply is not cut; it arrives whole once the user writes."""
     with pytest.raises(WindowClosed):
         send(media, platforms, reply, **BOTH)
     assert platforms.sent == []
 
 
-def test_as_much_as_a_template_takes_goes_out(media: MemoryMedia, platforms: FakePlatforms):
-    """1,024 characters, after lines are joined."""
+def test_text_of_the_maximum_length_fits_the_template(media: MemoryMedia, platforms: FakePlatforms):
+    """The limit is 1,024 characters after lines are joined."""
     send(media, platforms, Reply("x" * 1023 + "\n\n"), **BOTH)
     assert len(platforms.sent) == 1
 
 
-def test_question_for_which_only_the_other_template_exists_waits(media: MemoryMedia, platforms: FakePlatforms):
-    """A template that asks says nothing but questions."""
+def test_confirm_template_is_used_for_questions_only(media: MemoryMedia, platforms: FakePlatforms):
+    """Another reply waits, since the template asks for a yes."""
     with pytest.raises(WindowClosed):
         send(media, platforms, Reply("x"), confirm_template=CONFIRM_TEMPLATE)
     send(media, platforms, QUESTION, confirm_template=CONFIRM_TEMPLATE)
@@ -122,21 +122,21 @@ def test_question_for_which_only_the_other_template_exists_waits(media: MemoryMe
 
 @pytest.mark.parametrize("code", ["63021", "21655", "63028", "92005", "21617", "63049"])
 def test_refused_template_keeps_the_reply(media: MemoryMedia, platforms: FakePlatforms, code: str):
-    """platforms.md 1.4: the words alone would be refused as well: they wait, and the reason names the error."""
+    """platforms.md 1.4: free text would be refused as well, so the reply waits and the error names the code."""
     platforms.script("twilio", code)
     with pytest.raises(WindowClosed, match=code):
         send(media, platforms, Reply("x"), **BOTH)
 
 
 def test_closed_address_is_closed_for_templates_too(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.4: whoever opted out gets no template either."""
+    """platforms.md 1.4: a user who opted out gets no template either."""
     platforms.script("twilio", "21610")
     with pytest.raises(AddressClosed):
         send(media, platforms, Reply("x"), **BOTH)
 
 
-def test_fake_takes_free_text_and_fails_later(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: 201 says nothing about the window; 63016 comes by status callback, and is a failed status."""
+def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a failed status."""
     heard: Queue[tuple[dict[str, str], bytes]] = Queue()
 
     class Web(BaseHTTPRequestHandler):
@@ -147,7 +147,7 @@ def test_fake_takes_free_text_and_fails_later(media: MemoryMedia, platforms: Fak
             self.end_headers()
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as web:
         Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
