@@ -1,4 +1,4 @@
-"""Cast: who takes part in a story besides the agent, and may fail at anything."""
+"""Cast: the models, guardrails, stores and observers of a story, each of which may fail at any time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.agent.faults.nonsense import (
 )
 from tests.agent.faults.tape import Tape
 
-#: What models do: mostly something sensible, or no run would come far.
+#: The acts of models; most are sensible, so that runs make progress.
 ACTS = ("says", "calls", "calls", "calls", "calls", "says", "raises", "nonsense", "hangs", "dawdles")
 
 
 class Model:
-    """Does what the tape says. `billed` is what its answers cost that could be read."""
+    """A model that acts as the tape says. `billed` sums the prompt tokens of its readable answers."""
 
     name = "model"
 
@@ -41,7 +41,7 @@ class Model:
         self.asked = 0
 
     async def acomplete(self, **request: Any) -> Any:
-        """An answer, or worse."""
+        """Return an answer, raise or hang."""
         self.asked += 1
         act = self._tape.pick(ACTS)
         if act == "raises":
@@ -71,10 +71,10 @@ class Model:
 
 
 class Talker(Model):
-    """As a stream, which may break off anywhere."""
+    """A streaming model whose stream may break anywhere."""
 
     async def astream(self, **request: Any) -> AsyncIterator[Any]:
-        """The pieces of an answer."""
+        """Yield the pieces of an answer."""
         before, answer = self.billed, await self.acomplete(**request)
         breaks = self._tape.rarely(6)
         if breaks or not isinstance(answer[0] if answer else None, Message):
@@ -92,7 +92,7 @@ class Talker(Model):
 
 
 class Writer(Model):
-    """A model that knows no tools, and may write calls into its text."""
+    """A model without tool support that may write calls into its text."""
 
     supports_tools = False
 
@@ -102,9 +102,9 @@ class Writer(Model):
 
 
 class Blocker(Model):
-    """A provider that blocks."""
+    """A provider with a blocking method."""
 
-    acomplete = None  # type: ignore[assignment]  # it has another door
+    acomplete = None  # type: ignore[assignment]  # this provider has only `complete`
 
     def __getattribute__(self, name: str) -> Any:
         if name == "acomplete":
@@ -112,7 +112,7 @@ class Blocker(Model):
         return super().__getattribute__(name)
 
     def complete(self, **request: Any) -> Any:
-        """An answer, or worse."""
+        """Return an answer or raise."""
         self.asked += 1
         act = self._tape.pick(ACTS)
         if act == "raises":
@@ -125,10 +125,10 @@ class Blocker(Model):
 
 
 class Side(Model):
-    """A model for side questions: what it is asked, it answers in words of any kind."""
+    """A model for side questions with any answer."""
 
     async def acomplete(self, **request: Any) -> Any:
-        """An answer, or worse."""
+        """Return an answer, raise or hang."""
         if self._tape.rarely(3):
             raise self._tape.pick(ERRORS)()
         if self._tape.rarely():
@@ -139,7 +139,7 @@ class Side(Model):
 
 
 class Raises:
-    """Anything at all, which fails whatever it is asked."""
+    """Stands for any collaborator; each method raises."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
@@ -154,25 +154,25 @@ class Raises:
 
 
 class RaisingBudget:
-    """A budget that nobody can ask."""
+    """A budget that fails."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
 
     async def refusal(self, scope: str) -> None:
-        """Fail, or let it pass."""
+        """Fail or return."""
         await asyncio.sleep(0)
         if self._tape.rarely(2):
             raise OSError("no budget")
 
     async def book(self, scope: str, usage: UsageStats) -> None:
-        """Fail."""
+        """Raise an error."""
         await asyncio.sleep(0)
         raise OSError("no budget")
 
 
 class Doubter(Guardrail):
-    """Passes, rewrites, blocks, breaks."""
+    """A guardrail that passes, rewrites, blocks or raises."""
 
     name = "doubter"
     blocking = False
@@ -182,7 +182,7 @@ class Doubter(Guardrail):
         self.action = tape.pick(tuple(GuardrailAction))
 
     async def acheck(self, content: str) -> GuardrailResult:
-        """Whatever the tape says."""
+        """Return or raise what the tape says."""
         await asyncio.sleep(0)
         if "forbidden" in content or self._tape.rarely(6):
             return self.tripped("rewritten", "it says so")
@@ -203,7 +203,7 @@ def _note(event: str) -> Any:
     return note
 
 
-#: Remembers all it hears.
+#: An observer that records all events.
 Recorder = type("Recorder", (_Events, AgentObserver), {f"on_{event}": _note(event) for event in EVENTS})
 
 
@@ -230,6 +230,6 @@ class _Taped:
         self.blocking = blocking
 
 
-#: Fail at some of what they hear; a blocking one makes the run wait at each event.
+#: Observers that fail at some events; a blocking one makes the run wait at each event.
 Heckler = type("Heckler", (_Taped, AgentObserver), {f"on_{event}": _fail(event) for event in EVENTS})
 AsyncHeckler = type("AsyncHeckler", (_Taped, AsyncAgentObserver), {f"a_on_{event}": _afail(event) for event in EVENTS})

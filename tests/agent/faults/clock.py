@@ -1,4 +1,4 @@
-"""ClockLoop: an event loop on which nobody waits: when there is nothing to do, it is later."""
+"""ClockLoop: an event loop with simulated time, which advances when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 
 from sayso.pending import concurrency, threads
 
-#: Seconds of real time that a thread at work is given between two looks at it, and in all.
+#: Seconds of real time between two checks of a working thread, and in total.
 LOOK_SECONDS, PATIENCE_SECONDS = 0.05, 60.0
 
 
 class Stuck(AssertionError):
-    """Raised when a run waits for what can never happen."""
+    """Raised when a run waits for an event that can never happen."""
 
 
 class Threads:
-    """The tools' threads of this process, as far as they are at work: those that hang wait for `release`."""
+    """Counts the working tool threads of this process; hanging ones wait for `release`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Threads:
         self.release = threading.Event()
 
     def hang(self) -> None:
-        """In a tool's thread: never come back by itself."""
+        """Block a tool's thread until it is released."""
         release = self.release
         with self._lock:
             self._hanging += 1
@@ -40,12 +40,12 @@ class Threads:
 
     @property
     def are_busy(self) -> bool:
-        """Whether one of them will have something to say."""
+        """Return whether a thread is working and not hanging."""
         with self._lock:
             return _at_work() > self._hanging
 
     def let_go(self) -> None:
-        """Whatever hangs goes on, and is waited for."""
+        """Release all hanging threads, and wait until they have ended."""
         self.release.set()
         until = time.monotonic() + PATIENCE_SECONDS
         while _at_work():
@@ -69,14 +69,14 @@ THREADS = Threads()
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for threads that are at work, and otherwise not at all."""
+    """A selector that waits for working threads only."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        """What is ready; else the time has passed."""
+        """Return the ready events, or advance the time."""
         while True:
             busy = timeout != 0 and THREADS.are_busy
             ready = super().select(LOOK_SECONDS if busy else 0)
@@ -91,7 +91,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class ClockLoop(asyncio.SelectorEventLoop):
-    """Its time is in seconds since it was made. What is wrong in it, and nobody catches, is in `complaints`."""
+    """An event loop whose time starts at zero. Uncaught errors are in `complaints`."""
 
     def __init__(self) -> None:
         self._own = _Selector()
@@ -100,11 +100,11 @@ class ClockLoop(asyncio.SelectorEventLoop):
         self.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
 
     def time(self) -> float:
-        """Later only when there was nothing to do."""
+        """Return the simulated time."""
         return self._own.now
 
     def after(self, ticks: int, act: Any) -> None:
-        """Act after so many rounds of the loop: at any of the places where a run waits."""
+        """Call `act` after this number of loop iterations, wherever the run waits then."""
         if ticks:
             self.call_soon(self.after, ticks - 1, act)
         else:
@@ -113,7 +113,7 @@ class ClockLoop(asyncio.SelectorEventLoop):
 
 @contextlib.contextmanager
 def under_sync_callers(loop: ClockLoop) -> Iterator[None]:
-    """What sync code of this thread runs, it runs on the loop."""
+    """Make sync code of this thread run its coroutines on the loop."""
     concurrency.run_sync(asyncio.sleep(0))
     kept = concurrency._here.loop
     before, kept.loop = kept.loop, loop

@@ -1,4 +1,4 @@
-"""Judge: what must be true of every run, whatever happened in it."""
+"""Judge: the promises that hold for every run, whatever happens in it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from sayso.agent import AgentResult, Message, Role
 from tests.agent.faults.story import Account
 
-#: What a run may raise: nothing but its own cancellation (Agent.arun).
+#: The documented exceptions of a run: its own cancellation only (Agent.arun).
 DOCUMENTED = (asyncio.CancelledError,)
 
-#: What a run may end with, for its observers.
+#: The events that end a run.
 ENDS = ("run_end", "error", "cancelled")
 
 
 class Broken(AssertionError):
-    """Raised when a promise was not kept."""
+    """Raised when a promise is broken."""
 
 
 def judge(account: Account) -> None:
-    """Raises Broken."""
+    """Check all promises of a run. Raises Broken."""
     _check_what_was_raised(account)
     for result in account.results:
         check_transcript(result.messages)
@@ -35,13 +35,13 @@ def judge(account: Account) -> None:
 
 
 def demand(kept: object, promise: str) -> None:
-    """Raises Broken."""
+    """Raise Broken with the promise unless it was kept."""
     if not kept:
         raise Broken(promise)
 
 
 def check_transcript(messages: Sequence[Message]) -> None:
-    """A user begins, the assistant ends, and each call is answered once, right after its answer, in order."""
+    """Check that a user begins, the assistant ends, and each call is answered once, in order, after its message."""
     demand(messages and messages[0].role is Role.USER, "a transcript begins with its user")
     demand(messages[-1].role is Role.ASSISTANT and not messages[-1].tool_calls, "a transcript ends with a reply")
     waiting: list[str] = []
@@ -82,13 +82,13 @@ def _check_result(account: Account, result: AgentResult) -> None:
 
 
 def _check_memory(account: Account) -> None:
-    """A run that was told to have ended is in it as a whole; of one that was not there is nothing."""
+    """Check that a run that ended is in the memory as a whole, and no other run is."""
     before, after = account.before, account.after
     ended = [args[1] for event, args in account.events if event == "run_end"]
     if account.memory is None:
         return
     if account.door in ("batch", "abatch") or not ended:
-        # A session may be saved by the time its run is stopped: nobody can tell.
+        # A session may have been saved before its run was cancelled.
         demand(after == before or account.has_session, "a run that did not end has changed the memory")
         return
     whole = [*before, *ended[0].messages]
@@ -99,7 +99,7 @@ def _check_memory(account: Account) -> None:
 
 
 def check_transcript_of_many(messages: Sequence[Message]) -> None:
-    """What is remembered of several runs is whole, exchange by exchange; ids are unique within each."""
+    """Check a memory of several runs exchange by exchange; ids are unique within each exchange."""
     starts = [at for at, each in enumerate(messages) if each.role is Role.USER]
     demand(starts[:1] == [0], "a memory begins with a user")
     for begin, end in zip(starts, [*starts[1:], len(messages)], strict=True):
@@ -107,7 +107,7 @@ def check_transcript_of_many(messages: Sequence[Message]) -> None:
 
 
 def _check_usage(account: Account) -> None:
-    """All that the models gave is paid for, once; what the cache gave is counted again."""
+    """Check that all answers of the models are counted once, and cached ones again."""
     if account.raised is not None or account.left_early:
         return
     replayed = sum(step.prompt_tokens or 0 for result in account.results for step in result.trace.filter("cache_hit"))
@@ -118,7 +118,7 @@ def _check_usage(account: Account) -> None:
 
 
 def _check_events(account: Account) -> None:
-    """A run begins and ends once, and so does each call that it tells of, unless it was stopped."""
+    """Check that a run and each of its calls start and end once, unless the run was cancelled."""
     per_run: dict[str, list[tuple[str, tuple[object, ...]]]] = {}
     for event, (run_id, *args) in account.events:
         if not event.startswith("batch"):
@@ -129,7 +129,7 @@ def _check_events(account: Account) -> None:
 
 
 def _check_life(events: Sequence[str]) -> None:
-    """One begin and one end. A run that was stopped by its token, or had no model, is told so before its result."""
+    """Check for one start and one end. A cancellation or failure is reported before the result."""
     counts = Counter(events)
     demand(counts["run_start"] == 1 and events[0] == "run_start", f"began {counts['run_start']} times: {events}")
     demand(all(counts[end] <= 1 for end in ENDS), f"two ends: {events}")

@@ -1,4 +1,4 @@
-"""Mutants: deliberately broken rules of a run. The judge must catch every one, or it would not catch a real one."""
+"""Mutants: deliberately broken rules of a run. The judge must detect each of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sayso.agent.run.state import OpenRound, RunState
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One function of an owner, and what takes its place: it gets the whole one first."""
+    """A function of an owner and its broken replacement, which receives the original first."""
 
     name: str
     owner: Any
@@ -29,7 +29,7 @@ class Mutant:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """For as long as this lasts, the rule is broken."""
+        """Break the rule inside the block."""
         whole = self.owner.__dict__[self.function]
         setattr(self.owner, self.function, lambda *args, **options: self.broken(whole, *args, **options))
         try:

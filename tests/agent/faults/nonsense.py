@@ -1,4 +1,4 @@
-"""Nonsense: what models say and tools do, sensible things first."""
+"""Nonsense: the answers of models and the tools of the stories, sensible ones first."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.agent.faults.clock import THREADS
 
 
 class Uncommon(BaseException):
-    """What some libraries stop their own code with."""
+    """A BaseException such as some libraries use to stop their own code."""
 
 
 class Unspeakable:
-    """A value that cannot even be printed."""
+    """A value whose repr raises."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no words")
@@ -60,7 +60,7 @@ NONSENSE: tuple[Any, ...] = (
     (Message("assistant", "a text for a role"), None), (Message(Role.ASSISTANT, "", tool_call_id="a"), None),
 )  # fmt: skip
 
-#: What makes an error: raised twice, one would remember its first time.
+#: Factories of errors; an error instance would keep its traceback between raises.
 ERRORS: tuple[Callable[[], BaseException], ...] = (
     lambda: ProviderError("down"), lambda: ProviderError("no", retryable=False),
     lambda: RateLimitedError("429", retry_after=7.0), lambda: RateLimitedError("429", retry_after=9000.0),
@@ -73,70 +73,70 @@ ERRORS: tuple[Callable[[], BaseException], ...] = (
 
 @tool
 def echo(text: str) -> str:
-    """Say it again."""
+    """Return the text."""
     return text
 
 
 @tool
 async def aecho(text: str) -> str:
-    """Say it again, a little later."""
+    """Return the text after a second."""
     await asyncio.sleep(1)
     return text
 
 
 @tool
 def fails(text: str) -> str:
-    """Raise."""
+    """Raise an error."""
     raise ValueError("\ud800 disk full")
 
 
 @tool
 async def afails(text: str) -> str:
-    """Raise, a little later."""
+    """Raise an error after a pause."""
     await asyncio.sleep(0)
     raise KeyError(text)
 
 
 @tool
 def quits(text: str) -> str:
-    """Try to end the process."""
+    """Raise SystemExit."""
     raise SystemExit(text)
 
 
 @tool
 async def aquits(text: str) -> str:
-    """Try to end the process, from the loop."""
+    """Raise SystemExit on the loop."""
     raise SystemExit(text)
 
 
 @tool
 async def cancels(text: str) -> str:
-    """Cancel itself."""
+    """Raise CancelledError."""
     raise asyncio.CancelledError(text)
 
 
 @tool
 async def uncommon(text: str) -> str:
-    """Raise what is no Exception."""
+    """Raise a BaseException that is no Exception."""
     raise Uncommon(text)
 
 
 @tool
 def stops(text: str) -> str:
-    """Raise what no future can hold."""
+    """Raise StopIteration, which no future can hold."""
     raise StopIteration(text)
 
 
 @tool
 async def waits(text: str) -> str:
-    """Wait for ever."""
+    """Wait forever."""
     await asyncio.Event().wait()
     return text
 
 
 @tool
 async def stubborn(text: str) -> str:
-    """Take its time to stop."""
+    """Take time to stop."""
     try:
         await asyncio.sleep(100)
     finally:
@@ -146,32 +146,32 @@ async def stubborn(text: str) -> str:
 
 @tool
 def hangs(text: str) -> str:
-    """Wait for ever, in a thread."""
+    """Wait forever in a thread."""
     THREADS.hang()
     return text
 
 
 @tool
 def odd(text: str) -> Any:
-    """Give what no JSON can hold."""
+    """Return a value that JSON cannot express."""
     return {1: {object()}, "nan": math.nan}
 
 
 @tool
 def unspeakable(text: str) -> Any:
-    """Give what cannot be printed."""
+    """Return a value that cannot be printed."""
     return Unspeakable()
 
 
 @tool
 def half(text: str) -> Any:
-    """Give half a character."""
+    """Return a lone surrogate."""
     return "\ud800"
 
 
 @tool
 def files(text: str) -> str:
-    """Make a file."""
+    """Emit a file."""
     emit_artifact(b"x", filename="x.txt")
     return "made"
 
@@ -184,20 +184,20 @@ def ends(text: str) -> str:
 
 @tool(requires_approval=True)
 def deletes(text: str) -> str:
-    """Destroy something, after a yes."""
+    """Destroy something after approval."""
     return f"deleted {text}"
 
 
 @tool(streaming=True)
 def streams(text: str) -> Iterator[str]:
-    """Give its result in pieces."""
+    """Yield the result in pieces."""
     yield "a"
     yield text
 
 
 @tool(streaming=True)
 async def astreams(text: str) -> AsyncIterator[Any]:
-    """Give its result in pieces, one of which cannot be printed, sometimes."""
+    """Yield the result in pieces."""
     yield "a"
     await asyncio.sleep(0)
     yield "b"
@@ -205,14 +205,14 @@ async def astreams(text: str) -> AsyncIterator[Any]:
 
 @tool(streaming=True)
 async def breaks_off(text: str) -> AsyncIterator[str]:
-    """Give a piece, and fail."""
+    """Yield a piece and fail."""
     yield "a"
     raise OSError("cut")
 
 
 @tool(read_only=True, cacheable=True)
 def looks(text: str) -> str:
-    """Change nothing."""
+    """Read without an effect."""
     return "seen"
 
 
@@ -220,10 +220,10 @@ TOOLS = (
     echo, looks, aecho, fails, afails, ends, files, streams, astreams, breaks_off, deletes, odd, unspeakable, half,
     quits, aquits, cancels, uncommon, stops, waits, stubborn, hangs,
 )  # fmt: skip
-#: What waits for ever unless somebody ends it.
+#: Tools that never end by themselves.
 ENDLESS = ("waits", "stubborn", "hangs")
 
 
 def a_call(tool_name: Any, parameters: Any, call_id: Any) -> ToolCall:
-    """A call as a careless adapter makes it."""
+    """Return a call as a careless adapter makes it."""
     return ToolCall(tool_name, parameters, call_id)

@@ -1,4 +1,4 @@
-"""Story: an agent in a random setting, asked through a random door, and somebody who may not wait for the end."""
+"""Story: an agent with random settings, called through a random method, by a caller who may cancel."""
 
 from __future__ import annotations
 
@@ -39,33 +39,33 @@ from tests.agent.faults.nonsense import TOOLS
 from tests.agent.faults.tape import Tape
 
 DOORS = ("arun", "arun", "astream", "run", "abatch", "arun", "astream", "batch")
-#: Rounds of the loop after which somebody loses patience, and seconds.
+#: Limits after which the caller cancels: iterations of the loop, and seconds.
 TICKS, SECONDS = 60, (0, 0.25, 5, 29.75, 40)
 
 
 class Errors(logging.Handler):
-    """What is logged with a traceback, or by asyncio, which nobody should have to read."""
+    """Collects unexpected log records: those with a traceback, and those of asyncio."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.heard: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A stop condition or a tool that fails is its author's error, and told as such."""
+        """Collect the record unless it reports a failing stop condition or tool."""
         expected = record.msg in ("agent.stop_condition_failed", "tool.failed")
         if (record.exc_info or record.name == "asyncio") and not expected:
             self.heard.append(record.getMessage())
 
 
 class Form(BaseModel):
-    """What an answer is to be."""
+    """The format of a structured answer."""
 
     n: int
 
 
 @dataclass
 class Account:
-    """What one run came to, and what it had before."""
+    """The results of one run, and the state before and after it."""
 
     results: list[AgentResult] = field(default_factory=list)
     raised: BaseException | None = None
@@ -73,7 +73,7 @@ class Account:
     before: list[Message] = field(default_factory=list)
     after: list[Message] = field(default_factory=list)
     billed: int = 0
-    #: Whether a stopped run may miss the bill of its last answer: on its way from a thread, or being heard.
+    #: Whether a cancelled run may miss the usage of its last answer.
     may_miss: bool = False
     has_session: bool = False
     events: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Account:
 
 
 class Story:
-    """Told by its tape. Lives for one example."""
+    """A story that follows its tape. Lives for one example."""
 
     def __init__(self, data: bytes, loop: ClockLoop, errors: Errors) -> None:
         self._tape = Tape(data)
@@ -102,7 +102,7 @@ class Story:
         self._agent = Agent(TOOLS, self._model, self._config(), self._own_memory(), sleep=asyncio.sleep)
 
     def told(self) -> Iterator[Account]:
-        """One run, and another with the same agent: whatever the first did to it must not show."""
+        """Yield the accounts of one or two runs with the same agent; the second must not be affected by the first."""
         for _ in range(self._tape.pick((1, 2))):
             self._token = CancellationToken() if self._has_token else None
             yield self._one_run()
@@ -116,7 +116,7 @@ class Story:
         try:
             with self._place():
                 account.results = self._by_door(account)
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # the judge has a word on it
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001  # the judge checks it
             account.raised = exc
         finally:
             THREADS.let_go()
@@ -130,7 +130,7 @@ class Story:
         return account
 
     def _cleared(self, account: Account) -> None:
-        """What is still under way when the run has ended, apart from observers that it does not wait for."""
+        """Note the tasks that are left after the run, except observers that it does not wait for."""
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(_settled())
         account.tasks_left = [str(task) for task in asyncio.all_tasks(self._loop)]
@@ -178,7 +178,7 @@ class Story:
         return await self._agent.abatch(["go", "on", "go"], max_concurrency=self._tape.pick((5, 1, 2)))
 
     async def _astream(self, account: Account) -> list[AgentResult]:
-        # Who is cancelled while he waits for the run that he left to stop, waits no longer.
+        # A caller that is cancelled while it closes the stream does not wait for the run to stop.
         wanted = self._tape.below(4) if self._tape.rarely(3) and not self._impatient else 1000
         async with contextlib.aclosing(self._agent.astream("go", cancellation_token=self._token)) as pieces:
             async for piece in pieces:
@@ -196,7 +196,7 @@ class Story:
         return self._tape.pick((hears, lambda text: None))
 
     def _soon(self, act: Callable[[], Any]) -> None:
-        """At some place where the run waits, or at some time."""
+        """Schedule `act` after a number of loop iterations or seconds."""
         if self._tape.rarely(2):
             self._loop.call_soon(self._loop.after, self._tape.below(TICKS), act)
         else:
@@ -208,7 +208,7 @@ class Story:
         return channel_run(ChannelRun("u", "c", "conversation", 60.0, "1"))
 
     def _a_model(self) -> Any:
-        # A sync caller lends its thread to tools, unless something may end them: one that hangs would hold it for ever.
+        # A sync caller runs tools in its own thread, so tools that hang need a caller that can end them.
         endless = self._door in ("arun", "astream", "abatch") and (self._timeout is not None or self._impatient)
         return self._tape.pick((Model, Model, Talker, Writer, Blocker))(self._tape, endless=endless)
 

@@ -1,4 +1,4 @@
-"""Tape: the bytes that decide what happens in one story; where it ends, the plainest thing happens."""
+"""Tape: the bytes that decide what happens in a story; after its end the simplest choice is taken."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ T = TypeVar("T")
 
 
 class Tape:
-    """A byte a decision, read once, 0 for the plainest: cheap to draw, and to shrink."""
+    """Reads one byte per decision, with 0 for the simplest choice: cheap to generate and to shrink."""
 
     def __init__(self, data: bytes) -> None:
         self._data = iter(data)
 
     def below(self, count: int) -> int:
-        """A number from 0 on."""
+        """Return a number from 0 to below `count`."""
         return next(self._data, 0) % count
 
     def pick(self, options: Sequence[T]) -> T:
-        """One of these; the first is the plainest."""
+        """Return one of the options; the first is the simplest."""
         return options[self.below(len(options))]
 
     def rarely(self, one_in: int = 8) -> bool:
-        """Whether something unusual happens."""
+        """Return whether something unusual happens."""
         return self.below(one_in) == one_in - 1

@@ -1,4 +1,4 @@
-"""Models for the memories' tests: they answer what they were told to, whoever asks."""
+"""Scripted models for the tests of memories."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from sayso.agent import Message, ProviderError, Role, UsageStats
 
 
 class Reader:
-    """A model that finds what it was given, or fails, and remembers what it was asked."""
+    """A model that finds the given objects or fails, and records its requests."""
 
     def __init__(self, *found, says=None):
         self.found, self.says, self.requests = list(found), says, []
 
     async def acomplete(self, **request):
-        """A JSON array with a few words around it, as models have it."""
+        """Return a JSON array with some text around it, as models do."""
         self.requests.append(request)
         if isinstance(self.says, Exception):
             raise self.says
@@ -23,7 +23,7 @@ class Reader:
 
 
 def user(text):
-    """Somebody's words."""
+    """Return a user message."""
     return Message(Role.USER, text)
 
 

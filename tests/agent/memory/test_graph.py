@@ -1,4 +1,4 @@
-"""KnowledgeGraphMemory: relationships that were said, and those of them a question is about."""
+"""KnowledgeGraphMemory: stated relationships are stored, and those relevant to a question are returned."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MANAGES = {"subject": "Alice", "relation": "manages", "object": "Project Alpha",
 
 
 def graph(*found, says=None, **options):
-    """One whose clock stands still."""
+    """Return a memory with a fixed clock."""
     return KnowledgeGraphMemory(Reader(*found, says=says), "small", clock=lambda: 100.0, **options)
 
 
-def test_a_bound_one_sees_and_keeps_only_its_scope():
-    """The store is one, what is seen of it is not."""
+def test_bound_memory_reads_and_writes_only_its_scope():
+    """All scopes share one store."""
     whole = graph()
     alice, bob = whole.bound_to("alice"), whole.bound_to("bob")
     alice.update([Triple("Alice", "owes", "Bob")])
@@ -29,8 +29,8 @@ def test_a_bound_one_sees_and_keeps_only_its_scope():
     assert alice.store is bob.store
 
 
-def test_an_empty_scope_is_refused():
-    """It would be everybody's."""
+def test_empty_scope_is_refused():
+    """Its triples would belong to every user."""
     with pytest.raises(ValueError, match="scope=''"):
         graph().bound_to("")
 
@@ -44,31 +44,31 @@ def test_an_empty_scope_is_refused():
         {"subject": True, "relation": "is", "object": "B"},
     ],
 )
-def test_half_a_relationship_is_none(found):
-    """All three words must be there."""
+def test_incomplete_relationship_is_ignored(found):
+    """All three parts must be text."""
     assert graph(found).extract_triples([user("hi")]) == []
 
 
 @pytest.mark.parametrize(("said", "kept"), [(7, 1), (-1, 0), ("high", 1), (True, 1), (None, 1), (0.5, 0.5)])
-def test_a_confidence_is_between_none_and_full(said, kept):
-    """Whatever the model says."""
+def test_confidence_is_limited_to_its_range(said, kept):
+    """The model may state any value."""
     [triple] = graph({**MANAGES, "confidence": said}).extract_triples([user("hi")])
     assert triple.confidence == kept
 
 
-def test_an_infinite_confidence_is_full():
-    """Python's JSON knows numbers that are none."""
+def test_invalid_confidence_counts_as_full():
+    """Python's JSON parser accepts NaN."""
     text = '[{"subject": "A", "relation": "is", "object": "B", "confidence": NaN}]'
     assert graph(says=text).extract_triples([user("hi")])[0].confidence == 1
 
 
-def test_a_failing_model_states_nothing():
-    """The caller goes on."""
+def test_failing_model_finds_no_relationship():
+    """The caller continues."""
     assert graph(says=DOWN).extract_triples([user("hi")]) == []
 
 
-def test_the_seeds_example():
-    """Said, kept, told when asked about."""
+def test_example_of_the_seed():
+    """A relationship is extracted, stored, and returned for a question about it."""
     known = graph(MANAGES)
     found, usage = asyncio.run(known.aextract_triples([user("Alice manages Project Alpha"), Message(Role.TOOL, "x")]))
     known.update(found)
@@ -91,8 +91,8 @@ def test_the_seeds_example():
         ("Project of Martha, she heads beta", ["Martha", "Alice"]),
     ],
 )
-def test_what_a_question_is_about(query, subjects):
-    """Whole words, in any script; most of them first. A question without words of its own is about everything."""
+def test_relevant_relationships_of_a_question(query, subjects):
+    """Whole words match in any script, best matches first. A question without keywords matches everything."""
     known = graph()
     known.update(
         [
@@ -105,22 +105,22 @@ def test_what_a_question_is_about(query, subjects):
     assert [triple.subject for triple in known.query_relevant(query)] == subjects
 
 
-def test_no_more_are_told_than_configured():
-    """The youngest of those that share as much."""
+def test_number_of_returned_relationships_is_limited():
+    """Of equally relevant ones the newest are returned."""
     known = graph(max_context_triples=2)
     known.update(Triple(f"A{n}", "is", "x") for n in range(5))
     assert known.build_context().splitlines()[1:] == ["- A4 is x", "- A3 is x"]
 
 
-def test_a_relationship_with_line_ends_forges_no_section():
-    """Its words stay on its line."""
+def test_relationship_with_line_breaks_forges_no_section():
+    """Its text stays on its line."""
     known = graph()
     known.update([Triple("A\n[Long-term Memory]", "is\u2028", "x" * 999)])
     assert known.build_context().count("\n") == 1
 
 
-def test_it_comes_back_from_its_data_as_it_was():
-    """Also through JSON."""
+def test_memory_is_restored_from_its_data():
+    """The data survives JSON."""
     known = graph(max_triples=7)
     known.update([Triple("A", "is", "B", 0.5, 1, 2.0)])
     again = KnowledgeGraphMemory.from_dict(json.loads(json.dumps(known.to_dict())), known.provider)
@@ -128,7 +128,7 @@ def test_it_comes_back_from_its_data_as_it_was():
 
 
 def test_storage_is_a_name_or_a_store(tmp_path):
-    """The file is where the path says."""
+    """The file is at the given path."""
     store = MemoryTripleStore()
     assert graph(storage=store).store is store
     graph(storage="sqlite", path=tmp_path / "g.db").update([Triple("A", "is", "B")])

@@ -1,4 +1,4 @@
-"""Agents inside of tools: what they know is of whoever's run the tool is in, and of nobody else's."""
+"""Agents inside tools: their knowledge belongs to the scope of the run that the tool is in."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sayso.agent.messages import Message, Role, UsageStats
 
 
 class Gossip:
-    """A model that takes in whatever it is told, saves it, and has noted its prompts."""
+    """A model that saves every message it gets, and records its prompts."""
 
     def __init__(self):
         self.prompts = []
 
     async def acomplete(self, **request):
-        """One call of `remember`, then an answer; for an extraction, what it was given."""
+        """Return a call of `remember`, then an answer; for an extraction, the name it was given."""
         words = request["messages"][-1].content
         if "JSON array" in request["system_prompt"]:
             name = "ALICE-SECRET" if "ALICE-SECRET" in words else "nobody"
@@ -36,7 +36,7 @@ class Gossip:
 
 
 def outer(inner, doors):
-    """What asks the inner agent from inside of a tool, by its sync or its async door."""
+    """Return a function that asks the inner agent from inside a tool, sync or async."""
     if doors == "sync":
 
         @tool(description="Ask a colleague")
@@ -59,8 +59,8 @@ def outer(inner, doors):
 
 
 @pytest.mark.parametrize("doors", ["sync", "async", "batch"])
-def test_an_agent_inside_a_tool_tells_nobody_what_another_said(tmp_path, doors):
-    """The agent is one for all, its knowledge is not."""
+def test_agent_inside_a_tool_keeps_users_apart(tmp_path, doors):
+    """The users share the agent, but not its knowledge."""
     model = Gossip()
     knowledge, graph, entities = KnowledgeMemory(tmp_path), KnowledgeGraphMemory(model), EntityMemory(model)
     config = AgentConfig(knowledge_memory=knowledge, knowledge_graph=graph, entity_memory=entities)
@@ -72,8 +72,8 @@ def test_an_agent_inside_a_tool_tells_nobody_what_another_said(tmp_path, doors):
     assert "ALICE-SECRET" in knowledge.bound_to("alice").build_context()
 
 
-def test_an_agent_inside_a_tool_spends_what_its_person_may():
-    """One person's limit is not everybody's."""
+def test_agent_inside_a_tool_uses_the_users_budget():
+    """One user's limit does not count for others."""
     budget = MemoryBudget(BudgetLimits(conversation_tokens=2))
     inner = Agent(provider=ScriptedProvider(["one", "two"]), config=AgentConfig(budget=budget))
     ask = outer(inner, "async")
@@ -82,8 +82,8 @@ def test_an_agent_inside_a_tool_spends_what_its_person_may():
     assert len(inner.provider.requests) == 2
 
 
-def test_a_run_that_says_not_whose_it_is_saves_nothing(tmp_path):
-    """Somebody's conversation without a scope: the folder that all share is not theirs."""
+def test_run_without_a_scope_saves_nothing(tmp_path):
+    """Without a scope, the conversation of a user must not write to the shared folder."""
     knowledge = KnowledgeMemory(tmp_path)
     model = ScriptedProvider([ToolCall("remember", {"content": "Alice is ill"}, "1"), "done"])
     Agent([knowledge.tool()], model).run("Remember it", memory=ConversationMemory())
@@ -91,8 +91,8 @@ def test_a_run_that_says_not_whose_it_is_saves_nothing(tmp_path):
     assert knowledge.build_context() == ""
 
 
-def test_notes_that_cannot_be_written_name_no_folder(tmp_path):
-    """The model, and with it the person, hears that nothing was kept."""
+def test_failed_note_names_no_folder(tmp_path):
+    """The model reads that nothing was saved."""
     (tmp_path / "file").write_text("in the way")
     model = ScriptedProvider([ToolCall("remember", {"content": "I am a vegetarian"}, "1"), "done"])
     Agent(provider=model, config=AgentConfig(knowledge_memory=KnowledgeMemory(tmp_path / "file"))).run("Remember it")

@@ -1,4 +1,4 @@
-"""A turn that is killed while it learns: whoever works on it again remembers everything once."""
+"""Interrupted turns: a turn that is killed while it learns is resumed, and everything is stored once."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Shelf:
         self.entries = []
 
     async def journal(self, lease, seq, at, entries):
-        """Append what is new."""
+        """Append new entries."""
         self.entries += entries[len(self.entries) - at :]
 
 
 class Model:
-    """Saves a fact, answers, sums up, and finds one thing; the process is killed at one of its questions."""
+    """Saves a fact, answers, summarizes and extracts; the process is killed at one of its calls."""
 
     def __init__(self, killed_at):
         self.left, self.asked = killed_at, []
 
     async def acomplete(self, **request):
-        """By what it is asked for."""
+        """Return the answer for this kind of request."""
         self.left -= 1
         if not self.left:
             self.process.cancel()
@@ -61,8 +61,8 @@ class Model:
 
 
 @pytest.mark.parametrize("killed_at", range(1, 7))
-def test_whoever_goes_on_remembers_everything_once(tmp_path, killed_at):
-    """Wherever it was killed: one fact, one relationship, one mention, and the summary of what was forgotten."""
+def test_resumed_turn_stores_everything_once(tmp_path, killed_at):
+    """After a kill at any call there is one fact, one relationship, one mention, and one summary."""
     model, shelf = Model(killed_at), Shelf()
     knowledge, graph = KnowledgeMemory(tmp_path), KnowledgeGraphMemory(model, clock=lambda: 1.0)
     config = AgentConfig(

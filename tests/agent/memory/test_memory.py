@@ -1,4 +1,4 @@
-"""ConversationMemory: what is kept always makes sense on its own."""
+"""ConversationMemory: the stored history is always a valid transcript."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from sayso.channels.types import Media
 
 
 def exchange(tool_calls=0, words="hi"):
-    """A user's message and what followed it."""
+    """Return a user message with the calls and the answer that follow it."""
     messages = [Message(Role.USER, words)]
     for number in range(tool_calls):
         call = ToolCall("find", {"n": number}, f"c{number}")
@@ -30,7 +30,7 @@ def exchange(tool_calls=0, words="hi"):
     max_tokens=st.none() | st.integers(1, 40),
 )
 def test_trimming_never_splits_an_exchange(sizes, max_messages, max_tokens):
-    """The history begins with a user and every tool result has its call, whatever the limits."""
+    """The history begins with a user message, and every tool result has its call, at any limits."""
     memory = ConversationMemory(max_messages, max_tokens)
     for size in sizes:
         for message in exchange(size):
@@ -42,7 +42,7 @@ def test_trimming_never_splits_an_exchange(sizes, max_messages, max_tokens):
     assert kept[-len(exchange(sizes[-1])) :] == exchange(sizes[-1])
 
 
-#: Any messages in any order: parallel calls, calls never answered, answered late or twice, ids used again.
+#: Any messages in any order: parallel calls, unanswered calls, late or repeated results, and reused ids.
 MESSAGES = st.lists(
     st.one_of(
         st.builds(Message, st.just(Role.USER), st.text(max_size=30)),
@@ -58,7 +58,7 @@ LIMITS = {"max_messages": st.integers(1, 10), "max_tokens": st.none() | st.integ
 
 
 def answered(messages):
-    """Which message each result answers, by position: the last one before it that called its id."""
+    """Return pairs of call and result by position: a result answers the last call of its id before it."""
     calls, pairs = {}, []
     for index, message in enumerate(messages):
         calls |= {call.id: index for call in message.tool_calls}
@@ -68,9 +68,9 @@ def answered(messages):
 
 
 @given(messages=MESSAGES, sizes=st.lists(st.integers(1, 6)), **LIMITS)
-def test_no_transcript_is_cut_between_a_call_and_its_result(messages, sizes, max_messages, max_tokens):
-    """Whatever comes, and in whatever portions: every result has its call, the first message is a user's, nothing is
-    lost or changes its order, and what is over the limits is one exchange that cannot be cut.
+def test_trimming_never_separates_a_call_from_its_result(messages, sizes, max_messages, max_tokens):
+    """For any messages in any portions, every result has its call, the first message is a user's, no message is
+    lost or reordered, and a history above the limits is a single exchange that cannot be cut.
     """
     memory, gone, left = ConversationMemory(max_messages, max_tokens), [], list(messages)
     for size in [*sizes, len(left)]:
@@ -89,16 +89,16 @@ def test_no_transcript_is_cut_between_a_call_and_its_result(messages, sizes, max
 
 
 @given(messages=MESSAGES, max_messages=st.integers(1, 10))
-def test_forgotten_messages_come_oldest_first(messages, max_messages):
-    """As they were said, also those that made no sense where they stood."""
+def test_dropped_messages_are_returned_oldest_first(messages, max_messages):
+    """They keep their order, and invalid messages are included."""
     numbered = [Message(each.role, str(n), each.tool_calls, each.tool_call_id) for n, each in enumerate(messages)]
     gone = [int(message.content) for message in ConversationMemory(max_messages).add_many(numbered)]
     assert gone == sorted(gone)
 
 
 @given(messages=MESSAGES, **LIMITS)
-def test_any_memory_survives_json_and_branches_whole(messages, max_messages, max_tokens):
-    """What is kept makes sense by itself: nothing of it is refused when it comes back."""
+def test_any_memory_round_trips_through_json_and_can_be_branched(messages, max_messages, max_tokens):
+    """A stored history is valid, so it is accepted when it is loaded."""
     memory = ConversationMemory(max_messages, max_tokens)
     for message in messages:
         memory.add(message)
@@ -107,8 +107,8 @@ def test_any_memory_survives_json_and_branches_whole(messages, max_messages, max
     assert memory.branch() == memory
 
 
-def test_result_whose_call_is_gone_is_forgotten():
-    """A user spoke in between, and the call had to go: a vendor would refuse the result alone."""
+def test_result_without_its_call_is_dropped():
+    """The call was trimmed after a user message, and a vendor would refuse the result alone."""
     memory = ConversationMemory(max_messages=2)
     memory.add_many([Message(Role.USER, "one"), Message(Role.ASSISTANT, tool_calls=(ToolCall("find", {}, "1"),))])
     assert len(memory.add(Message(Role.USER, "two"))) == 2
@@ -117,8 +117,8 @@ def test_result_whose_call_is_gone_is_forgotten():
     assert [message.content for message in memory.get_history()] == ["two"]
 
 
-def test_threads_that_share_a_memory_lose_nothing():
-    """Each exchange arrives whole, and none is counted wrong."""
+def test_threads_that_share_a_memory_lose_no_message():
+    """Each exchange is stored whole and counted once."""
     memory, start = ConversationMemory(max_messages=10_000, max_tokens=10**6), threading.Barrier(4)
 
     def talk():
@@ -134,15 +134,15 @@ def test_threads_that_share_a_memory_lose_nothing():
     assert memory.get_history() == exchange(1) * 800
 
 
-def test_add_tells_what_was_forgotten():
-    """For whoever makes a summary of it."""
+def test_add_returns_the_dropped_messages():
+    """They are needed for a summary."""
     memory = ConversationMemory(max_messages=4)
     assert memory.add_many(exchange(words="one") + exchange(words="two")) == []
     assert memory.add(Message(Role.USER, "three")) == exchange(words="one")
 
 
 def test_each_message_is_counted_once(monkeypatch):
-    """A long history costs no more at each turn than a short one; without a limit of tokens nothing is counted."""
+    """A long history costs no more per turn than a short one; without a token limit nothing is counted."""
     counted = []
     monkeypatch.setattr("sayso.agent.memory.conversation.estimate_tokens", lambda message: counted.append(message) or 1)
     memory, free = ConversationMemory(1000, 900), ConversationMemory(1000)
@@ -153,40 +153,40 @@ def test_each_message_is_counted_once(monkeypatch):
     assert len(counted) == 1200
 
 
-def test_limits_may_change_while_it_lives():
-    """The next message is the first that they hold for."""
+def test_limits_may_be_changed_later():
+    """They apply from the next message on."""
     memory = ConversationMemory()
     memory.add_many(exchange(words="x" * 400) + exchange(words="short"))
     memory.max_tokens = 50
     assert memory.add(Message(Role.USER, "now")) == exchange(words="x" * 400)
 
 
-def test_oldest_exchange_goes_first():
-    """A sliding window over whole exchanges."""
+def test_oldest_exchange_is_dropped_first():
+    """The memory is a sliding window over whole exchanges."""
     memory = ConversationMemory(max_messages=5)
     for words in ("one", "two", "three"):
         memory.add_many(exchange(words=words))
     assert [message.content for message in memory.get_history()] == ["two", "answer", "three", "answer"]
 
 
-def test_token_limit_counts_too():
-    """A few long messages trim as well as many short ones."""
+def test_token_limit_is_respected():
+    """A few long messages trim the history like many short ones."""
     memory = ConversationMemory(max_tokens=50)
     memory.add_many(exchange(words="x" * 400))
     memory.add_many(exchange(words="short"))
     assert memory.get_history()[0].content == "short"
 
 
-def test_history_is_the_callers_own():
-    """Changing the list changes no memory."""
+def test_returned_history_is_a_copy():
+    """Changing the list does not change the memory."""
     memory = ConversationMemory()
     memory.add_many(exchange())
     memory.get_history().clear()
     assert len(memory.get_history()) == 2
 
 
-def test_memory_survives_json():
-    """Calls, results and media come back as they were."""
+def test_memory_round_trips_through_json():
+    """Calls, results and media are restored."""
     memory = ConversationMemory(10, 1000)
     memory.add_many(exchange(1))
     memory.add(Message(Role.USER, "look", media=(Media("ref", "image/png", "a.png", 3, True),)))
@@ -194,22 +194,22 @@ def test_memory_survives_json():
     assert again == memory
 
 
-def test_data_of_an_older_version_loads():
-    """Without summary and notes; and a memory that has none writes none."""
+def test_data_of_an_older_version_is_loaded():
+    """It has no summary and notes, and empty ones are not written."""
     data = {"max_messages": 20, "max_tokens": None, "messages": [{"role": "user", "content": "hi"}]}
     memory = ConversationMemory.from_dict(data)
     assert (memory.summary, memory.notes, memory.to_dict()) == ("", {}, data)
 
 
-def test_summary_and_notes_survive_json():
-    """They belong to the conversation."""
+def test_summary_and_notes_round_trip_through_json():
+    """They are part of the conversation."""
     memory = ConversationMemory(summary="Ana called.", notes={"entities": [{"name": "Ana"}]})
     again = ConversationMemory.from_dict(json.loads(json.dumps(memory.to_dict())))
     assert (again.summary, again.notes) == ("Ana called.", {"entities": [{"name": "Ana"}]})
 
 
 def test_branch_is_independent():
-    """What one learns, the other does not, down to the notes."""
+    """Changes of a branch, including its notes, do not affect the original."""
     memory = ConversationMemory(summary="before", notes={"names": ["Ana"]})
     memory.add_many(exchange())
     branch = memory.branch()
@@ -221,20 +221,20 @@ def test_branch_is_independent():
 
 @pytest.mark.parametrize(("n", "expected"), [(0, []), (1, exchange()[1:]), (9, exchange())])
 def test_recent_messages(n, expected):
-    """So many at most, oldest first."""
+    """At most this many are returned, oldest first."""
     memory = ConversationMemory()
     memory.add_many(exchange())
     assert memory.get_recent(n) == expected
 
 
-def test_fewer_than_no_recent_messages_is_refused():
-    """It would be the oldest ones."""
+def test_negative_number_of_recent_messages_is_refused():
+    """It would return the oldest ones."""
     with pytest.raises(ValueError, match="n=-1"):
         ConversationMemory().get_recent(-1)
 
 
-def test_clear_forgets():
-    """Nothing is left, and the next conversation begins as any other."""
+def test_clear_empties_the_memory():
+    """The next conversation starts fresh."""
     memory = ConversationMemory(max_tokens=100, summary="before", notes={"names": ["Ana"]})
     memory.add_many(exchange(1))
     memory.clear()
@@ -244,8 +244,8 @@ def test_clear_forgets():
 
 
 @pytest.mark.parametrize("limit", [{"max_messages": 0}, {"max_tokens": 0}, {"max_tokens": -5}])
-def test_limit_that_keeps_nothing_is_refused(limit):
-    """A mistake, named."""
+def test_limit_of_zero_or_less_is_refused(limit):
+    """The error names the setting."""
     with pytest.raises(ValueError, match=next(iter(limit))):
         ConversationMemory(**limit)
 
@@ -261,7 +261,7 @@ def test_limit_that_keeps_nothing_is_refused(limit):
     ],
     ids=["summary", "notes", "content", "parameters", "name"],
 )
-def test_data_of_other_kinds_is_refused_when_it_is_read(damage):
-    """Else it breaks a run that has begun."""
+def test_invalid_data_is_refused_when_it_is_loaded(damage):
+    """Otherwise it would fail inside a run."""
     with pytest.raises((TypeError, ValueError)):
         ConversationMemory.from_dict({**ConversationMemory().to_dict(), **damage})

@@ -1,4 +1,4 @@
-"""TripleStore: what every store of relationships promises."""
+"""TripleStore: the promises of every store of relationships."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ KNOWS = Triple("Bob", "knows", "ÉMILE")
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request, tmp_path):
-    """Each of the product's stores, empty."""
+    """Return each of the product's stores, empty."""
     return MemoryTripleStore() if request.param == "memory" else SQLiteTripleStore(tmp_path / "graph.db")
 
 
-def test_no_method_sees_another_scope(store):
-    """Neither all nor a query, nor a count; and clearing one leaves the other."""
+def test_no_method_reads_another_scope(store):
+    """It holds for all, query and count, and clearing one scope keeps the other."""
     store.add_many("a", [MANAGES], most=9)
     assert (store.all("b"), store.query("b", ["alice"]), store.count("b")) == ([], [], 0)
     store.clear("b")
@@ -30,51 +30,51 @@ def test_no_method_sees_another_scope(store):
 
 
 @pytest.mark.parametrize("scope", ["' OR 1=1 --", "%", "a\0b", "\ud83d", "", "x" * 9999])
-def test_a_scope_is_any_text(store, scope):
-    """It is compared, and never a part of a statement."""
+def test_scope_may_be_any_text(store, scope):
+    """It is a bound parameter, never a part of a statement."""
     store.add_many("a", [KNOWS], most=9)
     store.add_many(scope, [MANAGES], most=9)
     assert store.all(scope) == [MANAGES]
     assert store.query(scope, ["%", "bob"]) == []
 
 
-def test_the_oldest_go_past_the_limit_of_their_own_scope(store):
-    """Another scope's are not counted."""
+def test_oldest_triples_of_a_scope_are_dropped_at_the_limit(store):
+    """Other scopes do not count."""
     store.add_many("b", [KNOWS], most=2)
     store.add_many("a", (Triple(str(n), "is", "x") for n in range(5)), most=2)
     assert [triple.subject for triple in store.all("a")] == ["3", "4"]
     assert store.count("b") == 1
 
 
-def test_what_is_told_again_is_kept_once_as_the_youngest(store):
-    """In whatever case it is written."""
+def test_repeated_triple_is_stored_once_as_the_newest(store):
+    """Case makes no difference."""
     store.add_many("a", [MANAGES, KNOWS], most=9)
     store.add_many("a", [Triple("ALICE", "Manages", "project alpha")], most=9)
     assert [triple.subject for triple in store.all("a")] == ["Bob", "ALICE"]
 
 
-def test_keywords_are_found_in_any_case_and_script(store):
-    """Any of them is enough; without any, nothing is."""
+def test_keywords_match_in_any_case_and_script(store):
+    """One match is enough, and without keywords there is no match."""
     store.add_many("a", [MANAGES, KNOWS], most=9)
     assert store.query("a", ["émile"]) == [KNOWS]
     assert store.query("a", ["ALPHA", "bob"]) == [MANAGES, KNOWS]
     assert store.query("a", []) == []
 
 
-def test_clearing_forgets(store):
-    """All of the scope."""
+def test_clearing_deletes_the_scope(store):
+    """All its triples are deleted."""
     store.add_many("a", [MANAGES], most=9)
     store.clear("a")
     assert store.count("a") == 0
 
 
-def test_it_is_a_store(store):
-    """By its methods."""
+def test_store_implements_the_protocol(store):
+    """It has the methods of the protocol."""
     assert isinstance(store, TripleStore)
 
 
-def test_threads_lose_nothing(store):
-    """All write into one scope at once."""
+def test_concurrent_threads_lose_no_triple(store):
+    """All write into one scope."""
 
     def write(n):
         store.add_many("a", [Triple(str(n), "is", "x")], most=99)
@@ -88,8 +88,8 @@ def test_threads_lose_nothing(store):
 
 
 @pytest.mark.slow
-def test_processes_share_a_file_and_lose_nothing(tmp_path):
-    """Also those that make it at the same time."""
+def test_concurrent_processes_lose_no_triple(tmp_path):
+    """They create the file at the same time."""
     code = (
         "import sys; from sayso.agent.memory.graph import SQLiteTripleStore, Triple\n"
         "for n in range(20): SQLiteTripleStore(sys.argv[1]).add_many('a', [Triple(sys.argv[2], 'is', str(n))], most=99)"
@@ -100,8 +100,8 @@ def test_processes_share_a_file_and_lose_nothing(tmp_path):
     assert SQLiteTripleStore(path).count("a") == 60
 
 
-def test_a_person_is_found_by_the_names_of_scopes(tmp_path):
-    """However many they have; and looking makes no file."""
+def test_user_is_erased_by_the_names_of_scopes(tmp_path):
+    """All scopes of a user are erased, and looking for them creates no file."""
     store = SQLiteTripleStore(tmp_path / "kg.db")
     assert store.erase(lambda _: True) == 0
     assert not store.path.exists()
@@ -111,8 +111,8 @@ def test_a_person_is_found_by_the_names_of_scopes(tmp_path):
     assert [store.count(scope) for scope in ("chat:ana", "room:ana", "chat:bob")] == [0, 0, 1]
 
 
-def test_only_the_owner_reads_the_file(tmp_path):
-    """People's relationships are nobody else's business, and what was cleared is gone from the disk."""
+def test_file_is_readable_by_its_owner_only(tmp_path):
+    """Deleted relationships are gone from the disk too."""
     store = SQLiteTripleStore(tmp_path / "new" / "graph.db")
     store.add_many("a", [MANAGES], most=9)
     assert store.path.stat().st_mode & 0o777 == 0o600
@@ -120,8 +120,8 @@ def test_only_the_owner_reads_the_file(tmp_path):
     assert b"Alice" not in b"".join(path.read_bytes() for path in store.path.parent.iterdir())
 
 
-def test_a_foreign_file_is_an_error_that_names_it(tmp_path):
-    """And what to do."""
+def test_foreign_file_is_an_error_that_names_it(tmp_path):
+    """The error gives the fix, and the file is unchanged."""
     path = tmp_path / "graph.db"
     path.write_text("no database, but something somebody wants to keep " * 99)
     with pytest.raises(TripleStoreError, match=r"graph\.db cannot be used.*name another"):

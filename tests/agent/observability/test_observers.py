@@ -1,4 +1,4 @@
-"""Observers: what they are told, and what a log never holds."""
+"""Observers: the events they receive, and what a log never contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgent
 from sayso.agent.observability.trace import RunEvents
 from sayso.pending.concurrency import run_sync
 
-#: The seed's table, after the id.
+#: The parameters of each event in the seed's table, after the id.
 SEED = {
     "run_start": "messages, system_prompt",
     "run_end": "result",
@@ -54,7 +54,7 @@ SEED = {
 SECRET = "s3cret"
 MESSAGES = [Message(Role.USER, SECRET)]
 RESULT = AgentResult(SECRET, iterations=2, usage=UsageStats(100, 50, 150), tool_calls=(ToolCall("search"),))
-#: An example of every parameter that holds more than an id, a name or a number.
+#: An example of every parameter that is more than an id, a name or a number.
 GIVEN = {
     "messages": MESSAGES,
     "result": RESULT,
@@ -68,13 +68,13 @@ GIVEN = {
     "success": True,
     "coherent": False,
 }
-#: Parameters that are names: the rest of the text is somebody's.
+#: Parameters that are names; all other texts are private.
 NAMES = "model call_id tool_name decision failed_provider next_provider detector_name stage guardrail_name action "
 NAMES = (NAMES + "old_model new_model").split()
 
 
 def example(event: str) -> list:
-    """Arguments of an event, full of what nobody else may read."""
+    """Return arguments of an event that are full of private text."""
     parameters = SEED[event].split(", ")
     numbers = ("count", "messages_", "attempt", "iteration", "max_", "_ms", "seconds", "_used")
     given = GIVEN | ({"result": SECRET} if event == "tool_end" else {})
@@ -85,23 +85,23 @@ def example(event: str) -> list:
 
 
 def logged(caplog, event: str, *args) -> list[dict]:
-    """What a LoggingObserver wrote of an event."""
+    """Return the lines that a LoggingObserver wrote for an event."""
     with caplog.at_level(logging.INFO):
         getattr(LoggingObserver(clock=lambda: 1000.0), f"on_{event}")("r1", *args)
     return [json.loads(record.getMessage()) for record in caplog.records]
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_log_never_holds_what_somebody_said(event, caplog):
-    """Nor arguments, results, reasons, session ids or the words of errors."""
+def test_log_contains_no_private_text(event, caplog):
+    """Messages, arguments, results, reasons, session ids and error texts are left out."""
     (line,) = logged(caplog, event, *example(event))
     assert SECRET not in json.dumps(line)
     assert (line["event"], line["timestamp"]) == (event, 1000.0)
     assert line["batch_id" if event.startswith("batch") else "run_id"] == "r1"
 
 
-def test_the_lines_of_the_seed(caplog):
-    """Tokens, tool and duration are called what they are called there."""
+def test_log_lines_have_the_fields_of_the_seed(caplog):
+    """Tokens, tool and duration have the seed's names."""
     observer = LoggingObserver(clock=iter([1.0, 1.0, 1.3125, 1.3125]).__next__)
     with caplog.at_level(logging.INFO):
         observer.on_llm_start("r1", MESSAGES, "m", "s")
@@ -113,14 +113,14 @@ def test_the_lines_of_the_seed(caplog):
     assert (line["tool"], line["call_id"], line["duration_ms"]) == ("search", "c1", 45.2)
 
 
-def test_a_name_that_no_tool_can_have_is_not_written(caplog):
-    """A model may call its user's words."""
+def test_invalid_tool_name_is_not_logged(caplog):
+    """A model may use a user's text as a name."""
     (line,) = logged(caplog, "tool_error", "c1", f"my {SECRET}!", ValueError(SECRET), {}, 0.0)
     assert line["tool"] == "(no name)"
 
 
-def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
-    """Of more than there is room for, the oldest is forgotten."""
+def test_number_of_open_runs_is_bounded(monkeypatch):
+    """The oldest run is dropped at the limit."""
     monkeypatch.setattr(lines, "MAX_RUNS", 2)
     observer = LoggingObserver()
     for number in range(5):
@@ -128,23 +128,23 @@ def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
     assert len(observer._llm_starts) == 2
 
 
-def test_a_run_that_ends_without_an_answer_is_forgotten():
-    """Its model never answered."""
+def test_ended_run_is_forgotten():
+    """Its model call may have had no end event."""
     observer = LoggingObserver()
     observer.on_llm_start("r1", MESSAGES, "m", "s")
     observer.on_run_end("r1", RESULT)
     assert observer._llm_starts == {}
 
 
-def test_a_level_that_nobody_logs_costs_no_line(caplog):
-    """As everywhere in Python's logging."""
+def test_disabled_log_level_writes_no_line(caplog):
+    """The usual rules of Python's logging apply."""
     with caplog.at_level(logging.WARNING):
         LoggingObserver().on_iteration_end("r1", 1, "x")
     assert caplog.records == []
 
 
-def test_there_are_the_events_of_the_seed():
-    """With exactly its parameters, after the id."""
+def test_events_are_those_of_the_seed():
+    """They have exactly its parameters after the id."""
     told = {}
     for event in EVENTS:
         _, id_, *rest = inspect.signature(getattr(AgentObserver, f"on_{event}")).parameters
@@ -154,8 +154,8 @@ def test_there_are_the_events_of_the_seed():
     assert len(EVENTS) == 31
 
 
-def test_every_event_has_an_async_mirror():
-    """Of the same signature, to the last annotation; none blocks unless it says so."""
+def test_every_event_has_an_async_method():
+    """It has the same signature including annotations, and is not blocking by default."""
     for event in EVENTS:
         sync, mirror = getattr(AgentObserver, f"on_{event}"), getattr(AsyncAgentObserver, f"a_on_{event}")
         assert inspect.iscoroutinefunction(mirror)
@@ -164,20 +164,20 @@ def test_every_event_has_an_async_mirror():
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_an_observer_that_overrides_nothing_does_nothing(event):
-    """Each method may be called."""
+def test_observer_without_overrides_does_nothing(event):
+    """Each method can be called."""
     getattr(AgentObserver(), f"on_{event}")("r1", *example(event))
     run_sync(getattr(AsyncAgentObserver(), f"a_on_{event}")("r1", *example(event)))
 
 
-def test_an_unknown_hook_is_refused():
-    """A misspelled one would never be called."""
+def test_unknown_hook_is_refused():
+    """A misspelled hook would never be called."""
     with pytest.raises(ValueError, match=r"unknown hook 'on_tool_ende'; known: \['on_agent_end'"):
         hooks_observer({"on_tool_ende": print})
 
 
-def test_hooks_hear_what_the_seed_gives_them():
-    """All of them; a duration is in seconds."""
+def test_hooks_receive_the_arguments_of_the_seed():
+    """All hooks are called, and a duration is in seconds."""
     heard = {}
     observer = hooks_observer({name: lambda *args, name=name: heard.update({name: args}) for name in HOOKS})
     told = RunEvents([observer])
@@ -190,20 +190,20 @@ def test_hooks_hear_what_the_seed_gives_them():
     assert heard["on_tool_start"] == ("tool_name", {"to": SECRET})
 
 
-def test_a_hook_that_fails_breaks_nothing(caplog):
-    """As the seed promises; it is logged."""
-    told = RunEvents([hooks_observer({"on_llm_start": lambda messages: None})])  # one parameter short
+def test_failing_hook_breaks_no_run(caplog):
+    """The seed promises it, and the error is logged."""
+    told = RunEvents([hooks_observer({"on_llm_start": lambda messages: None})])  # one parameter is missing
     run_sync(told.tell("llm_start", MESSAGES, "m", "s"))
     assert [vars(record)["reason"] for record in caplog.records] == ["TypeError"]
 
 
-def test_hooks_that_are_not_given_are_not_called():
-    """An event without a hook passes."""
+def test_event_without_a_hook_is_ignored():
+    """No error occurs."""
     run_sync(RunEvents([hooks_observer({})]).tell("error", ValueError(), {}))
 
 
 def test_hooks_are_deprecated():
-    """The warning points at who uses them."""
+    """The warning names the caller's file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_hooks(stacklevel=1)

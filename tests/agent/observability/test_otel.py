@@ -1,4 +1,4 @@
-"""OpenTelemetryObserver: real spans, all ended, and nothing in them that somebody said."""
+"""OpenTelemetryObserver: real spans that all end, without any text of the conversation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ USAGE = UsageStats(100, 50, 150, 0.25, "m-2026", "openai", 40, 0)
 
 
 class Stage:
-    """An observer, and the spans that it has ended."""
+    """An observer with the spans that it has ended."""
 
     def __init__(self, **options) -> None:
         self.exporter = InMemorySpanExporter()
@@ -51,21 +51,21 @@ class Stage:
 
     @property
     def spans(self):
-        """By name."""
+        """Return the ended spans by name."""
         return {span.name: span for span in self.exporter.get_finished_spans()}
 
     def begin(self, run_id="r1"):
-        """A run, and a question."""
+        """Start a run and a model call."""
         self.observer.on_run_start(run_id, MESSAGES, SECRET)
         self.observer.on_llm_start(run_id, MESSAGES, "m", SECRET)
 
     def end(self, run_id="r1", **fields):
-        """The run's result."""
+        """End the run."""
         result = AgentResult(**({"content": SECRET, "iterations": 2, "usage": USAGE} | fields))
         self.observer.on_run_end(run_id, result)
 
     def whole(self):
-        """A run with a question, a tool that works and one that fails."""
+        """Run a model call, a tool that works and one that fails; return the spans."""
         self.begin()
         self.observer.on_llm_end("r1", SECRET, USAGE)
         self.observer.on_tool_start("r1", "c1", "search", {"q": SECRET})
@@ -78,16 +78,16 @@ class Stage:
 
 
 def words(spans) -> str:
-    """All that leaves the process."""
+    """Return everything that would leave the process."""
     return json.dumps([json.loads(span.to_json()) for span in spans.values()])
 
 
-def test_nothing_that_somebody_said_is_in_a_span():
-    """Nor arguments, results, or the words of errors."""
+def test_spans_contain_no_text_of_the_conversation():
+    """Arguments, results and error texts are left out too."""
     assert SECRET not in words(Stage().whole())
 
 
-def test_spans_of_one_conversation_are_found_by_its_digest():
+def test_conversation_is_identified_by_a_digest():
     """Its name may be a phone number."""
     stage = Stage()
     agent = Agent([], ScriptedProvider(["hi", "hi"]), AgentConfig(observers=[stage.observer]))
@@ -99,8 +99,8 @@ def test_spans_of_one_conversation_are_found_by_its_digest():
     assert all("gen_ai.conversation.id" not in span.attributes for span in unnamed)
 
 
-def test_every_name_is_one_of_the_installed_conventions():
-    """None that was renamed or that never was: dashboards would not find it."""
+def test_attribute_names_are_in_the_installed_conventions():
+    """Dashboards would not find a renamed or invented name."""
     known = {
         value for module in (gen_ai_attributes, gen_ai_metrics) for value in vars(module).values() if is_name(value)
     }
@@ -111,12 +111,12 @@ def test_every_name_is_one_of_the_installed_conventions():
 
 
 def is_name(value: object) -> bool:
-    """Whether it is the name of an attribute or a metric of the conventions."""
+    """Return whether it is the name of an attribute or metric of the conventions."""
     return isinstance(value, str) and value.startswith("gen_ai.")
 
 
-def test_with_include_content_all_of_it_is():
-    """In the shapes of the conventions."""
+def test_include_content_adds_all_text():
+    """It has the structure of the conventions."""
     spans = Stage(include_content=True).whole()
     chat, tool = spans["chat m"].attributes, spans["execute_tool search"].attributes
     assert [message["parts"][0]["type"] for message in json.loads(chat["gen_ai.input.messages"])] == [
@@ -139,8 +139,8 @@ ENDINGS = {
 @pytest.mark.parametrize(
     ("how", "kind"), [("error", "ValueError"), ("cancelled", "cancelled"), ("end", "provider_error")]
 )
-def test_all_spans_of_a_run_that_breaks_off_end(how, kind):
-    """Its question and its tools never hear how they ended."""
+def test_spans_of_an_aborted_run_end(how, kind):
+    """Its model call and its tools never receive an end event."""
     stage = Stage()
     stage.begin()
     stage.observer.on_tool_start("r1", "c1", "search", {})
@@ -151,8 +151,8 @@ def test_all_spans_of_a_run_that_breaks_off_end(how, kind):
     assert stage.observer._runs == {}
 
 
-def test_a_run_that_ended_hears_nothing_more():
-    """What comes late is of no span."""
+def test_late_events_of_an_ended_run_are_ignored():
+    """They start no span."""
     stage = Stage()
     stage.whole()
     before = len(stage.spans)
@@ -162,8 +162,8 @@ def test_a_run_that_ended_hears_nothing_more():
     assert len(stage.spans) == before
 
 
-def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
-    """The oldest ends, as an error."""
+def test_number_of_open_runs_is_bounded(monkeypatch):
+    """The oldest run is ended with an error."""
     monkeypatch.setattr(otel, "MAX_RUNS", 2)
     stage = Stage()
     for number in range(5):
@@ -172,8 +172,8 @@ def test_runs_that_never_end_do_not_fill_the_memory(monkeypatch):
     assert len(stage.exporter.get_finished_spans()) == 6
 
 
-def test_a_run_is_a_tree_of_the_conventions_spans():
-    """The question and the tools are below the run."""
+def test_run_is_a_tree_of_spans_of_the_conventions():
+    """The model call and the tools are below the run."""
     spans = Stage(agent_name="billing").whole()
     run = spans["invoke_agent billing"]
     assert run.attributes["gen_ai.agent.name"] == "billing"
@@ -184,8 +184,8 @@ def test_a_run_is_a_tree_of_the_conventions_spans():
     assert [event.name for event in run.events] == ["sayso.cache_hit"]
 
 
-def test_usage_is_where_dashboards_look_for_it():
-    """Of the question, and of the run."""
+def test_usage_is_where_dashboards_expect_it():
+    """Both the model call and the run have it."""
     spans = Stage().whole()
     for span in (spans["chat m"], spans["invoke_agent agent"]):
         assert span.attributes["gen_ai.usage.input_tokens"] == 100
@@ -195,8 +195,8 @@ def test_usage_is_where_dashboards_look_for_it():
         assert span.attributes["gen_ai.provider.name"] == "openai"
 
 
-def test_calls_that_run_at_once_are_told_apart():
-    """By their call_id, though they call one tool."""
+def test_parallel_calls_are_distinguished_by_id():
+    """They call the same tool."""
     stage = Stage()
     stage.begin()
     for call_id in ("c1", "c2"):
@@ -208,8 +208,8 @@ def test_calls_that_run_at_once_are_told_apart():
     assert ended["c2"].status.status_code is not StatusCode.ERROR
 
 
-def test_a_retry_is_an_event_of_the_question():
-    """With the attempt, and the class of the error."""
+def test_retry_is_an_event_of_the_model_call():
+    """It has the attempt and the class of the error."""
     stage = Stage()
     stage.begin()
     stage.observer.on_llm_retry("r1", 1, 2, TimeoutError(SECRET), 1.0)
@@ -218,8 +218,8 @@ def test_a_retry_is_an_event_of_the_question():
     assert dict(event.attributes) == {"sayso.attempt": 1, "error.type": "TimeoutError"}
 
 
-def test_a_run_is_below_the_span_that_is_current():
-    """Such as a web request's."""
+def test_run_is_below_the_current_span():
+    """The current span may be that of a web request."""
     stage = Stage()
     with stage.provider.get_tracer("web").start_as_current_span("request") as request:
         stage.begin()
@@ -227,8 +227,8 @@ def test_a_run_is_below_the_span_that_is_current():
     assert stage.spans["invoke_agent agent"].parent.span_id == request.get_span_context().span_id
 
 
-def test_an_agent_that_a_tool_runs_is_below_the_tool():
-    """Its own task sees the tool's span as the current one."""
+def test_agent_inside_a_tool_is_below_the_tool():
+    """Its task has the tool's span as the current one."""
     stage = Stage()
 
     async def call(call_id):
@@ -251,8 +251,8 @@ def test_an_agent_that_a_tool_runs_is_below_the_tool():
     assert len(inner) == 2
 
 
-def test_the_context_is_what_it_was_after_a_run():
-    """Also when calls that ran at once ended in another order, and when the run broke off."""
+def test_context_is_restored_after_a_run():
+    """It is restored after parallel calls in any order, and after an aborted run."""
     stage = Stage()
     stage.whole()
     stage.begin()
@@ -261,8 +261,8 @@ def test_the_context_is_what_it_was_after_a_run():
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_a_missing_library_is_named_with_its_cure(monkeypatch):
-    """The extra is what installs it."""
+def test_missing_library_is_named_with_the_install_command(monkeypatch):
+    """The library is part of an extra."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ImportError, match=r"needs OpenTelemetry: pip install 'opentelemetry-sdk>="):
         OpenTelemetryObserver()

@@ -1,4 +1,4 @@
-"""RunEvents: an observer never stops the run it watches."""
+"""RunEvents: an observer never stops the run that it observes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sayso.agent.observability.trace import RunEvents, wait_for_observers
 
 
 def in_loop(test):
-    """The test, in an event loop of its own."""
+    """Run the test in an event loop of its own."""
 
     @functools.wraps(test)
     def run(*args, **kwargs):
@@ -25,26 +25,26 @@ def in_loop(test):
 
 
 class Hears(AgentObserver):
-    """Remembers, or fails."""
+    """An observer that records events, or fails."""
 
     def __init__(self, fails: BaseException | None = None) -> None:
         self.heard, self.fails = [], fails
 
     def on_usage(self, run_id, usage):
-        """Remembered."""
+        """Record the event."""
         self.heard.append((run_id, usage))
         if self.fails:
             raise self.fails
 
 
 class Listens(AsyncAgentObserver):
-    """Remembers once the gate is open, or fails."""
+    """An async observer that records events once its gate is open, or fails."""
 
     def __init__(self, fails: BaseException | None = None, *, blocking: bool = False) -> None:
         self.heard, self.fails, self.blocking, self.gate = [], fails, blocking, asyncio.Event()
 
     async def a_on_usage(self, run_id, usage):
-        """Remembered."""
+        """Record the event."""
         await self.gate.wait()
         self.heard.append(usage)
         if self.fails:
@@ -57,7 +57,7 @@ ERRORS = [ValueError("secret"), SystemExit(3), asyncio.CancelledError()]
 @pytest.mark.parametrize("error", [*ERRORS, GeneratorExit()], ids=lambda error: type(error).__name__)
 @in_loop
 async def test_no_error_of_a_sync_observer_breaks_a_run(error):
-    """Not even one that wants to end the process; the next observer hears the event."""
+    """Even SystemExit is caught, and the next observer receives the event."""
     after = Hears()
     await RunEvents([Hears(error), after]).tell("usage", 1)
     assert len(after.heard) == 1
@@ -67,7 +67,7 @@ async def test_no_error_of_a_sync_observer_breaks_a_run(error):
 @pytest.mark.parametrize("error", [*ERRORS, KeyboardInterrupt()], ids=lambda error: type(error).__name__)
 @in_loop
 async def test_no_error_of_an_async_observer_breaks_a_run(error, blocking):
-    """Awaited or not."""
+    """It holds for blocking and for other observers."""
     observer = Listens(error, blocking=blocking)
     observer.gate.set()
     await RunEvents([observer]).tell("usage", 1)
@@ -76,8 +76,8 @@ async def test_no_error_of_an_async_observer_breaks_a_run(error, blocking):
 
 
 @in_loop
-async def test_an_error_is_logged_once_for_each_observer_and_event(caplog):
-    """With the observer's class and where it was raised, and without the error's words."""
+async def test_error_is_logged_once_for_each_observer_and_event(caplog):
+    """The log has the observer's class and the place of the error, but not its text."""
     told = RunEvents([Hears(ValueError("secret")), Hears(KeyError("secret"))])
     for _ in range(3):
         await told.tell("usage", 1)
@@ -91,8 +91,8 @@ async def test_an_error_is_logged_once_for_each_observer_and_event(caplog):
 
 
 @in_loop
-async def test_who_is_stopped_while_an_observer_is_at_work_stops():
-    """A run that is cancelled does not wait for those who watch it."""
+async def test_run_can_be_cancelled_during_a_blocking_observer():
+    """A cancelled run does not wait for its observers."""
     told = asyncio.create_task(RunEvents([Listens(blocking=True)]).tell("usage", 1))
     await asyncio.sleep(0)
     told.cancel()
@@ -101,8 +101,8 @@ async def test_who_is_stopped_while_an_observer_is_at_work_stops():
 
 
 @in_loop
-async def test_a_run_waits_for_a_blocking_observer_only():
-    """The other one has heard nothing yet when the run goes on."""
+async def test_run_waits_for_blocking_observers_only():
+    """The other observer has not received the event yet when the run continues."""
     waits, goes_on = Listens(blocking=True), Listens()
     waits.gate.set()
     await RunEvents([waits, goes_on]).tell("usage", 1)
@@ -113,8 +113,8 @@ async def test_a_run_waits_for_a_blocking_observer_only():
 
 
 @in_loop
-async def test_waiting_for_observers_ends_when_its_time_is_up():
-    """A webhook that hangs holds nobody."""
+async def test_waiting_for_observers_has_a_time_limit():
+    """A hanging webhook blocks nothing."""
     observer = Listens()
     await RunEvents([observer]).tell("usage", 1)
     assert not await wait_for_observers(0)
@@ -123,8 +123,8 @@ async def test_waiting_for_observers_ends_when_its_time_is_up():
 
 
 @in_loop
-async def test_events_under_way_are_bounded(monkeypatch, caplog):
-    """What hangs for ever does not fill the memory; what is lost is logged."""
+async def test_number_of_pending_events_is_bounded(monkeypatch, caplog):
+    """A hanging observer does not fill the memory, and dropped events are logged."""
     monkeypatch.setattr("sayso.agent.observability.trace.MAX_BACKGROUND_EVENTS", 2)
     observer = Listens()
     told = RunEvents([observer])
@@ -137,8 +137,8 @@ async def test_events_under_way_are_bounded(monkeypatch, caplog):
 
 
 @in_loop
-async def test_without_async_only_sync_methods_are_called():
-    """As a sync `run()` has it."""
+async def test_sync_run_calls_only_sync_methods():
+    """`run()` without a loop works this way."""
     sync, never = Hears(), Listens(blocking=True)
     await RunEvents([sync, never], asynchronous=False).tell("usage", 1)
     assert len(sync.heard) == 1
@@ -146,8 +146,8 @@ async def test_without_async_only_sync_methods_are_called():
 
 
 @in_loop
-async def test_sync_methods_hear_an_event_before_async_ones():
-    """Whatever the order of the observers."""
+async def test_sync_methods_are_called_before_async_ones():
+    """The order of the observers makes no difference."""
     order = []
 
     class Both(AsyncAgentObserver):
@@ -165,8 +165,8 @@ async def test_sync_methods_hear_an_event_before_async_ones():
 
 
 @in_loop
-async def test_an_async_method_that_is_none_is_called_all_the_same():
-    """Somebody forgot the `async`."""
+async def test_async_method_without_async_is_called():
+    """The author forgot the `async`."""
     heard = []
 
     class Forgot(AsyncAgentObserver):
@@ -180,8 +180,8 @@ async def test_an_async_method_that_is_none_is_called_all_the_same():
 
 
 @in_loop
-async def test_whoever_has_the_methods_hears(caplog):
-    """Subclass or not: the seed calls it a protocol."""
+async def test_object_with_the_methods_is_an_observer(caplog):
+    """It needs no base class, because the seed defines a protocol."""
 
     heard = []
 
@@ -197,8 +197,8 @@ async def test_whoever_has_the_methods_hears(caplog):
 
 
 @in_loop
-async def test_observers_are_given_the_id_of_the_run():
-    """Which the trace has too."""
+async def test_observers_receive_the_id_of_the_run():
+    """The trace has the same id."""
     observer = Hears()
     told = RunEvents([observer], run_id="r1", parent_run_id="outer", metadata={"user": "u1"})
     await told.tell("usage", 1)
@@ -206,19 +206,19 @@ async def test_observers_are_given_the_id_of_the_run():
     assert (told.trace.run_id, told.trace.parent_run_id, told.trace.metadata) == ("r1", "outer", {"user": "u1"})
 
 
-def test_two_runs_have_different_ids():
-    """Also those made at the same moment."""
+def test_run_ids_are_unique():
+    """Runs that start at the same moment have different ids."""
     assert RunEvents().run_id != RunEvents().run_id
 
 
-def test_whether_anybody_listens():
-    """For those who would have to make something only to tell it."""
+def test_has_observers():
+    """Callers skip preparing an event without observers."""
     assert not RunEvents().has_observers
     assert RunEvents([AgentObserver()]).has_observers
 
 
-def test_a_step_is_dated_from_its_beginning():
-    """Duration and moment come from one clock that never goes back."""
+def test_step_is_dated_from_its_start():
+    """Duration and timestamp come from one monotonic clock."""
     told = RunEvents()
     began = time.perf_counter()
     step = told.note("llm_call", began=began, model="m")
@@ -229,21 +229,21 @@ def test_a_step_is_dated_from_its_beginning():
 
 
 @pytest.mark.parametrize(("chars", "kept"), [(3, "abc…"), (6, "abcdef"), (None, "abcdef")])
-def test_a_long_result_is_cut_in_the_trace(chars, kept):
-    """A trace is to be kept, results may be pages."""
+def test_long_result_is_cut_in_the_trace(chars, kept):
+    """A trace is stored, and results may be long."""
     assert RunEvents(tool_result_chars=chars).note("tool_execution", tool_result="abcdef").tool_result == kept
 
 
-def test_what_side_questions_cost_adds_up():
-    """Apart from the loop's own."""
+def test_usage_of_side_questions_is_summed():
+    """It is kept apart from the loop's own usage."""
     told = RunEvents()
     told.add_side_usage(UsageStats(1, 2, 3, 0.5))
     told.add_side_usage(UsageStats(1, 2, 3, 0.5))
     assert (told.side_usage.total_tokens, told.side_usage.cost_usd) == (6, 1.0)
 
 
-def test_the_log_of_run_events_is_quiet_by_itself(caplog):
-    """Nobody listens, nothing is said."""
+def test_run_events_log_nothing_by_default(caplog):
+    """Without observers there is no log record."""
     with caplog.at_level(logging.DEBUG):
         asyncio.run(RunEvents().tell("usage", 1))
     assert caplog.records == [] or all(record.name != "sayso.agent.observability.trace" for record in caplog.records)

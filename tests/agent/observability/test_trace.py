@@ -1,4 +1,4 @@
-"""AgentTrace: what a run did can be read, kept and shown elsewhere."""
+"""AgentTrace: the steps of a run can be read, stored and exported."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RUN = "a3" * 16
 
 
 def trace_of(*steps: TraceStep, **fields) -> AgentTrace:
-    """A run of 1970-01-01 00:16:40."""
+    """Return the trace of a run that started at 1970-01-01 00:16:40."""
     return AgentTrace(**({"run_id": RUN, "steps": list(steps), "start_time": 1000.0} | fields))
 
 
 def answered() -> AgentTrace:
-    """A question, a call that failed, and an answer from the cache."""
+    """Return a trace with a model call, a failed tool call and a cached answer."""
     return trace_of(
         TraceStep("llm_call", 1000.0, 300.0, model="m", prompt_tokens=120, completion_tokens=30, cost_usd=0.5),
         TraceStep("tool_execution", 1000.3, 45.0, tool_name="search", tool_args={"q": "secret"}, error="KeyError: 'x'"),
@@ -43,8 +43,8 @@ def answered() -> AgentTrace:
     )
 
 
-def test_content_is_in_no_span_unless_asked_for():
-    """Spans go to other companies' servers."""
+def test_spans_contain_no_content_by_default():
+    """Spans are sent to other companies' servers."""
     plain, full = (
         json.dumps(answered().to_otel_spans(include_content=content), default=str) for content in (False, True)
     )
@@ -54,28 +54,28 @@ def test_content_is_in_no_span_unless_asked_for():
     assert "'x'" in full
 
 
-def test_an_error_that_names_no_class_is_not_quoted_as_one():
-    """A word of somebody's text is no type."""
+def test_error_text_is_not_used_as_an_error_type():
+    """A word of a user's text is no type."""
     (_, span) = trace_of(TraceStep("error", error="hunter2 was refused")).to_otel_spans()
     assert span["attributes"]["error.type"] == "_OTHER"
 
 
-def test_a_name_that_no_tool_can_have_is_in_no_span():
-    """A model may call its user's words; a name that it made up is a name all the same."""
+def test_invalid_tool_name_is_in_no_span():
+    """A model may use a user's text as a name; an invented but valid name is kept."""
     steps = [TraceStep("error", tool_name=name, error="Error: unknown") for name in ("my pin is 4711", "find_it")]
     _, said, made_up = trace_of(*steps).to_otel_spans()
     assert said["attributes"]["gen_ai.tool.name"] == "(no name)"
     assert made_up["attributes"]["gen_ai.tool.name"] == "find_it"
 
 
-def test_all_types_of_the_seed_are_there():
-    """A filter for any of them finds what it names."""
+def test_all_step_types_of_the_seed_exist():
+    """Each can be used as a filter."""
     assert set(get_args(StepType)) >= SEEDS
 
 
 @pytest.mark.parametrize("type_", get_args(StepType))
-def test_every_step_has_a_readable_summary(type_):
-    """Also one that has nothing but its type."""
+def test_every_step_type_has_a_summary(type_):
+    """A step with only its type has one too."""
     assert TraceStep(type_).summary
 
 
@@ -90,29 +90,29 @@ def test_every_step_has_a_readable_summary(type_):
         (TraceStep("error", summary="as given", error="no"), "as given"),
     ],
 )
-def test_a_summary_says_what_the_step_was(step, summary):
-    """From its other fields, unless it was given."""
+def test_summary_describes_the_step(step, summary):
+    """It is derived from the other fields unless it was given."""
     assert step.summary == summary
 
 
-def test_a_summary_takes_in_what_was_set_before_it_is_read():
-    """It is worded when it is first read."""
+def test_summary_includes_fields_that_were_set_later():
+    """It is composed when it is first read."""
     step = TraceStep("tool_execution", tool_name="f")
     step.tool_result = "late"
     assert step.summary == "f: late"
 
 
-def test_filter_iteration_and_length():
-    """As the seed's examples use them."""
+def test_trace_supports_filter_iteration_and_length():
+    """The seed's examples use them."""
     trace = answered()
     assert [step.model for step in trace.filter(type="llm_call")] == ["m"]
     assert [step.type for step in trace] == ["llm_call", "tool_execution", "cache_hit"]
     assert len(trace) == 3
-    assert AgentTrace()  # also without a step
+    assert AgentTrace()  # a trace without steps is truthy
 
 
-def test_durations_in_all_and_by_kind():
-    """The total is to the end of what ended last."""
+def test_total_duration_and_durations_by_type():
+    """The total lasts to the end of the last step to finish."""
     trace = answered()
     assert trace.total_duration_ms == pytest.approx(400)
     assert trace.llm_duration_ms == 300
@@ -120,27 +120,27 @@ def test_durations_in_all_and_by_kind():
     assert AgentTrace().total_duration_ms == 0
 
 
-def test_a_trace_survives_a_file(tmp_path):
-    """What was written can be read again."""
+def test_trace_round_trips_through_a_file(tmp_path):
+    """A written trace can be read again."""
     trace = trace_of(*answered(), parent_run_id="p", metadata={"user": "u1"})
     trace.to_json(tmp_path / "trace.json")
     assert AgentTrace.from_dict(json.loads((tmp_path / "trace.json").read_text())) == trace
 
 
-def test_what_json_has_no_word_for_is_written_all_the_same(tmp_path):
-    """A trace must not fail for an argument."""
+def test_unserializable_argument_is_written_as_text(tmp_path):
+    """A trace must not fail because of an argument."""
     trace_of(TraceStep("tool_selection", tool_args={"x": {1}})).to_json(tmp_path / "t.json")
     assert json.loads((tmp_path / "t.json").read_text())["steps"][0]["tool_args"] == {"x": "{1}"}
 
 
-def test_the_timeline_has_a_line_for_each_step():
-    """And no line break of a result breaks it."""
+def test_timeline_has_a_line_for_each_step():
+    """A line break in a result is replaced."""
     trace = trace_of(TraceStep("tool_execution", 1000.5, 45.2, tool_name="f", tool_result="a\nb"))
     assert trace.timeline().splitlines()[1] == "    +500.0 ms  tool_execution         45.2 ms  f: a b"
 
 
 def test_spans_have_valid_ids_parents_and_times():
-    """As OpenTelemetry wants them: 32 and 16 digits, nanoseconds."""
+    """OpenTelemetry requires 32 and 16 hexadecimal digits, and nanoseconds."""
     root, *steps = answered().to_otel_spans()
     assert root["trace_id"] == RUN
     assert {(span["trace_id"], span["parent_span_id"]) for span in steps} == {(RUN, root["span_id"])}
@@ -149,8 +149,8 @@ def test_spans_have_valid_ids_parents_and_times():
     assert steps[0]["end_time_unix_nano"] - steps[0]["start_time_unix_nano"] == 300_000_000
 
 
-def test_spans_speak_the_genai_conventions():
-    """Names, operations and tokens are where dashboards look for them."""
+def test_spans_follow_the_genai_conventions():
+    """Names, operations and tokens are where dashboards expect them."""
     root, chat, tool, hit = answered().to_otel_spans()
     assert [span["name"] for span in (root, chat, tool, hit)] == [
         "invoke_agent",
@@ -163,8 +163,8 @@ def test_spans_speak_the_genai_conventions():
     assert (tool["attributes"]["error.type"], tool["status"]["code"]) == ("KeyError", "ERROR")
 
 
-def test_a_nested_run_is_below_its_parent():
-    """In the parent's trace, whatever its id looks like."""
+def test_nested_run_is_below_its_parent():
+    """It is in the parent's trace, for any form of id."""
     (root,) = trace_of(parent_run_id="outer run").to_otel_spans()
     (outer,) = trace_of(run_id="outer run").to_otel_spans()
     assert root["trace_id"] == outer["trace_id"] != "outer run"

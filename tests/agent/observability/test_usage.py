@@ -1,4 +1,4 @@
-"""AgentUsage and AgentAnalytics: what an agent has spent and called, in bounded room."""
+"""AgentUsage and AgentAnalytics: the tokens, costs and calls of an agent, in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sayso.agent.observability.usage import AgentAnalytics, AgentUsage, ToolMetr
 QUESTION = UsageStats(100, 20, 120, 0.01, "m", "p")
 
 
-def test_threads_lose_no_count():
-    """Many runs of one agent add at once."""
+def test_concurrent_threads_lose_no_count():
+    """Runs in several threads share one agent."""
     spent, counted = AgentUsage(), AgentAnalytics()
 
     def work(_):
@@ -31,8 +31,8 @@ def test_threads_lose_no_count():
     assert counted.get_metrics("search").total_calls == 2000
 
 
-def test_a_long_lived_agent_does_not_grow(monkeypatch):
-    """Neither by questions nor by names that a model thinks of; the totals stay right."""
+def test_statistics_are_bounded(monkeypatch):
+    """Neither model calls nor invented tool names fill the memory, and the totals stay correct."""
     monkeypatch.setattr(usage, "MAX_TOOLS", 3)
     spent, counted = AgentUsage(max_iterations=5), AgentAnalytics()
     for number in range(50):
@@ -43,8 +43,8 @@ def test_a_long_lived_agent_does_not_grow(monkeypatch):
     assert spent.tool_usage["(other)"] == counted.get_metrics("(other)").total_calls == 47
 
 
-def test_parameters_are_not_kept(tmp_path):
-    """They are somebody's: only that there were some is counted."""
+def test_parameters_are_not_stored(tmp_path):
+    """They are private, so only their presence is counted."""
     counted = AgentAnalytics()
     counted.record_tool_call("send", True, 0.1, {"to": "s3cret"})
     counted.to_json(tmp_path / "a.json")
@@ -52,8 +52,8 @@ def test_parameters_are_not_kept(tmp_path):
     assert counted.get_metrics("send").calls_with_parameters == 1
 
 
-def test_usage_adds_up():
-    """Tokens, dollars, tools."""
+def test_usage_is_summed():
+    """The totals cover tokens, dollars and tools."""
     spent = AgentUsage()
     spent.add_usage(QUESTION)
     spent.add_usage(QUESTION, tool_name="search")
@@ -70,14 +70,14 @@ def test_usage_adds_up():
     }
 
 
-def test_nothing_used_changes_no_sum():
-    """Whichever side of the sum it is on, and however it is written."""
+def test_adding_zero_usage_changes_nothing():
+    """It holds on either side of the sum and for both notations of zero."""
     assert NO_USAGE + QUESTION == QUESTION + NO_USAGE == QUESTION
     assert UsageStats() + QUESTION == QUESTION + UsageStats() == QUESTION
 
 
-def test_usage_is_readable():
-    """As `get_usage_summary` gives it."""
+def test_usage_has_a_readable_summary():
+    """`get_usage_summary` returns it."""
     spent = AgentUsage()
     spent.add_usage(UsageStats(1000, 200, 1200, 0.0125), "search")
     assert str(spent).splitlines() == [
@@ -90,8 +90,8 @@ def test_usage_is_readable():
     assert "Tools" not in str(AgentUsage())
 
 
-def test_a_tools_figures():
-    """Rates, durations in seconds, chunks."""
+def test_metrics_of_a_tool():
+    """They have rates, durations in seconds and chunks."""
     counted = AgentAnalytics()
     counted.record_tool_call("search", True, 0.5, {}, chunk_count=3)
     counted.record_tool_call("search", False, 1.5)
@@ -101,15 +101,15 @@ def test_a_tools_figures():
     assert found.total_chunks == 3
 
 
-def test_a_tool_that_was_never_called_has_no_figures():
-    """And divides nothing by nothing."""
+def test_uncalled_tool_has_no_metrics():
+    """No rate divides by zero."""
     assert AgentAnalytics().get_metrics("search") is None
     assert ToolMetrics("search").success_rate == ToolMetrics("search").avg_duration == 0.0
     assert AgentAnalytics().summary() == "No tool was called."
 
 
-def test_the_summary_begins_with_the_busiest_tool():
-    """A line each."""
+def test_summary_starts_with_the_most_used_tool():
+    """It has a line for each tool."""
     counted = AgentAnalytics()
     for name in ("add", "search", "search"):
         counted.record_tool_call(name, True, 0.25)
@@ -119,8 +119,8 @@ def test_the_summary_begins_with_the_busiest_tool():
     ]
 
 
-def test_figures_are_written_as_json_and_csv(tmp_path):
-    """The same in both."""
+def test_metrics_are_exported_as_json_and_csv(tmp_path):
+    """Both have the same values."""
     counted = AgentAnalytics()
     counted.record_tool_call("search", True, 0.5)
     counted.to_json(tmp_path / "a.json")
@@ -132,8 +132,8 @@ def test_figures_are_written_as_json_and_csv(tmp_path):
     assert row == {name: str(value) for name, value in data["search"].items()}
 
 
-def test_reset_counts_from_nothing():
-    """All tools are gone."""
+def test_reset_clears_the_analytics():
+    """No tool is left."""
     counted = AgentAnalytics()
     counted.record_tool_call("search", True, 0.5)
     counted.reset()
@@ -152,13 +152,13 @@ def test_reset_counts_from_nothing():
         (UsageStats(5, 2, 9, 0.5, "m", "p", 3, -1), UsageStats(5, 2, 9, 0.5, "m", "p", 3, 0)),
     ],
 )
-def test_strange_numbers_spoil_no_sum(told, counted):
-    """What is no number, below nothing or beyond measure is nothing, and a total is never less than its parts."""
+def test_invalid_numbers_count_as_zero(told, counted):
+    """NaN, negative and huge numbers become zero, and a total is never less than its parts."""
     assert countable(told) == counted
 
 
-def test_a_cost_that_is_no_number_does_not_lift_the_limit_of_a_run():
-    """The sum with it would be none either, and no limit is ever reached by that."""
+def test_invalid_cost_does_not_disable_the_limit_of_a_run():
+    """A sum with NaN would be NaN and never reach a limit."""
     calls = [ToolCall("step", {"number": number}, str(number)) for number in range(6)]
 
     class Strange:
@@ -168,7 +168,7 @@ def test_a_cost_that_is_no_number_does_not_lift_the_limit_of_a_run():
 
     @tool
     def step(number: int) -> str:
-        """Go on."""
+        """Return the number."""
         return str(number)
 
     agent = Agent([step], Strange(), AgentConfig(max_cost_usd=1.0))

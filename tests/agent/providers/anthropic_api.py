@@ -1,4 +1,4 @@
-"""The Messages API of Anthropic."""
+"""A strict twin of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BLOCKS = {
 
 
 class AnthropicApi:
-    """`cache_control` may be on four blocks at most."""
+    """Checks requests as Anthropic does; `cache_control` may be on at most four blocks."""
 
     def check(self, called: Called) -> None:
         given = called.headers.get("x-api-key") or called.headers.get("authorization", "").removeprefix("Bearer ")
@@ -63,7 +63,7 @@ class AnthropicApi:
         need(not waiting, f"tool_use ids were found without tool_result blocks: {waiting}")
 
     def _check_thinking(self, messages: list[dict[str, Any]]) -> None:
-        """Calls of the last turn need the thinking that led to them, signed."""
+        """Check that the calls of the last turn come with the signed reasoning that led to them."""
         last = max(at for at, each in enumerate(messages) if each["role"] == "user" and not _is_result(each))
         for message in messages[last:]:
             blocks = message["content"] if isinstance(message["content"], list) else []
@@ -164,7 +164,7 @@ class AnthropicApi:
         return {**frame, "usage": self._usage(step)}
 
     def _usage(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Its input tokens leave out those that the cache gave."""
+        """Return the usage; its input tokens exclude cached ones."""
         prompt, completion, cached = step.get("usage", [100, 20, 0])
         counts = {"input_tokens": prompt - cached, "output_tokens": completion}
         return {**counts, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}

@@ -1,4 +1,4 @@
-"""What the fake APIs have in common: a scripted step, a refusal, and what arrived."""
+"""Shared parts of the fake APIs: a scripted step, a refusal and a received request."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-#: The only key that the fakes take.
+#: The only key that the fakes accept.
 KEY = "sk-test-0123456789abcdef"
 
 
 class Refused(Exception):
-    """Raised where the real API would answer an error."""
+    """Raised where the real API would answer with an error."""
 
     def __init__(self, status: int, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """One request as it came in."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]
@@ -32,66 +32,66 @@ class Called:
 
 
 class Api(Protocol):
-    """One vendor's API: `step` is what the test scripted, {"text", "calls", "finish", "usage", ...}."""
+    """The API of a vendor; `step` is what the test scripted: {"text", "calls", "finish", "usage", ...}."""
 
     def check(self, called: Called) -> None:
-        """Raises Refused for what the real one refuses."""
+        """Raise Refused for a request that the real API refuses."""
 
     def streams(self, called: Called) -> bool:
-        """Whether the answer is to come in pieces."""
+        """Return whether the request asks for a stream."""
 
     def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
-        """The answer as one body."""
+        """Return the answer as one body."""
 
     def pieces(self, called: Called, step: dict[str, Any]) -> Iterator[str]:
-        """The answer as server-sent events."""
+        """Yield the answer as server-sent events."""
 
     def error(self, refused: Refused) -> dict[str, Any]:
-        """The body of an error."""
+        """Return the body of an error."""
 
     def failure(self, refused: Refused) -> str:
-        """An error as an event of a stream that has begun."""
+        """Return an error as an event in a stream that has begun."""
 
     def too_long(self, size: int, most: int) -> Refused:
-        """How it refuses a request that is longer than the model's context window."""
+        """Return the refusal of a request longer than the model's context window."""
 
 
 def need(condition: object, message: str, status: int = 400) -> None:
-    """Refuse unless it is so."""
+    """Raise Refused unless the condition holds."""
     if not condition:
         raise Refused(status, message)
 
 
 def need_names(names: Iterable[str]) -> None:
-    """Refuse a tool's name that the real ones refuse, in definitions and in transcripts."""
+    """Refuse a tool name that the real APIs refuse, in definitions and in transcripts."""
     for name in names:
         need(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name), f"{name!r} does not match '^[a-zA-Z0-9_-]{{1,64}}$'")
 
 
 def need_bytes(encoded: str, kind: str) -> None:
-    """Refuse an image that is none."""
+    """Refuse bytes that are no image of this type."""
     starts = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8\xff", "image/gif": b"GIF8", "image/webp": b"RIFF"}
     need(b64decode(encoded).startswith(starts[kind]), "could not process image")
 
 
 def signature(thought: str) -> str:
-    """What proves that a thought is the model's own."""
+    """Return the signature that proves a reasoning text to be the model's own."""
     return b64encode(hashlib.sha256(f"signed {thought}".encode()).digest()).decode()
 
 
 def arguments(call: dict[str, Any]) -> str:
-    """A scripted call's arguments as text: a string is sent as it is, also where it is no JSON."""
+    """Return a scripted call's arguments as text; a string is sent unchanged, even if it is no JSON."""
     given = call.get("arguments", {})
     return given if isinstance(given, str) else json.dumps(given)
 
 
 def words(text: str) -> Iterator[str]:
-    """The text in the pieces that it is streamed in."""
+    """Yield the pieces in which the text is streamed."""
     for at, word in enumerate(text.split(" ")):
         yield word if at == 0 else f" {word}"
 
 
 def event(data: Any, name: str = "") -> str:
-    """One server-sent event."""
+    """Return one server-sent event."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {data if isinstance(data, str) else json.dumps(data)}\n\n"

@@ -1,4 +1,4 @@
-"""The server of the fake APIs, one process for all tests here, and our provider for each of them."""
+"""Fixtures: the server of the fake APIs as one process for all tests, and a provider for each API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.agent.providers.api import KEY
 ROOT = Path(__file__).parents[3]
 
 Make = Callable[..., VendorProvider]
-#: How each provider is made for the server at a URL. The server behind the last two asks for no key.
+#: How each provider is made for the server at a URL. The last two need no key.
 MAKERS: dict[str, Callable[..., VendorProvider]] = {
     "openai": lambda url, **more: OpenAIProvider(more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more),
     "anthropic": lambda url, **more: AnthropicProvider(more.pop("key", KEY), base_url=url, **more),
@@ -36,36 +36,36 @@ MAKERS: dict[str, Callable[..., VendorProvider]] = {
 
 
 def responses(url: str, **more: Any) -> OpenAIResponsesProvider:
-    """OpenAI by its Responses API."""
+    """Return a provider of OpenAI's Responses API."""
     return OpenAIResponsesProvider(more.pop("key", KEY), base_url=f"{url}/v1", name="openai", **more)
 
 
 class Server:
-    """The process, as a test speaks to it."""
+    """The server process as a test uses it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def script(self, *steps: dict[str, Any]) -> None:
-        """What it answers from now on, in order; earlier requests are forgotten."""
+        """Set the next answers in order, and forget earlier requests."""
         data = json.dumps(steps).encode()
         urllib.request.urlopen(urllib.request.Request(f"{self.url}/_script", data)).read()
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The requests so far."""
+        """Return the requests so far."""
         found: list[dict[str, Any]] = json.loads(urllib.request.urlopen(f"{self.url}/_calls").read())
         return found
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """Their bodies."""
+        """Return the bodies of the requests so far."""
         return [call["body"] for call in self.calls]
 
 
 @pytest.fixture(scope="session")
 def process() -> Iterator[Server]:
-    """One for all tests: it starts in a fifth of a second."""
+    """Start one server process for all tests."""
     command = [sys.executable, "-m", "tests.agent.providers.server"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdin
@@ -76,18 +76,18 @@ def process() -> Iterator[Server]:
 
 @pytest.fixture
 def server(process: Server) -> Server:
-    """With an empty script."""
+    """Return the server with an empty script."""
     process.script()
     return process
 
 
 @pytest.fixture(params=list(MAKERS))
 def make(request: pytest.FixtureRequest, server: Server) -> Make:
-    """Makes one provider after the other, for the server."""
+    """Return a function that makes a provider for the server."""
     return lambda **more: MAKERS[request.param](server.url, **more)
 
 
 @pytest.fixture
 def provider(make: Make) -> VendorProvider:
-    """Each provider, as it is by default."""
+    """Return each provider with its defaults."""
     return make()

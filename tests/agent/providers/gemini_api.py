@@ -1,4 +1,4 @@
-"""generateContent of the Gemini API."""
+"""A strict twin of the Gemini API's generateContent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DEN
 _STATUS |= {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 _CONFIG = {"temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "thinkingConfig"}
-#: Google's libraries spell bytes either way.
+#: Google's libraries use both base64 alphabets.
 _URL_SAFE = str.maketrans("-_", "+/")
 _CONFIG |= {"responseModalities", "responseMimeType", "responseJsonSchema"}
 
 
-#: What the API documents for calls that another model has made.
+#: The documented signature for calls of another model.
 UNSIGNED = b64encode(b"skip_thought_signature_validator").decode()
 
 
 class GeminiApi:
-    """It has no ids of calls that anybody must keep: names and order count."""
+    """Checks requests as Gemini does; calls have no ids, so names and order must match."""
 
     def check(self, called: Called) -> None:
         need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")

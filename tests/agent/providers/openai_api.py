@@ -1,4 +1,4 @@
-"""The chat completions of OpenAI, and of servers like it."""
+"""A strict twin of OpenAI's chat completions, and of servers with the same API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIELDS = {
 
 
 class OpenAIApi:
-    """`key=False`: a local server, which asks for none."""
+    """Checks requests as OpenAI does; `key=False` stands for a local server without a key."""
 
     def __init__(self, *, key: bool = True) -> None:
         self._key = key
@@ -106,7 +106,7 @@ class OpenAIApi:
         yield event("[DONE]")
 
     def _call_deltas(self, index: int, call: dict[str, Any], style: str) -> Iterator[dict[str, Any]]:
-        """Ollama sends a call in one piece, OpenAI its arguments bit by bit."""
+        """Yield a call in one piece like Ollama, or with its arguments in several pieces like OpenAI."""
         text = arguments(call)
         if style == "ollama":
             yield {"index": index, **self._call(call)}
@@ -142,7 +142,7 @@ class OpenAIApi:
         return event(self.error(refused))
 
     def too_long(self, size: int, most: int) -> Refused:
-        """Local servers say it in the same words and without the code."""
+        """Return the refusal; local servers send the same text without the code."""
         words = (
             f"This model's maximum context length is {most} tokens. However, your messages resulted in {size} tokens."
         )

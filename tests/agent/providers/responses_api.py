@@ -1,4 +1,4 @@
-"""The Responses API of OpenAI, which has reasoning items."""
+"""A strict twin of OpenAI's Responses API, which has reasoning items."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.agent.providers.api import KEY, Called, Refused, arguments, event, ne
 
 
 class ResponsesApi:
-    """A call that has the id of its item is taken back only behind the reasoning that led to it, unchanged."""
+    """Checks requests as OpenAI does; a call with its item's id must follow its unchanged reasoning item."""
 
     def check(self, called: Called) -> None:
         body = called.body

@@ -1,9 +1,9 @@
-"""The server of the fake APIs. `python -m tests.agent.providers.server` prints its port and lives until its input ends.
+"""The server of the fake APIs. `python -m tests.agent.providers.server` prints its port and runs until its input ends.
 
-POST /_script takes the next answers, GET /_calls tells what arrived. A step may have a `status` with `message`, `code`
-and `headers`; `raw` in place of the body; `cut` "before" or "mid"; `delay` in seconds; `events`, after which a stream
-ends as if it were whole; `fails`, a refusal as an event in the middle of a stream; `context`, the characters of a
-request beyond which it is refused as too long; otherwise see tests.agent.providers.api.
+POST /_script sets the next answers, GET /_calls returns the requests. A step may have a `status` with `message`,
+`code` and `headers`; `raw` as the body; `cut` "before" or "mid"; `delay` in seconds; `events`, after which a stream
+ends as if it were complete; `fails`, a refusal as an event inside a stream; `context`, the request's length in
+characters above which it is refused as too long; the rest is in tests.agent.providers.api.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ lock = threading.Lock()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     protocol_version = "HTTP/1.1"
 
@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
                 steps.extend(body)
             self._send(200, "{}")
             return
-        with suppress(ConnectionError):  # a client that waits no longer
+        with suppress(ConnectionError):  # the client has stopped waiting
             self._answer(Called(self.path, {name.lower(): value for name, value in self.headers.items()}, body))
 
     def _answer(self, called: Called) -> None:
@@ -124,11 +124,11 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *args: Any) -> None:
-        """Silent."""
+        """Log nothing."""
 
 
 def main() -> None:
-    """Serve until nobody holds our input open any more."""
+    """Serve until standard input is closed."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

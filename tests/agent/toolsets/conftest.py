@@ -1,4 +1,4 @@
-"""Servers for the tests of sources: MCP servers as processes, and a small HTTP API in a thread."""
+"""Servers for the tests of tool sources: MCP servers as processes, and a small HTTP API in a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINY = Path(__file__).parent / "tiny_mcp.py"
 
 
 class Notes:
-    """What a server process has written down."""
+    """The lines that a server process has written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,7 +31,7 @@ class Notes:
         return iter(self.path.read_text().splitlines())
 
     def until(self, word: str) -> None:
-        """Wait until it has written this."""
+        """Wait until a line starts with this word."""
         deadline = time.monotonic() + 30
         while not any(line.startswith(word) for line in self):
             assert time.monotonic() < deadline, list(self)
@@ -43,13 +43,13 @@ class Notes:
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Notes:
-    """Empty at the beginning."""
+    """Return empty notes."""
     return Notes(tmp_path / "notes")
 
 
 @pytest.fixture
 def tiny(notes: Notes) -> Iterator[Callable[..., McpToolProvider]]:
-    """Makes providers of the tiny server over stdio; they are closed at the end."""
+    """Return a function that makes providers of the tiny server over stdio, closed at the end."""
     made: list[McpToolProvider] = []
 
     def make(**options: Any) -> McpToolProvider:
@@ -63,7 +63,7 @@ def tiny(notes: Notes) -> Iterator[Callable[..., McpToolProvider]]:
 
 
 class TinyHttp:
-    """The tiny MCP server over HTTP, as a process that can be killed and started again on its port."""
+    """The tiny MCP server over HTTP, as a process that can be killed and restarted on its port."""
 
     def __init__(self, notes: Notes) -> None:
         with socket.socket() as free:
@@ -93,14 +93,14 @@ class TinyHttp:
 
 @pytest.fixture
 def tiny_http(notes: Notes) -> Iterator[TinyHttp]:
-    """One, running."""
+    """Return a running server."""
     server = TinyHttp(notes)
     yield server
     server.kill()
 
 
 class Api:
-    """A small HTTP API: it remembers what it was asked, and answers what it was told to."""
+    """A small HTTP API that records its requests and gives scripted answers."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -124,20 +124,20 @@ class Api:
             do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_PATCH = _handle  # noqa: N815
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def default(self, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        """It says what it was asked."""
+        """Return an answer that describes the request."""
         method, path, _, body = self.asked[-1]
         said = {"method": method, "path": path, "body": body.decode()}
         return 200, {"Content-Type": "application/json"}, json.dumps(said).encode()
 
     def answer(self, path: str, data: Any, status: int = 200, **headers: str) -> None:
-        """From now on, to whoever asks for this path."""
+        """Set the answer for this path."""
         kinds = {bytes: "application/octet-stream", str: "text/plain"}
         raw = data if isinstance(data, bytes) else data.encode() if isinstance(data, str) else json.dumps(data).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -146,7 +146,7 @@ class Api:
 
 @pytest.fixture
 def api() -> Iterator[Api]:
-    """One, running."""
+    """Return a running API."""
     server = Api()
     yield server
     server.server.shutdown()

@@ -1,4 +1,4 @@
-"""An MCP server of the protocol of 2025, written by hand: what most servers out there still speak. Needs no SDK."""
+"""A handwritten MCP server with the protocol of 2025, which most servers still use. It needs no SDK."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ tools = ["grow"]
 
 
 def say(message: dict[str, Any]) -> None:
-    """One line to the client."""
+    """Print one message to the client."""
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)  # noqa: T201
 
 
 def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """The result of a request. Raises KeyError for a method it does not have."""
+    """Return the result of a request. Raises KeyError for an unknown method."""
     match method:
         case "initialize":
             version, server = params["protocolVersion"], {"name": "old", "version": "1"}
             version = min(version, "2025-06-18")
             return {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}, "serverInfo": server}
         case "tools/list":
-            at = int(params.get("cursor", 0))  # a page holds one
+            at = int(params.get("cursor", 0))  # a page has one tool
             more = {"nextCursor": str(at + 1)} if at + 1 < len(tools) else {}
             return {"tools": [{"name": tools[at], "inputSchema": {"type": "object"}}], **more}
         case "tools/call":

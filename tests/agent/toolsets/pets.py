@@ -1,4 +1,4 @@
-"""A document of pets, and what the tests of OpenAPI do with it."""
+"""A document about pets, and helpers for the OpenAPI tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sayso.agent.tools import Tool, ToolExecutionError
 from sayso.agent.toolsets.base import provided
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 
-#: Cyclic, with a path-level parameter, every place for a parameter, and the dialect of 3.0.
+#: A cyclic document with a path-level parameter, parameters in every place, and the dialect of 3.0.
 PETS: dict[str, Any] = {
     "openapi": "3.0.3",
     "info": {"title": "Pets", "version": "1"},
@@ -71,31 +71,31 @@ PETS: dict[str, Any] = {
 
 
 def provider(tmp_path: Path, api: Any = None, document: Any = None, **options: Any) -> OpenApiToolProvider:
-    """Of a document in a file, whose calls go to the test's server."""
+    """Return a provider of a document in a file, whose calls go to the test's server."""
     file = tmp_path / "pets.json"
     file.write_text(json.dumps(document or PETS))
     return OpenApiToolProvider(file, **{"base_url": api.url if api else "https://pets.example.com", **options})
 
 
 def tools_of(pets: OpenApiToolProvider, **options: Any) -> dict[str, Tool]:
-    """What it provides, by name."""
+    """Return the provided tools by name."""
     return {tool.name: tool for tool in provided(pets, asyncio.run(pets.list_tools()), **options)}
 
 
 def call(pets: OpenApiToolProvider, tool: str, /, **parameters: Any) -> Any:
-    """What a tool returns."""
+    """Return the result of a call."""
     return asyncio.run(tools_of(pets)[tool].ainvoke(parameters))
 
 
 def refusal(pets: OpenApiToolProvider, tool: str, /, **parameters: Any) -> str:
-    """What a tool says that fails."""
+    """Return the error of a failing call."""
     with pytest.raises(ToolExecutionError) as caught:
         call(pets, tool, **parameters)
     return str(caught.value)
 
 
 def with_operation(path: str, method: str, **changes: Any) -> dict[str, Any]:
-    """The document with one operation changed."""
+    """Return the document with one operation changed."""
     document: dict[str, Any] = json.loads(json.dumps(PETS))
     document["paths"][path][method].update(changes)
     return document

@@ -1,4 +1,4 @@
-"""Discovery: selectors of installed distributions, and one clear word about those that do not work."""
+"""Discovery: selectors of installed distributions, and one clear message about each that does not work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OURS = {"keyword": KeywordSelector, "role_based": RoleBasedSelector, "embedding"
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch):
-    """Installs a distribution of one module: files and metadata, as pip leaves them."""
+    """Return a function that installs a distribution with one module, as pip does."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def installed(name: str, entries: str, code: str) -> None:
@@ -37,13 +37,13 @@ def install(tmp_path: Path, monkeypatch):
 FIRST = "class First:\n    async def select(self, messages, tools):\n        return list(tools)[:1]\n"
 
 
-def test_ours_are_there_without_any_plugin():
-    """From an installation as from a source tree, and under the names of the seed."""
+def test_built_in_selectors_need_no_plugin():
+    """They have the seed's names, in an installation and in a source tree."""
     assert discover_selectors().items() >= OURS.items()
 
 
-def test_ours_are_entry_points_of_the_distribution():
-    """So that other programs find them too."""
+def test_built_in_selectors_are_entry_points():
+    """Other programs can discover them too."""
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     points = project["entry-points"]["sayso.selector"]
     found = {
@@ -53,7 +53,7 @@ def test_ours_are_entry_points_of_the_distribution():
 
 
 def test_installed_selector_is_found(install):
-    """By the name of its entry point."""
+    """The name is that of its entry point."""
     install("first", "only_first = first:First", FIRST)
     assert discover_selectors()["only_first"].__name__ == find_selector("only_first").__name__ == "First"
 
@@ -68,8 +68,8 @@ def test_installed_selector_is_found(install):
         ("mine = broken:Mine", "class Mine: pass", "is no class with a select method"),
     ],
 )
-def test_broken_plugin_is_one_warning_and_the_rest_works(install, caplog, entries, code, words):
-    """It names the distribution and the cure."""
+def test_broken_plugin_is_one_warning_and_the_others_work(install, caplog, entries, code, words):
+    """The warning names the distribution and the fix."""
     install("broken", entries, code)
     install("first", "only_first = first:First", FIRST)
     assert {"only_first", "keyword"} <= discover_selectors().keys()
@@ -81,22 +81,22 @@ def test_broken_plugin_is_one_warning_and_the_rest_works(install, caplog, entrie
         find_selector("mine")
 
 
-def test_name_that_two_distributions_claim_is_nobodys(install, caplog):
-    """Which of them runs must not depend on the order of folders."""
+def test_name_claimed_by_two_distributions_is_not_used(install, caplog):
+    """The choice must not depend on the order of folders."""
     install("first", "same = first:First", FIRST)
     install("second", "same = second:First", FIRST)
     assert "same" not in discover_selectors()
     assert "claimed by first 1.0, second 1.0: uninstall all but one" in caplog.records[0].advice
 
 
-def test_nobody_takes_our_names(install):
-    """A plugin called role_based would decide who may do what."""
+def test_plugin_cannot_replace_a_built_in_selector(install):
+    """A plugin named role_based would decide permissions."""
     install("first", "role_based = first:First", FIRST)
     assert discover_selectors()["role_based"] is find_selector("role_based") is RoleBasedSelector
 
 
-def test_unknown_selector_is_told_with_those_that_are_there(install):
-    """A misspelt name is seen beside the right one."""
+def test_unknown_selector_is_reported_with_the_known_ones(install):
+    """The correct name stands beside a misspelled one."""
     install("first", "only_first = first:First", FIRST)
     with pytest.raises(SelectorLoadError, match=r"no selector 'frist'.*known: embedding, keyword, only_first, role_"):
         find_selector("frist")

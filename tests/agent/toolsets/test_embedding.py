@@ -1,4 +1,4 @@
-"""EmbeddingSelector: the nearest tools, from vectors that are asked for once, and all tools where that fails."""
+"""EmbeddingSelector: shows the nearest tools by cached vectors, and all tools if embedding fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sayso.agent.toolsets.selectors import narrow
 
 
 def make(name: str, description: str) -> Tool:
-    """A tool that does nothing."""
+    """Return a tool that does nothing."""
     return Tool(name, description, (), lambda: name)
 
 
@@ -37,13 +37,13 @@ VECTORS = {"north: N": (0, 1), "east: E": (1, 0), "north_too: N2": (0, 5), "sout
 
 
 class Table:
-    """An embedder with a table, which counts what it was asked."""
+    """An embedder with a table of vectors that records its requests."""
 
     def __init__(self, **changes) -> None:
         self.table, self.asked, self.error = {**VECTORS, **changes}, [], None
 
     async def embed(self, texts):
-        """Look each text up."""
+        """Return the vector of each text."""
         self.asked.append(list(texts))
         if self.error:
             raise self.error
@@ -51,29 +51,29 @@ class Table:
 
 
 class Clock:
-    """A clock that stands."""
+    """A clock that the test sets."""
 
     now = 0.0
 
     def __call__(self) -> float:
-        """The time."""
+        """Return the time."""
         return self.now
 
 
 def names(selector: EmbeddingSelector, text: str = "up", tools: list[Tool] = TOOLS) -> list[str]:
-    """What is shown after these words."""
+    """Return the names of the tools shown after this text."""
     return [tool.name for tool in asyncio.run(narrow(selector, [Message(Role.USER, text)], tools))]
 
 
-def test_nearest_tools_are_shown_in_the_order_given():
-    """By direction, not by length; of two equally near the first."""
+def test_nearest_tools_are_shown_in_the_given_order():
+    """Direction counts and length does not; of two equally near tools the first is shown."""
     assert names(EmbeddingSelector(top_k=2, embedder=Table())) == ["north", "north_too"]
     assert names(EmbeddingSelector(top_k=1, embedder=Table())) == ["north"]
     assert names(EmbeddingSelector(top_k=3, embedder=Table())) == ["north", "east", "north_too"]
 
 
-def test_everything_is_asked_for_in_one_call_and_once():
-    """Then only what is new, and in the next step of a turn nothing."""
+def test_texts_are_embedded_in_one_call_and_once():
+    """Later calls embed new texts only, and the next step of a turn embeds none."""
     table = Table()
     selector = EmbeddingSelector(top_k=2, embedder=table)
     names(selector)
@@ -83,7 +83,7 @@ def test_everything_is_asked_for_in_one_call_and_once():
 
 
 def test_changed_description_is_embedded_again():
-    """The hash is of what is embedded, not of the name."""
+    """The cache key is a hash of the embedded text, not of the name."""
     table = Table(**{"south: to the north": (0, 9)})
     selector = EmbeddingSelector(top_k=2, embedder=table)
     names(selector)
@@ -91,8 +91,8 @@ def test_changed_description_is_embedded_again():
     assert table.asked[1:] == [["south: to the north"]]
 
 
-def test_few_tools_cost_no_call():
-    """Nor do messages without words, such as a picture: all tools are shown."""
+def test_few_tools_need_no_embedding():
+    """The same holds for messages without text, such as pictures: all tools are shown."""
     table = Table()
     selector = EmbeddingSelector(top_k=4, embedder=table)
     assert len(names(selector)) == 4
@@ -101,14 +101,14 @@ def test_few_tools_cost_no_call():
     assert table.asked == []
 
 
-def test_model_and_number_of_tools_are_those_of_the_seed_by_default():
-    """And both may be given."""
+def test_model_and_top_k_have_the_seeds_defaults():
+    """Both can be set."""
     assert (EmbeddingSelector().model, EmbeddingSelector().top_k) == ("text-embedding-3-small", 5)
     assert (EmbeddingSelector("other", 2).model, EmbeddingSelector(model="other", top_k=2).top_k) == ("other", 2)
 
 
-def test_query_is_what_the_user_said_last():
-    """Not the result of a tool, which may be anything."""
+def test_query_is_the_last_user_message():
+    """A tool's result is not part of the query."""
     table = Table()
     said = [Message(Role.USER, "up"), Message(Role.TOOL, "a page full of other words")]
     asyncio.run(narrow(EmbeddingSelector(top_k=1, embedder=table), said, TOOLS))
@@ -127,8 +127,8 @@ def test_query_is_what_the_user_said_last():
         ["ab"] * 5,
     ],
 )
-def test_answer_that_cannot_be_compared_shows_all_tools(answer, caplog):
-    """Too few, too many, of several lengths, no numbers: one warning, and an answer for the user."""
+def test_invalid_vectors_show_all_tools(answer, caplog):
+    """Their number, lengths or values are wrong: one warning is logged, and the turn is answered."""
 
     class Wrong:
         async def embed(self, texts):
@@ -139,9 +139,9 @@ def test_answer_that_cannot_be_compared_shows_all_tools(answer, caplog):
     assert [record.message for record in caplog.records] == ["selector.embedder_failed"]
 
 
-def test_failing_embedder_is_left_alone_for_a_while(caplog):
-    """Nobody waits for a server that is down at every message; once it works, it counts again, and the next failure is
-    told again.
+def test_failing_embedder_is_not_called_for_a_while(caplog):
+    """Users do not wait at each message for a server that is down; once it works again, the next failure is
+    logged again.
     """
     table, clock = Table(), Clock()
     selector = EmbeddingSelector(top_k=1, embedder=table, clock=clock)
@@ -155,8 +155,8 @@ def test_failing_embedder_is_left_alone_for_a_while(caplog):
     assert "no route" in caplog.records[1].advice
 
 
-def test_hanging_embedder_is_given_up():
-    """The turn has better uses for its time."""
+def test_hanging_embedder_times_out():
+    """The turn continues with all tools."""
 
     class Hanging:
         async def embed(self, texts):
@@ -165,8 +165,8 @@ def test_hanging_embedder_is_given_up():
     assert len(names(EmbeddingSelector(top_k=1, embedder=Hanging(), embed_seconds=0.01))) == 4
 
 
-def test_model_that_changed_behind_its_name_is_noticed():
-    """New vectors of another length: what was kept is thrown away, and the next time all are of one model."""
+def test_model_change_under_the_same_name_is_detected():
+    """Vectors of another length clear the cache, and at the next attempt all come from one model."""
     table, clock = Table(), Clock()
     selector = EmbeddingSelector(top_k=1, embedder=table, clock=clock)
     names(selector)
@@ -176,8 +176,8 @@ def test_model_that_changed_behind_its_name_is_noticed():
     assert names(selector, "down") == ["south"]
 
 
-def test_vectors_kept_are_bounded():
-    """People say many things; the tools' vectors are used at every step, so they stay."""
+def test_vector_cache_is_bounded():
+    """The vectors of tools are used at every step, so they are kept, and those of old messages are evicted."""
     table = Table()
     selector = EmbeddingSelector(top_k=1, embedder=table, max_vectors=6)
     for number in range(50):
@@ -187,18 +187,18 @@ def test_vectors_kept_are_bounded():
 
 
 def test_top_k_below_one_is_refused():
-    """It would show nothing, ever."""
+    """It would never show a tool."""
     with pytest.raises(ValueError, match="top_k is 0"):
         EmbeddingSelector(top_k=0)
 
 
 def cosine(one: list[float], other: list[float]) -> float:
-    """Similarity, as the selector compares vectors."""
+    """Return the similarity as the selector computes it."""
     return _dot_product(_unit(one), _unit(other))
 
 
-def test_cosine_of_the_largest_numbers_is_no_overflow():
-    """Whatever an embedder's scale is."""
+def test_cosine_of_large_numbers_does_not_overflow():
+    """An embedder may use any scale."""
     assert cosine([1e308, 1e308], [1e308, 0]) == pytest.approx(math.sqrt(0.5))
 
 
@@ -206,8 +206,8 @@ NUMBERS = st.floats(-1e6, 1e6).filter(lambda number: number == 0 or abs(number) 
 
 
 @given(st.lists(NUMBERS, min_size=3, max_size=3), st.floats(0.1, 100))
-def test_cosine_is_one_for_one_direction(vector, factor):
-    """Whatever the length; zero for nothing at all."""
+def test_cosine_of_parallel_vectors_is_one(vector, factor):
+    """Length makes no difference; the cosine of a zero vector is zero."""
     expected = 1 if any(vector) else 0
     assert cosine(vector, [factor * number for number in vector]) == pytest.approx(expected)
 
@@ -231,14 +231,14 @@ INVOICES = [
         ("明天天气", "weather"),
     ],
 )
-def test_letters_alone_find_shared_words(said, nearest):
-    """Offline, without a key: parts of words, misspellings, any script."""
+def test_ngrams_find_shared_words(said, nearest):
+    """It works offline without a key, with parts of words, misspellings and any script."""
     assert names(EmbeddingSelector(top_k=1), said, INVOICES) == [nearest]
 
 
 @pytest.mark.parametrize("part", ["open", "held_out"])
 def test_nine_of_ten_plain_requests_find_their_tool_among_112(part):
-    """The published list, with the default selector. The figures are in docs/explanation/performance.md."""
+    """The published list is used with the default selector. The figures are in docs/explanation/performance.md."""
     requests = read_requests(part)
     assert len(read_tools()) == 112
     assert len(missed(requests, EmbeddingSelector())) <= len(requests) / 10
@@ -261,8 +261,8 @@ PAYMENTS = [
         ("everything in our warehouses", "report"),
     ],
 )
-def test_words_are_compared_by_their_stems(said, nearest):
-    """Of name, description and parameters; words that people use for one another are alike, filler words ignored."""
+def test_words_are_compared_by_stem(said, nearest):
+    """Name, description and parameters count, synonyms match, and filler words are ignored."""
     assert names(EmbeddingSelector(top_k=1), said, PAYMENTS) == [nearest]
 
 
@@ -273,27 +273,27 @@ BESTELLUNGEN = [
 ]
 
 
-def test_stems_are_those_of_the_language_of_the_tools():
-    """A German plural and a German verb find what an English stemmer would not."""
+def test_stemming_follows_the_language_of_the_tools():
+    """A German plural and a German verb match, which an English stemmer would miss."""
     assert bm25_scores("die Artikeln", [tool.description for tool in BESTELLUNGEN])[2] > 0
     assert names(EmbeddingSelector(top_k=1), "bitte storniere beide Bestellungen", BESTELLUNGEN) == ["storno"]
 
 
 @given(st.text(), st.lists(st.text()))
-def test_words_of_any_text_can_be_scored(said, texts):
-    """One finite score for each text, none below zero, whatever is written there."""
+def test_any_text_can_be_scored(said, texts):
+    """Each text has one finite score, and no score is negative."""
     scores = bm25_scores(said, texts)
     assert len(scores) == len(texts)
     assert all(0 <= score < math.inf for score in scores)
 
 
-def test_words_that_resemble_nothing_choose_nothing():
-    """A thumbs-up is no reason to show the first five: all tools are shown."""
+def test_text_without_similarity_shows_all_tools():
+    """An emoji is no reason to show only the first tools."""
     assert len(names(EmbeddingSelector(top_k=1), "👍", INVOICES)) == 5
 
 
-def test_vectors_of_letters_are_the_same_everywhere():
-    """No seed of a process is in them: two workers choose alike. Unpaired surrogates are no error."""
+def test_ngram_vectors_are_deterministic():
+    """They do not depend on the process, so two workers select alike. Lone surrogates are accepted."""
     vectors = asyncio.run(NgramEmbedder(8).embed(["ab", "", "\ud800"]))
     assert [round(number, 3) for number in vectors[0]] == [-0.365, 0.0, 0.0, 0.0, -0.913, 0.0, 0.183, 0.0]
     assert vectors[1] == [0.0] * 8
@@ -301,13 +301,13 @@ def test_vectors_of_letters_are_the_same_everywhere():
 
 
 def server(handler) -> HttpEmbedder:
-    """An embedder that asks a function."""
+    """Return an embedder whose server is a function."""
     transport = httpx.MockTransport(handler)
     return HttpEmbedder("m", base_url="https://emb.example/v1/", api_key="s3cr3t", transport=transport)
 
 
-def test_server_is_asked_as_openai_documents_it():
-    """One call with model, texts and key; the answer's order does not matter, its indexes do."""
+def test_request_follows_the_openai_documentation():
+    """One request has model, texts and key; the answer's indexes count, not its order."""
     asked = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -332,8 +332,8 @@ def test_server_is_asked_as_openai_documents_it():
         httpx.Response(200, json=[]),
     ],
 )
-def test_server_that_refuses_shows_all_tools_and_no_secret(response, caplog):
-    """The key is neither logged nor sent to where a redirect leads."""
+def test_refusing_server_shows_all_tools_and_no_secret(response, caplog):
+    """The key is neither logged nor sent to the target of a redirect."""
     hosts = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -346,6 +346,6 @@ def test_server_that_refuses_shows_all_tools_and_no_secret(response, caplog):
 
 
 @pytest.mark.parametrize("embedder", [NgramEmbedder(), HttpEmbedder(), Table()])
-def test_all_are_embedders(embedder):
-    """One method is enough."""
+def test_embedders_implement_the_protocol(embedder):
+    """The protocol has one method."""
     assert isinstance(embedder, Embedder)

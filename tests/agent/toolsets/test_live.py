@@ -1,4 +1,4 @@
-"""LiveSources: what cannot be reached stops nobody, and is there as soon as it answers."""
+"""ToolsetRefresher: an unreachable source blocks no other, and its tools are added as soon as it answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 
 
 class Provider:
-    """Lists what it is told to, or raises it; says when it was asked."""
+    """A provider that lists or raises its answers, and signals each request."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -39,7 +39,7 @@ class Provider:
 
 
 class Registry(ToolRegistry):
-    """One that says when a source was replaced."""
+    """A registry that signals when a source was replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ Open = Callable[..., tuple[Registry, dict[str, str]]]
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens providers as sources, with pauses that are over at once."""
+    """Return a function that opens providers as sources with minimal pauses."""
     monkeypatch.setattr(live, "FIRST_PAUSE_SECONDS", 0.001)
     made: list[ToolsetRefresher] = []
 
@@ -74,8 +74,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
         each.close()
 
 
-def test_what_cannot_be_reached_is_told_and_tried_until_it_answers(opened: Open):
-    """The others are there at once, and it too as soon as it answers."""
+def test_unreachable_source_is_reported_and_retried_until_it_answers(opened: Open):
+    """The tools of the other sources are available at once."""
     registry, why = opened(Provider(SourceUnreachable("down"), SourceUnreachable("down"), ["late"]), Provider(["now"]))
     assert why == {"0": "down"}
     assert registry.replaced.acquire(timeout=30)
@@ -83,8 +83,8 @@ def test_what_cannot_be_reached_is_told_and_tried_until_it_answers(opened: Open)
     assert registry.names == ["s1-now", "s0-late"]
 
 
-def test_change_is_listed_again(opened: Open):
-    """What is gone is gone, what is new is there."""
+def test_changed_source_is_listed_again(opened: Open):
+    """Removed tools disappear and new ones are added."""
     provider = Provider(["a", "b"], ["b", "c"])
     registry, why = opened(provider)
     assert (registry.names, why) == (["s0-a", "s0-b"], {})
@@ -95,7 +95,7 @@ def test_change_is_listed_again(opened: Open):
 
 
 def test_lost_source_keeps_its_tools(opened: Open):
-    """Their calls say what is wrong; a bot whose tools vanish would only say that it has none."""
+    """A call of such a tool gives the reason, which a missing tool could not."""
     provider = Provider(["a"], SourceUnreachable("gone"))
     registry, _ = opened(provider)
     assert provider.asked.acquire(timeout=30)
@@ -104,14 +104,14 @@ def test_lost_source_keeps_its_tools(opened: Open):
     assert registry.names == ["s0-a"]
 
 
-def test_failure_of_a_providers_own_code_stops_nobody(opened: Open):
-    """It is somebody else's."""
+def test_exception_of_a_provider_stops_no_other_source(opened: Open):
+    """The exception comes from custom code."""
     registry, why = opened(Provider(ZeroDivisionError("oops")), Provider(["b"]))
     assert (registry.names, why) == (["s1-b"], {"0": "ZeroDivisionError"})
 
 
-def test_names_that_are_taken_are_told(opened: Open):
-    """The tools of the source that came first stay."""
+def test_duplicate_tool_name_is_reported(opened: Open):
+    """The tools of the first source stay."""
     registry = Registry()
     registry.register(Tool(name="s0-a", description="d"))
     sources = ToolsetRefresher([LiveSource("0", "s0", Provider(["a"]), "s0")], registry.replace_source)
@@ -120,8 +120,8 @@ def test_names_that_are_taken_are_told(opened: Open):
     assert "two tools are called 's0-a'" in why["0"]
 
 
-def test_silent_source_holds_nobody_up(opened: Open):
-    """After the time limit it goes on in the background."""
+def test_silent_source_delays_no_other(opened: Open):
+    """After the time limit it is retried in the background."""
 
     class Silent(Provider):
         async def list_tools(self) -> list[Tool]:
@@ -134,16 +134,16 @@ def test_silent_source_holds_nobody_up(opened: Open):
     assert why == {"0": "gave no answer within 0.05 s"}
 
 
-def test_source_that_was_away_for_days_is_there_when_it_answers(opened: Open, monkeypatch: pytest.MonkeyPatch):
-    """However often it failed: pauses do not grow until no number holds them."""
+def test_source_returns_after_any_number_of_failures(opened: Open, monkeypatch: pytest.MonkeyPatch):
+    """The pause between attempts is bounded."""
     monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.001)
     registry, _ = opened(Provider(*[SourceUnreachable("down")] * 1_100, ["back"]))
     assert registry.replaced.acquire(timeout=60)
     assert registry.names == ["s0-back"]
 
 
-def test_keeping_outlives_what_a_source_waited_for(opened: Open):
-    """A cancellation that was not meant for who keeps it is a failure like others."""
+def test_refresher_survives_a_cancelled_source(opened: Open):
+    """A CancelledError from a provider counts as a failure."""
 
     class Cancelled(Provider):
         async def list_tools(self) -> list[Tool]:
@@ -158,8 +158,8 @@ def test_keeping_outlives_what_a_source_waited_for(opened: Open):
     assert registry.names == ["s0-a"]
 
 
-def test_keeping_outlives_a_watch_that_fails(opened: Open):
-    """It goes on as if nothing had been said."""
+def test_refresher_survives_a_failing_watch(opened: Open):
+    """It continues without notifications."""
 
     class Unwatched(Provider):
         failures = 2

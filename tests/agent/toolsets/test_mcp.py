@@ -1,4 +1,4 @@
-"""McpToolProvider against real servers: one that dies, hangs or babbles is one clear error, and the next call works."""
+"""McpToolProvider with real servers: a server that dies, hangs or sends garbage causes one clear error only."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Tiny = Callable[..., McpToolProvider]
 
 
 def tools_of(provider: McpToolProvider, **options: Any) -> dict[str, Tool]:
-    """What it provides, by name."""
+    """Return the provided tools by name."""
     return {tool.name: tool for tool in provided(provider, asyncio.run(provider.list_tools()), **options)}
 
 
 def call(provider: McpToolProvider, tool: str, /, **parameters: Any) -> Any:
-    """What became of one call."""
+    """Return the outcome of one call."""
     return asyncio.run(provider.execute_tool(tool, parameters))
 
 
-def test_server_killed_in_the_middle_of_a_call_is_one_error_and_the_next_call_works(tiny: Tiny, notes):
-    """The error names the server and says that the effect is unknown; the server is started again."""
+def test_server_killed_during_a_call_is_one_error_and_is_restarted(tiny: Tiny, notes):
+    """The error names the server and says that the effect is unknown; the next call starts the server again."""
     provider = tiny()
     tools = tools_of(provider)
     with pytest.raises(ToolExecutionError) as caught:
@@ -45,8 +45,8 @@ def test_server_killed_in_the_middle_of_a_call_is_one_error_and_the_next_call_wo
     assert (notes.times("dies"), notes.times("begins")) == (1, 2)
 
 
-def test_server_that_hangs_is_given_up_and_the_next_call_works(tiny: Tiny, notes):
-    """After the time limit, not before; what hung may still take effect."""
+def test_hanging_server_times_out_and_the_next_call_works(tiny: Tiny, notes):
+    """The call ends at its time limit; its effect may still happen."""
     provider = tiny(call_seconds=0.3)
     outcome = call(provider, "hang")
     assert not outcome.success
@@ -54,8 +54,8 @@ def test_server_that_hangs_is_given_up_and_the_next_call_works(tiny: Tiny, notes
     assert call(tiny(), "echo", text="b").result == "b"
 
 
-def test_one_call_that_hangs_does_not_end_the_others(tiny: Tiny, notes):
-    """A connection that is given up closes after its last call."""
+def test_hanging_call_does_not_end_the_others(tiny: Tiny, notes):
+    """An abandoned connection closes after its last call."""
     provider = tiny(call_seconds=3.0)
 
     async def both() -> tuple[Any, Any]:
@@ -67,8 +67,8 @@ def test_one_call_that_hangs_does_not_end_the_others(tiny: Tiny, notes):
     assert (echoed.result, hung.success) == ("meanwhile", False)
 
 
-def test_server_killed_while_idle_costs_nothing(tiny: Tiny, notes):
-    """Nothing was under way, so nothing is unknown: the next call starts it again."""
+def test_server_killed_while_idle_is_restarted_without_an_error(tiny: Tiny, notes):
+    """No call was under way, so no outcome is unknown."""
     provider = tiny()
     lost = threading.Event()
     pid = int(call(provider, "whoami").result["pid"])
@@ -78,8 +78,8 @@ def test_server_killed_while_idle_costs_nothing(tiny: Tiny, notes):
     assert call(provider, "echo", text="c").result == "c"
 
 
-def test_http_server_killed_in_the_middle_of_a_call(tiny_http, notes):
-    """As over stdio: unknown, then unreachable with the cure, then well again."""
+def test_http_server_killed_during_a_call_is_reported_and_reconnected(tiny_http, notes):
+    """First the effect is unknown, then the server is reported as unreachable; after its restart calls work again."""
     provider = McpToolProvider(url=tiny_http.url, name="far", connect_seconds=5)
     try:
         assert call(provider, "echo", text="d").result == "d"
@@ -109,8 +109,8 @@ def test_http_server_killed_in_the_middle_of_a_call(tiny_http, notes):
         ),
     ],
 )
-def test_what_is_no_server_is_told_with_the_cure(command: list[str], seconds: float, said: str):
-    """No such command, one that ends, and one that says something else."""
+def test_unusable_server_is_reported_with_the_fix(command: list[str], seconds: float, said: str):
+    """The command does not exist, ends at once, or prints other text."""
     provider = McpToolProvider(command[0], command[1:], name="odd", connect_seconds=seconds)
     with pytest.raises(SourceUnreachable) as caught:
         asyncio.run(provider.list_tools())
@@ -119,14 +119,14 @@ def test_what_is_no_server_is_told_with_the_cure(command: list[str], seconds: fl
     provider.close()
 
 
-def test_garbage_between_messages_does_no_harm(tiny: Tiny):
-    """What is no message is skipped."""
+def test_garbage_between_messages_is_skipped(tiny: Tiny):
+    """Output that is no message is ignored."""
     provider = tiny(env={"NOISY": "1"})
     assert call(provider, "echo", text="g").result == "g"
 
 
 def test_twenty_threads_share_one_server(tiny: Tiny, notes):
-    """One connection, and every caller gets its own answer."""
+    """There is one connection, and every caller gets its own answer."""
     provider = tiny()
     with ThreadPoolExecutor(20) as pool:
         answers = list(pool.map(lambda n: call(provider, "echo", text=str(n)).result, range(60)))
@@ -134,15 +134,15 @@ def test_twenty_threads_share_one_server(tiny: Tiny, notes):
     assert notes.times("begins") == 1
 
 
-def test_calls_may_come_from_any_event_loop(tiny: Tiny, notes):
-    """The connection belongs to none of its callers' loops."""
+def test_calls_from_any_event_loop_share_one_connection(tiny: Tiny, notes):
+    """The connection belongs to none of the callers' loops."""
     provider = tiny()
     assert [call(provider, "echo", text=text).result for text in "hi"] == ["h", "i"]
     assert notes.times("begins") == 1
 
 
-def test_a_fork_has_a_connection_of_its_own(tiny: Tiny, notes):
-    """Of its parent's it has neither the thread nor the server."""
+def test_forked_process_has_its_own_connection(tiny: Tiny, notes):
+    """It inherits neither the thread nor the server of its parent."""
     provider = tiny()
     first = call(provider, "whoami").result["pid"]
     read, write = os.pipe()
@@ -155,8 +155,8 @@ def test_a_fork_has_a_connection_of_its_own(tiny: Tiny, notes):
     assert call(provider, "whoami").result["pid"] == first
 
 
-def test_changed_list_is_heard_of(tiny: Tiny):
-    """The server says so; whoever watches lists again, and finds the new tool."""
+def test_changed_tool_list_is_reported(tiny: Tiny):
+    """The server sends a notification, the watcher lists again, and the new tool is there."""
     provider = tiny()
     changed = threading.Event()
     provider.watch(changed.set)
@@ -167,7 +167,7 @@ def test_changed_list_is_heard_of(tiny: Tiny):
 
 
 def test_annotations_become_tags_with_the_defaults_of_the_specification(tiny: Tiny):
-    """Read-only, additive and idempotent, and one that says nothing: it is destructive and reaches the world."""
+    """A tool without annotations counts as destructive and as reaching the network."""
     tools = tools_of(tiny())
     assert (tools["echo"].read_only, tools["echo"].metadata.tags) == (True, {ToolTag.READ_ONLY})
     assert (tools["add_line"].idempotent, tools["add_line"].metadata.tags) == (True, {ToolTag.NETWORK})
@@ -177,8 +177,8 @@ def test_annotations_become_tags_with_the_defaults_of_the_specification(tiny: Ti
     assert all(tool.screen_output and len(tool.version) == 8 for tool in tools.values())
 
 
-def test_operator_says_which_tools_ask(tiny: Tiny):
-    """Always, never because of a hint, or by patterns besides the hints."""
+def test_operator_decides_which_tools_need_approval(tiny: Tiny):
+    """The settings are always, never despite hints, or patterns in addition to the hints."""
     provider = tiny()
     assert all(tool.requires_approval for tool in tools_of(provider, confirm="always").values())
     never = tools_of(provider, confirm="never")
@@ -188,34 +188,34 @@ def test_operator_says_which_tools_ask(tiny: Tiny):
     assert ToolTag.DESTRUCTIVE in some["wipe"].metadata.tags
 
 
-def test_patterns_that_ask_match_the_servers_own_names(tiny: Tiny, caplog):
-    """As those of `include` do: a dot need not be spelled as it is here. One that matches nothing is told."""
+def test_approval_patterns_match_the_servers_own_names(tiny: Tiny, caplog):
+    """They work like the patterns of `include`. A pattern without a match is logged."""
     tools = tools_of(tiny(include=["odd*"]), namespace="box", confirm=["odd name.*", "wipe*"])
     assert tools["box-odd_name_v2"].requires_approval
     assert [(record.source, record.patterns) for record in caplog.records] == [("tiny", ["wipe*"])]
 
 
-def test_names_are_legal_and_the_call_uses_the_servers_own(tiny: Tiny):
-    """A blank and a dot are no letters of a name; the namespace comes in front."""
+def test_names_are_made_valid_and_calls_use_the_servers_own(tiny: Tiny):
+    """Blanks and dots are replaced, and the namespace is a prefix."""
     tools = tools_of(tiny(), namespace="box")
     assert asyncio.run(tools["box-odd_name_v2"].ainvoke({"text": "j"})) == "odd j"
 
 
-def test_only_what_is_chosen_is_listed(tiny: Tiny):
-    """By patterns over the server's own names."""
+def test_only_included_tools_are_listed(tiny: Tiny):
+    """The patterns match the server's own names."""
     assert set(tools_of(tiny(include=["e*", "w*"], exclude=["who*"]))) == {"echo", "wipe"}
 
 
-def test_files_of_an_answer_reach_the_user_and_not_the_model(tiny: Tiny):
-    """The model hears what was handed over."""
+def test_files_of_a_result_reach_the_user_and_not_the_model(tiny: Tiny):
+    """The model reads a note about each file."""
     with collect_artifacts() as files:
         outcome = call(tiny(), "picture")
     assert outcome.result == "Here it is.\n(handed to the user: file.png, image/png, 7 bytes)"
     assert [(file.mime_type, file.data) for file in files] == [("image/png", b"\x89PNG...")]
 
 
-def test_error_of_a_tool_is_its_own_words_without_our_secrets(tiny: Tiny):
-    """A server may repeat what its environment holds."""
+def test_error_of_a_tool_contains_no_secret(tiny: Tiny):
+    """A server may repeat values of its environment."""
     outcome = call(tiny(env={"TOKEN": "s3cr3t-value"}), "tell_secret")
     assert not outcome.success
     assert "'tell_secret' of the MCP server 'tiny' failed" in outcome.error
@@ -223,47 +223,47 @@ def test_error_of_a_tool_is_its_own_words_without_our_secrets(tiny: Tiny):
     assert "s3cr3t" not in outcome.error
 
 
-def test_standard_error_of_a_server_is_passed_on_without_our_secrets(capfd: pytest.CaptureFixture[str]):
-    """It ends where the bot's own log does."""
+def test_standard_error_of_a_server_is_logged_without_secrets(capfd: pytest.CaptureFixture[str]):
+    """It goes to the bot's own standard error."""
     says = "import os, sys; print('started with', os.environ['TOKEN'], file=sys.stderr)"
     server = McpToolProvider(sys.executable, ["-c", says], env={"TOKEN": "s3cr3t-value"})
     with pytest.raises(SourceUnreachable):
         asyncio.run(server.list_tools())
     for thread in [each for each in threading.enumerate() if each.name == "mcp-stderr"]:
-        thread.join()  # it ends with the program
+        thread.join()  # the thread ends with the program
     told = capfd.readouterr().err
     assert ("s3cr3t" in told, "started with [hidden]" in told) == (False, True)
 
 
-def test_environment_of_the_bot_is_not_the_servers(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
-    """It gets what its section says, and nothing of ours."""
+def test_server_does_not_inherit_the_bots_environment(tiny: Tiny, monkeypatch: pytest.MonkeyPatch):
+    """It gets the variables of its section only."""
     monkeypatch.setenv("SAYSO_DATA", "/secret/place")
     told = call(tiny(env={"TOKEN": "t"}), "whoami").result
     assert (told["token"], told["home"]) == ("t", "")
 
 
-def test_unknown_tool_is_the_servers_error(tiny: Tiny):
-    """It knows best which tools it has."""
+def test_unknown_tool_is_reported_by_the_server(tiny: Tiny):
+    """The server knows which tools it has."""
     assert "Unknown tool: nothing" in call(tiny(), "nothing").error
 
 
-def test_server_is_a_command_or_a_url():
-    """Not both, and not neither."""
+def test_server_needs_a_command_or_a_url():
+    """Both or neither is an error."""
     for options in ({}, {"command": "a", "url": "http://b"}):
         with pytest.raises(ValueError, match="a command or a url"):
             McpToolProvider(**options)
 
 
-def test_provider_keeps_the_protocol():
-    """As the seed has it."""
+def test_provider_implements_the_protocol():
+    """The protocol is that of the seed."""
     assert isinstance(McpToolProvider(sys.executable), ToolProviderProtocol)
 
 
 @pytest.mark.parametrize(
     ("status", "said"), [(401, "it answered 401: check its headers"), (404, "Not Found; it answered 404"), (500, "500")]
 )
-def test_refusal_over_http_is_told_with_its_status_and_no_secret(api, status: int, said: str):
-    """The header was sent, and is not in the error although the answer repeats it."""
+def test_http_refusal_is_reported_with_its_status_and_without_secrets(api, status: int, said: str):
+    """The header was sent, and the error hides it although the answer repeats it."""
     api.answer("/mcp", "no: s3cr3t-value", status=status)
     headers = {"Authorization": "Bearer s3cr3t-value"}
     provider = McpToolProvider(url=f"{api.url}/mcp", headers=headers, name="far", connect_seconds=5)
@@ -276,7 +276,7 @@ def test_refusal_over_http_is_told_with_its_status_and_no_secret(api, status: in
 
 
 def test_twenty_threads_share_one_connection_over_http(tiny_http):
-    """As over stdio."""
+    """HTTP behaves like stdio."""
     provider = McpToolProvider(url=tiny_http.url)
     with ThreadPoolExecutor(20) as pool:
         assert list(pool.map(lambda n: call(provider, "echo", text=str(n)).result, range(60))) == list(
@@ -285,8 +285,8 @@ def test_twenty_threads_share_one_connection_over_http(tiny_http):
     provider.close()
 
 
-def test_call_that_its_caller_gives_up_harms_nobody(tiny: Tiny, notes):
-    """A turn that ends does not end the connection."""
+def test_cancelled_call_does_not_end_the_connection(tiny: Tiny, notes):
+    """Other calls can still use it."""
     provider = tiny()
 
     async def impatient() -> None:
@@ -300,16 +300,16 @@ def test_call_that_its_caller_gives_up_harms_nobody(tiny: Tiny, notes):
     assert notes.times("begins") == 1
 
 
-def test_missing_sdk_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch):
-    """It is an extra."""
+def test_missing_sdk_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch):
+    """The SDK is part of an extra."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     provider = McpToolProvider(sys.executable, name="any")
     assert "the SDK is not installed: pip install 'mcp>=" in call(provider, "echo").error
     provider.close()
 
 
-def test_older_protocol_is_spoken_too():
-    """Without a description, page by page, and with its own way to say that the tools have changed."""
+def test_older_protocol_is_supported():
+    """Such a server has no descriptions, lists in pages, and reports changes in its own way."""
     provider = McpToolProvider(sys.executable, [str(Path(__file__).parent / "old_mcp.py")], name="old")
     changed = threading.Event()
     provider.watch(changed.set)
@@ -320,20 +320,20 @@ def test_older_protocol_is_spoken_too():
     provider.close()
 
 
-def test_answers_and_descriptions_hold_no_secret(tiny: Tiny):
-    """A server that tells its environment tells it without what was put there."""
+def test_results_contain_no_secret(tiny: Tiny):
+    """A secret value of the server's environment is hidden in its answers."""
     told = call(tiny(env={"TOKEN": "s3cr3t-TOKEN"}), "whoami")
     assert told.result["token"] == "[hidden]"
 
 
-def test_schema_of_results_is_not_checked(tiny: Tiny):
-    """The SDK's check runs the server's own patterns: one that backtracks would hold the whole process."""
+def test_result_schema_is_not_checked(tiny: Tiny):
+    """The SDK's check runs the server's own patterns, and a backtracking one would block the process."""
     assert call(tiny(), "bomb").result == {"text": "a" * 50 + "!"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the children of the dead on Linux only")
-def test_server_dies_with_a_worker_that_is_killed(notes, tmp_path: Path):
-    """Even one that ignores the end of its input, and the signal to end."""
+def test_server_ends_with_a_killed_worker(notes, tmp_path: Path):
+    """It ends although it ignores the end of its input and the signal to terminate."""
     stubborn = tmp_path / "stubborn.py"
     stubborn.write_text(
         "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -352,7 +352,7 @@ def test_server_dies_with_a_worker_that_is_killed(notes, tmp_path: Path):
 
 
 def gone_by(pid: int) -> None:
-    """Wait until nothing of the process is left but what its parent has to clear away."""
+    """Wait until the process is gone or a zombie."""
     deadline = time.monotonic() + 30
     stat = Path(f"/proc/{pid}/stat")
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
@@ -361,13 +361,13 @@ def gone_by(pid: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "encoding"), [(2_000, ""), (10, "gzip")])
-def test_http_server_cannot_fill_the_memory(api, size: int, encoding: str):
-    """Neither with an answer without end, nor with one that swells when it is unpacked."""
+def test_http_answer_is_bounded_in_size(api, size: int, encoding: str):
+    """The limit holds for an endless answer and for one that grows when unpacked."""
     api.answer("/", b"x" * size, **({"Content_Encoding": encoding} if encoding else {}))
 
     async def ask() -> None:
         async def look(_: Any) -> None:
-            """See nothing."""
+            """Ignore the message."""
 
         async with capped_client({}, look, max_bytes=1_000) as client:
             await client.get(api.url + "/")
@@ -376,8 +376,8 @@ def test_http_server_cannot_fill_the_memory(api, size: int, encoding: str):
         asyncio.run(ask())
 
 
-def test_pause_ends_however_often_a_server_failed():
-    """After a day of failures too."""
+def test_reconnect_pause_is_bounded():
+    """The pause stays at its maximum after thousands of failures."""
     connection = ReconnectingConnection(
         McpServer("gone", ["false"]), 5, lambda: None, clock=lambda: 100.0, failures=2_000
     )
@@ -385,8 +385,8 @@ def test_pause_ends_however_often_a_server_failed():
     assert (connection.next_attempt_at, connection.failures) == (100 + LONGEST_PAUSE_SECONDS, 2_001)
 
 
-def test_server_that_is_there_again_begins_anew(tiny: Tiny):
-    """Also where its tools are only listed: its next failure counts as a first one."""
+def test_successful_connection_resets_the_failure_count(tiny: Tiny):
+    """Listing the tools is enough, and the next failure counts as the first."""
     connection = ReconnectingConnection(tiny()._server, 20, lambda: None, failures=9)
     asyncio.run(connection.definitions())
     connection.close()

@@ -1,4 +1,4 @@
-"""Errors of MCP servers: what was refused did nothing, of what broke off nobody knows, and no half secret is told."""
+"""Errors of MCP servers: a refused call had no effect, a broken one is unknown, and no part of a secret is shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Answered = tuple[int, dict[str, str], bytes]
 
 
 class McpApi(Api):
-    """An MCP server over HTTP of the protocol of 2025, whose calls are answered as it is told to."""
+    """An MCP server over HTTP with the protocol of 2025, whose calls have scripted answers."""
 
     description = ""
     session = ""
@@ -47,19 +47,19 @@ class McpApi(Api):
         return self.says(error={"code": -32601, "message": "Method not found"})
 
     def says(self, status: int = 200, **held: Any) -> Answered:
-        """A message, in answer to what was asked last."""
+        """Return an answer to the last request."""
         number = json.loads(self.asked[-1][3])["id"]
         kind = {"Content-Type": "application/json", **({"Mcp-Session-Id": self.session} if self.session else {})}
         return status, kind, json.dumps({"jsonrpc": "2.0", "id": number, **held}).encode()
 
     def called(self) -> Answered:
-        """The answer to a call."""
+        """Return the answer to a call."""
         return self.says(result={"content": [{"type": "text", "text": "paid"}]})
 
 
 @pytest.fixture
 def far() -> Iterator[McpApi]:
-    """One, running."""
+    """Return a running server."""
     server = McpApi()
     yield server
     server.server.shutdown()
@@ -68,21 +68,21 @@ def far() -> Iterator[McpApi]:
 
 @pytest.fixture
 def provider(far: McpApi) -> Iterator[McpToolProvider]:
-    """Of that server."""
+    """Return a provider of that server."""
     made = McpToolProvider(url=f"{far.url}/mcp", name="far", headers={"Authorization": f"Bearer {TOKEN}"})
     yield made
     made.close()
 
 
 def pay(provider: McpToolProvider) -> ToolOutcome:
-    """What became of a call."""
+    """Return the outcome of a call."""
     return asyncio.run(provider.execute_tool("pay", {}))
 
 
 @pytest.mark.parametrize("status", [202, 500, 502, 504])
 @pytest.mark.parametrize("kind", ["text/html", "application/json"])
-def test_server_that_broke_off_leaves_the_effect_unknown(far, provider, status: int, kind: str):
-    """Behind a gateway that waited in vain the payment may well be done."""
+def test_broken_answer_leaves_the_effect_unknown(far, provider, status: int, kind: str):
+    """Behind a gateway that timed out the payment may have been made."""
     far.called = lambda: (status, {"Content-Type": kind}, b"oops")
     outcome = pay(provider)
     assert isinstance(outcome, UnclearOutcome)
@@ -90,8 +90,8 @@ def test_server_that_broke_off_leaves_the_effect_unknown(far, provider, status: 
     assert status == 202 or f"it answered {status}" in str(outcome.error)
 
 
-def test_error_of_its_own_with_such_a_status_is_unknown_too(far, provider):
-    """That is how servers tell of an exception in the middle of a tool."""
+def test_error_message_with_a_server_error_status_is_unknown_too(far, provider):
+    """Servers report an exception inside a tool this way."""
     far.called = lambda: far.says(500, error={"code": -32603, "message": "Internal server error"})
     outcome = pay(provider)
     assert isinstance(outcome, UnclearOutcome)
@@ -99,16 +99,16 @@ def test_error_of_its_own_with_such_a_status_is_unknown_too(far, provider):
 
 
 @pytest.mark.parametrize(("status", "said"), [(401, "401: check its headers"), (429, "429"), (503, "503")])
-def test_refusal_of_a_call_is_told_with_its_status(far, provider, status: int, said: str):
-    """It did nothing, and whoever reads it knows why."""
+def test_refused_call_is_reported_with_its_status(far, provider, status: int, said: str):
+    """The call had no effect, and the error gives the reason."""
     far.called = lambda: (status, {}, b"")
     outcome = pay(provider)
     assert not isinstance(outcome, UnclearOutcome)
     assert f"refused 'pay': Server returned an error response; it answered {said}" in str(outcome.error)
 
 
-def test_status_is_that_of_the_own_call(far, provider):
-    """Others are under way on the same connection."""
+def test_status_belongs_to_its_own_call(far, provider):
+    """Other calls are under way on the same connection."""
     statuses = iter([200, 502, 429, 200])
 
     def called() -> Answered:
@@ -126,8 +126,8 @@ def test_status_is_that_of_the_own_call(far, provider):
     assert ["502" in error for error in unclear] == [True]
 
 
-def test_code_that_the_sdk_uses_too_is_a_refusal_where_a_server_says_it(far, provider):
-    """-32000 is any server's own: nothing was done, and the connection is as good as before."""
+def test_sdk_error_code_from_a_server_is_a_refusal(far, provider):
+    """A server may use -32000 itself: the call had no effect, and the connection stays open."""
     far.called = lambda: far.says(error={"code": -32000, "message": "quota exceeded"})
     outcome = pay(provider)
     assert not isinstance(outcome, UnclearOutcome)
@@ -137,16 +137,16 @@ def test_code_that_the_sdk_uses_too_is_a_refusal_where_a_server_says_it(far, pro
 
 
 @pytest.mark.parametrize("data", [b"", b": still there\n\n", b"event: message\ndata: {\n\n"])
-def test_answer_that_broke_off_leaves_the_effect_unknown(far, provider, data: bytes):
-    """A stream of events that ends before the answer, or with half of it."""
+def test_broken_event_stream_leaves_the_effect_unknown(far, provider, data: bytes):
+    """The stream ends before the answer or inside it."""
     far.called = lambda: (200, {"Content-Type": "text/event-stream"}, data)
     assert isinstance(pay(provider), UnclearOutcome)
     del far.called
     assert pay(provider).result == "paid"
 
 
-def test_session_that_a_server_forgot_is_begun_again(far, provider):
-    """It was restarted meanwhile: that call did nothing, and the next one works."""
+def test_lost_session_is_started_again(far, provider):
+    """The server was restarted: that call had no effect, and the next one works."""
     far.session = "one"
     far.called = lambda: (404, {}, b"")
     assert "refused 'pay': Session terminated; it answered 404" in str(pay(provider).error)
@@ -155,15 +155,15 @@ def test_session_that_a_server_forgot_is_begun_again(far, provider):
     assert far.begun == 2
 
 
-def test_error_without_words_is_told_as_one(far, provider):
-    """Nothing is not `null`."""
+def test_error_without_text_has_a_placeholder(far, provider):
+    """The error does not contain `null`."""
     far.called = lambda: far.says(result={"isError": True, "content": []})
     assert str(pay(provider).error).endswith("failed: no reason given")
 
 
 @pytest.mark.parametrize("before", [160, 190, 970, 980, 1990])
-def test_no_part_of_a_secret_is_told_where_a_text_is_cut(far, provider, before: int):
-    """In an error of a tool, one of the protocol, and a description."""
+def test_cut_text_contains_no_part_of_a_secret(far, provider, before: int):
+    """It holds for errors of a tool, errors of the protocol, and descriptions."""
     text = "x" * before + TOKEN
     for answer in (
         {"result": {"isError": True, "content": [{"type": "text", "text": text}]}},

@@ -1,4 +1,4 @@
-"""Images of MCP tools: models that see look at them, people get them, and nobody reads base64."""
+"""Images of MCP tools: a vision model sees them, the user receives them, and no text contains base64."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.agent.providers.test_contract import ask, called
 from tests.agent.toolsets.pets import tools_of
 from tests.agent.toolsets.test_mcp import call
 
-#: What the tiny server draws: a red pixel, in more bytes than it needs. To import the server turns logging off.
+#: The image of the tiny server: a red pixel with padding. Importing the server would turn logging off.
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 IMAGE = base64.b64decode(PIXEL) + bytes(300)
 
 
 def images(body: dict[str, Any]) -> int:
-    """How often the image is in a request, as an image."""
+    """Return how often a request contains the image."""
     return json.dumps(body).replace("-", "+").replace("_", "/").count(base64.b64encode(IMAGE).decode())
 
 
-def test_base64_of_an_answer_is_a_file_and_no_text(tiny):
-    """However often the answer repeats it; a short id stays."""
+def test_base64_in_an_answer_becomes_a_file(tiny):
+    """The answer may repeat it; a short id stays text."""
     with collect_artifacts() as files:
         outcome = call(tiny(), "chart")
     assert base64.b64encode(IMAGE).decode()[:40] not in str(outcome.result)
@@ -42,8 +42,8 @@ def test_base64_of_an_answer_is_a_file_and_no_text(tiny):
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
-def test_a_model_that_sees_is_shown_the_image(tiny, server: Server, name: str) -> None:  # noqa: F811  # the fixture
-    """As an image in the vendor's own form, in this run; the transcript keeps no bytes."""
+def test_vision_model_is_shown_the_image(tiny, server: Server, name: str) -> None:  # noqa: F811  # the fixture
+    """The image is in the vendor's own format for this run only, and the transcript has no bytes."""
     tool = tools_of(tiny(include=["chart"]))["chart"]
     server.script({"calls": [called("chart", "c1")]}, {"text": "It is red."}, {"text": "Yes."})
     agent = Agent([tool], MAKERS[name](server.url), AgentConfig(model="", max_retries=0))
@@ -55,8 +55,8 @@ def test_a_model_that_sees_is_shown_the_image(tiny, server: Server, name: str) -
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
-def test_an_image_in_the_media_store_is_shown_after_a_worker_died(server: Server, name: str) -> None:  # noqa: F811  # the fixture
-    """The successor has the outcome from the journal, and the bytes from the store."""
+def test_stored_image_is_shown_after_a_killed_worker(server: Server, name: str) -> None:  # noqa: F811  # the fixture
+    """The successor reads the outcome from the journal and the bytes from the media store."""
     kept = Media("ref-1", "image/png", "file.png", len(IMAGE))
     outcome = CallOutcome(
         ToolCall("chart", {}, "c1"), "Here.", artifacts=(Artifact(mime_type="image/png", shown=True, kept=kept),)
@@ -67,8 +67,8 @@ def test_an_image_in_the_media_store_is_shown_after_a_worker_died(server: Server
     assert images(server.bodies[0]) == 1
 
 
-def test_a_model_that_cannot_see_is_told_so(tiny, server: Server) -> None:  # noqa: F811  # the fixture
-    """It is sent no image, and can say why."""
+def test_model_without_vision_gets_a_note(tiny, server: Server) -> None:  # noqa: F811  # the fixture
+    """It receives no image and can say so."""
     tool = tools_of(tiny(include=["chart"]))["chart"]
     server.script({"calls": [called("chart", "c1")]}, {"text": "I cannot see it."})
     blind = MAKERS["compatible"](server.url, accepts=())
@@ -84,8 +84,8 @@ def test_a_model_that_cannot_see_is_told_so(tiny, server: Server) -> None:  # no
         "https://example.com/" + "/".join(f"Part{number}.html" for number in range(60)), "Plain words 123. " * 60,
     ],
 )  # fmt: skip
-def test_what_only_looks_like_base64_stays(text: str) -> None:
-    """Hexadecimal numbers, lists of ids, addresses, prose."""
+def test_text_that_resembles_base64_is_kept(text: str) -> None:
+    """Hexadecimal numbers, lists of ids, URLs and prose are text."""
     assert FileSender().without_binaries({"a": [text]}) == {"a": [text]}
 
 
@@ -98,8 +98,8 @@ def test_what_only_looks_like_base64_stays(text: str) -> None:
         ("memo://x/..%2F..%2Fetc", "text/csv; charset=utf-8", "etc.csv"), ("memo://x/odd", "x/unknown", "odd"),
     ],
 )  # fmt: skip
-def test_a_file_has_the_extension_of_its_type(uri: str, kind: str, name: str) -> None:
-    """Whatever the server calls it: platforms and tools go by the extension."""
+def test_file_gets_the_extension_of_its_type(uri: str, kind: str, name: str) -> None:
+    """Platforms and tools go by the extension, so the server's name is corrected."""
     blob = base64.b64encode(b"not much").decode()
     resource = EmbeddedResource(type="resource", resource=BlobResourceContents(uri=uri, mime_type=kind, blob=blob))
     with collect_artifacts() as files:
@@ -108,8 +108,8 @@ def test_a_file_has_the_extension_of_its_type(uri: str, kind: str, name: str) ->
     assert f"(handed to the user: {name}, " in told
 
 
-def test_base64_in_an_error_is_no_text() -> None:
-    """Its size is told, and nobody gets a file that a failure has left."""
+def test_base64_in_an_error_is_removed() -> None:
+    """The error gives its size, and no file is sent."""
     data = base64.b64encode(IMAGE).decode()
     texts = [TextContent(type="text", text=f"It broke: {data}")]
     with collect_artifacts() as files:
@@ -120,7 +120,7 @@ def test_base64_in_an_error_is_no_text() -> None:
     assert files == []
 
 
-def test_base64_in_lines_is_found() -> None:
-    """As mail and PEM have it; of unknown bytes only the size is told."""
+def test_base64_in_lines_is_detected() -> None:
+    """Mail and PEM use lines; for an unknown type only the size is given."""
     lines = base64.encodebytes(bytes(range(256)) * 3).decode()
     assert FileSender().without_binaries(f"file:\n{lines}") == "file:\n(binary data, 768 bytes, is left out)\n"

@@ -1,4 +1,4 @@
-"""OpenApiToolProvider against a real server: what it sends, and what becomes of the answers."""
+"""OpenApiToolProvider with a real server: the requests it sends, and the results it makes of the answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.agent.toolsets.pets import PETS, call, provider, refusal, tools_of, w
 
 
 def test_errors_of_the_api_are_readable(tmp_path: Path, api):
-    """Status, operation and what it said, cut."""
+    """The error has the status, the operation and the beginning of the answer."""
     api.answer("/pets/1", {"message": "on fire " * 500}, status=500)
     said = refusal(provider(tmp_path, api), "getPet", id="1")
     assert 'pets answered 500 (Internal Server Error) to GET /pets/{id}: {"message": "on fire' in said
@@ -29,8 +29,8 @@ def test_errors_of_the_api_are_readable(tmp_path: Path, api):
 @pytest.mark.parametrize(
     ("status", "error"), [(400, ToolExecutionError), (503, ToolExecutionError), (504, EffectUnknownError)]
 )
-def test_gateway_without_an_answer_leaves_the_effect_unknown(tmp_path: Path, api, status: int, error: type[Exception]):
-    """A refusal did nothing; behind a gateway that waited in vain it may well be done."""
+def test_gateway_timeout_leaves_the_effect_unknown(tmp_path: Path, api, status: int, error: type[Exception]):
+    """A refused call had no effect; behind a gateway that timed out it may have had one."""
     api.answer("/pets/1", "", status=status)
     pets = provider(tmp_path, api)
     with pytest.raises(ToolExecutionError) as caught:
@@ -41,8 +41,8 @@ def test_gateway_without_an_answer_leaves_the_effect_unknown(tmp_path: Path, api
     assert type(caught.value) is ToolExecutionError
 
 
-def test_arguments_go_where_the_document_says(tmp_path: Path, api):
-    """Path, query in its styles, header and cookie."""
+def test_arguments_are_sent_where_the_document_says(tmp_path: Path, api):
+    """The places are path, query in its styles, header and cookie."""
     call(
         provider(tmp_path, api),
         "findPets",
@@ -54,7 +54,7 @@ def test_arguments_go_where_the_document_says(tmp_path: Path, api):
 
 
 def test_header_cannot_be_split(tmp_path: Path, api):
-    """A line break in a header would be another header."""
+    """A line break in a header value would start another header."""
     assert "a header holds printable ASCII only" in refusal(
         provider(tmp_path, api), "findPets", **{"X-Trace": "a\r\nX-Admin: 1"}
     )
@@ -62,7 +62,7 @@ def test_header_cannot_be_split(tmp_path: Path, api):
 
 
 def test_bodies_are_json_or_forms(tmp_path: Path, api):
-    """Two parameters of one name are told apart; a form's values are encoded."""
+    """Parameters with the same name are distinguished, and form values are encoded."""
     pets = provider(tmp_path, api)
     assert json.loads(call(pets, "put_pets_id", id="1", name="Rex", age=3)["body"]) == {"name": "Rex", "age": 3}
     assert call(pets, "add_pet", name="a&b", tame=True)["body"] == "name=a%26b&tame=true"
@@ -72,8 +72,8 @@ def test_bodies_are_json_or_forms(tmp_path: Path, api):
     ]
 
 
-def test_body_that_is_no_object_is_one_argument(tmp_path: Path, api):
-    """A list, for example."""
+def test_body_that_is_no_object_is_a_single_argument(tmp_path: Path, api):
+    """The body may be a list."""
     body = {
         "required": True,
         "content": {"application/json": {"schema": {"type": "array", "items": {"type": "integer"}}}},
@@ -84,8 +84,8 @@ def test_body_that_is_no_object_is_one_argument(tmp_path: Path, api):
     )
 
 
-def test_what_changes_something_asks_first_unless_the_operator_says_otherwise(tmp_path: Path):
-    """By the method: GET reads only."""
+def test_changing_operations_need_approval_by_default(tmp_path: Path):
+    """The HTTP method decides, and the operator can override it: GET only reads."""
     pets = provider(tmp_path)
     tags = {name: ToolTag.DESTRUCTIVE in tool.metadata.tags for name, tool in tools_of(pets).items()}
     assert tags == {"getPet": False, "deletePet": True, "put_pets_id": True, "findPets": False, "add_pet": True}
@@ -96,7 +96,7 @@ def test_what_changes_something_asks_first_unless_the_operator_says_otherwise(tm
 
 
 def test_files_reach_the_user(tmp_path: Path, api):
-    """The name that the server gives loses its path."""
+    """The file name from the server loses its path."""
     api.answer(
         "/pets/1", b"%PDF", Content_Disposition='attachment; filename="../../pet.pdf"', Content_Type="application/pdf"
     )
@@ -106,30 +106,30 @@ def test_files_reach_the_user(tmp_path: Path, api):
     assert [(file.filename, file.data) for file in files] == [("pet.pdf", b"%PDF")]
 
 
-def test_answers_are_values_text_or_nothing(tmp_path: Path, api):
-    """JSON by its type, text as it is, no content as done."""
+def test_answers_become_values_text_or_none(tmp_path: Path, api):
+    """JSON is parsed, text is unchanged, and an empty answer is None."""
     api.answer("/pets/1", "plain")
     api.answer("/pets/2", b"", status=204)
     pets = provider(tmp_path, api)
     assert (call(pets, "getPet", id="1"), call(pets, "getPet", id="2")) == ("plain", None)
 
 
-def test_answer_nested_without_end_is_text(tmp_path: Path, api):
-    """No parser's limit leaves the tool."""
+def test_deeply_nested_answer_is_returned_as_text(tmp_path: Path, api):
+    """No recursion error leaves the tool."""
     api.answer("/pets/1", b"[" * 100_000, Content_Type="application/json")
     assert call(provider(tmp_path, api), "getPet", id="1").startswith("[[[")
 
 
 @pytest.mark.parametrize("value", ["\ud800", float("nan"), float("inf")])
-def test_what_cannot_be_written_down_is_an_outcome(tmp_path: Path, api, value: Any):
-    """Half a character has no bytes, and JSON knows no infinity."""
+def test_unserializable_argument_is_a_failed_outcome(tmp_path: Path, api, value: Any):
+    """A lone surrogate has no bytes, and JSON has no infinity."""
     outcome = asyncio.run(provider(tmp_path, api).execute_tool("getPet", {"id": value}))
     assert "'id' cannot be sent" in (outcome.error or "")
     assert api.asked == []
 
 
-def test_path_without_its_argument_is_not_asked(tmp_path: Path, api):
-    """Null is no piece of a path."""
+def test_call_without_a_path_argument_is_not_sent(tmp_path: Path, api):
+    """Null cannot be a part of a path."""
     outcome = asyncio.run(provider(tmp_path, api).execute_tool("getPet", {"id": None}))
     assert "['id'] must be given" in (outcome.error or "")
     assert api.asked == []
@@ -139,7 +139,7 @@ NICK = {"type": "object", "properties": {"nick": {"type": "string", "nullable": 
 
 
 def with_body(kind: str, schema: Any) -> dict[str, Any]:
-    """The document with a body of this kind to change a pet."""
+    """Return the document with a body of this type for changing a pet."""
     body = {"required": False, "content": {kind: {"schema": schema}}}
     return with_operation("/pets/{id}", "put", requestBody=body)
 
@@ -148,29 +148,29 @@ def with_body(kind: str, schema: Any) -> dict[str, Any]:
     ("arguments", "sent"),
     [({"nick": None}, '{"nick": null}'), ({"nick": None, "age": None}, '{"nick": null}'), ({}, "")],
 )
-def test_null_in_a_json_body_is_sent_where_the_document_has_it(tmp_path: Path, api, arguments: Any, sent: str):
-    """What runs is what was asked; what was left out, or cannot be null, is not sent."""
+def test_null_in_a_json_body_is_sent_where_the_schema_allows_it(tmp_path: Path, api, arguments: Any, sent: str):
+    """A missing value, or a null that the schema forbids, is not sent."""
     pets = provider(tmp_path, api, with_body("application/json", NICK))
     assert call(pets, "put_pets_id", id="1", **arguments)["body"] == sent
 
 
 def test_null_as_a_whole_body_is_sent(tmp_path: Path, api):
-    """JSON has a word for it."""
+    """JSON can express a null body."""
     pets = provider(tmp_path, api, with_body("application/json", {"type": "array", "items": {}, "nullable": True}))
     assert call(pets, "put_pets_id", id="1", body=None)["body"] == "null"
     assert call(pets, "put_pets_id", id="1")["body"] == ""
 
 
-def test_null_that_cannot_be_said_is_left_out(tmp_path: Path, api):
-    """Forms, queries and headers have no null: an empty value would be another."""
+def test_null_without_a_notation_is_left_out(tmp_path: Path, api):
+    """Forms, queries and headers have no null, and an empty value would mean something else."""
     pets = provider(tmp_path, api, with_body("application/x-www-form-urlencoded", NICK))
     assert call(pets, "put_pets_id", id="1", nick=None, age=3)["body"] == "age=3"
     assert call(provider(tmp_path, api), "findPets", page_size_=None)["path"] == "/pets"
 
 
 @pytest.mark.parametrize("kind", ["Text/Plain", "text/plain"])
-def test_media_types_are_read_in_any_case(tmp_path: Path, api, kind: str):
-    """As RFC 9110 has them."""
+def test_media_types_ignore_case(tmp_path: Path, api, kind: str):
+    """RFC 9110 defines them so."""
     pets = provider(tmp_path, api, with_body(kind, {"type": "string"}))
     assert call(pets, "put_pets_id", id="1", body="as it is")["body"] == "as it is"
 
@@ -178,14 +178,14 @@ def test_media_types_are_read_in_any_case(tmp_path: Path, api, kind: str):
 @pytest.mark.parametrize(
     ("charset", "data"), [("iso-8859-1", b"caf\xe9"), ("ISO-8859-99", "café".encode()), ("zlib", "café".encode())]
 )
-def test_text_is_read_in_its_charset(tmp_path: Path, api, charset: str, data: bytes):
-    """One that nobody knows is taken for UTF-8."""
+def test_text_is_decoded_with_its_charset(tmp_path: Path, api, charset: str, data: bytes):
+    """An unknown charset is treated as UTF-8."""
     api.answer("/pets/1", data, Content_Type=f"text/plain; charset={charset}")
     assert call(provider(tmp_path, api), "getPet", id="1") == "café"
 
 
-def test_a_fixed_argument_is_sent_and_never_shown(tmp_path: Path, api):
-    """Such as an account's id: the model is not asked for it and cannot choose another."""
+def test_fixed_argument_is_sent_and_hidden_from_the_model(tmp_path: Path, api):
+    """It may be an account id, which the model neither sees nor changes."""
     pets = provider(tmp_path, api, arguments={"id": "7"})
     tool = tools_of(pets)["getPet"]
     assert "id" not in tool.schema()["parameters"]["properties"]
@@ -195,8 +195,8 @@ def test_a_fixed_argument_is_sent_and_never_shown(tmp_path: Path, api):
         call(pets, "getPet", id="8")
 
 
-def test_a_fixed_argument_stands_in_the_yaml(tmp_path: Path, api):
-    """A text such as an account's id stays one, also where it looks like a number."""
+def test_fixed_argument_is_configured_in_yaml(tmp_path: Path, api):
+    """A quoted value that looks like a number stays a string."""
     document = {**PETS, "servers": [{"url": api.url}]}
     (tmp_path / "pets.json").write_text(json.dumps(document))
     file = tmp_path / "bot.yaml"
@@ -214,14 +214,14 @@ def test_a_fixed_argument_stands_in_the_yaml(tmp_path: Path, api):
     assert api.asked[0][1] == "/pets/007"
 
 
-def test_a_fixed_argument_that_no_operation_takes_is_an_error(tmp_path: Path):
-    """A misspelled one would silently be lost."""
+def test_fixed_argument_that_no_operation_takes_is_an_error(tmp_path: Path):
+    """A misspelled argument would silently be lost."""
     with pytest.raises(SourceError, match="no operation takes the fixed arguments \\['idd'\\]"):
         tools_of(provider(tmp_path, arguments={"idd": "7"}))
 
 
-def test_yaml_that_is_nested_without_end_is_refused(tmp_path: Path):
-    """libyaml would overflow the stack, and the process would be gone."""
+def test_deeply_nested_yaml_is_refused(tmp_path: Path):
+    """libyaml would overflow the stack and end the process."""
     file = tmp_path / "deep.yaml"
     file.write_text("- " * 1_000_000 + "x")
     with pytest.raises(SourceError, match="nested too deeply"):

@@ -1,4 +1,4 @@
-"""OpenApiToolProvider: which operations a document has; bad ones are one error with its cure, or left out."""
+"""OpenApiToolProvider: the operations of a document; an invalid one is an error with its fix, or is left out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sayso.agent.toolsets.openapi_document import parse
 from tests.agent.toolsets.pets import PETS, provider, tools_of, with_operation
 
 
-def test_cycle_is_cut_and_said(tmp_path: Path):
-    """A pet has a parent, which is a pet: shown once, then left open."""
+def test_cyclic_schema_is_cut_with_a_note(tmp_path: Path):
+    """A pet has a parent, which is a pet: one level is shown, and the next accepts anything."""
     tool = tools_of(provider(tmp_path))["put_pets_id"]
     assert "(Nested Pet not shown in full.)" in tool.description
     assert tool.validate({"id": "1", "name": "Rex", "parent": {"name": "Old", "parent": {"any": "thing"}}})
@@ -39,8 +39,8 @@ def test_cycle_is_cut_and_said(tmp_path: Path):
          "D": {"properties": {str(n): {"$ref": f"#/components/schemas/{c}"} for n in range(9) for c in "A"}}},
     ],
 )  # fmt: skip
-def test_no_document_is_an_endless_loop(tmp_path: Path, schemas: dict[str, Any]):
-    """Mutual references, and those that multiply; the other operations are there."""
+def test_recursive_schemas_cause_no_endless_loop(tmp_path: Path, schemas: dict[str, Any]):
+    """The references are mutual or multiply; the other operations are available."""
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
     document = {
         **with_operation("/pets", "post", requestBody=body),
@@ -64,8 +64,8 @@ NAMED: dict[str, Any] = {"$ref": "#/components/schemas/Name"}
         ({"prefixItems": [{}], "unevaluatedItems": NAMED}, [1, "Rex"], [1, ""]),
     ],
 )
-def test_references_are_followed_wherever_a_schema_may_stand(tmp_path: Path, schema, fits, breaks):
-    """As JSON Schema has had it since 3.1; what a model reads refers to nothing that is not there."""
+def test_references_are_resolved_in_every_schema_position(tmp_path: Path, schema, fits, breaks):
+    """JSON Schema allows them there since OpenAPI 3.1; the model's schema has no dangling reference."""
     body = {"content": {"application/json": {"schema": {"type": "object", "properties": {"it": schema}}}}}
     document = {
         **with_operation("/pets", "post", requestBody=body),
@@ -82,8 +82,8 @@ def _of(tool: Tool) -> Any:
     return tool.input_schema["properties"]
 
 
-def test_dialect_of_3_0_becomes_json_schema(tmp_path: Path):
-    """`nullable` and a boolean `exclusiveMinimum`; what only the server sets is no argument."""
+def test_openapi_3_0_schemas_become_json_schema(tmp_path: Path):
+    """`nullable` and a boolean `exclusiveMinimum` are converted, and read-only properties are no arguments."""
     schema = tools_of(provider(tmp_path))["put_pets_id"].input_schema
     assert schema["properties"]["age"] == {"type": ["integer", "null"], "exclusiveMinimum": 0}
     tool = tools_of(provider(tmp_path))["put_pets_id"]
@@ -93,8 +93,8 @@ def test_dialect_of_3_0_becomes_json_schema(tmp_path: Path):
     assert "id" in schema["required"]
 
 
-def test_only_chosen_operations_are_tools(tmp_path: Path):
-    """By patterns over their names in the document."""
+def test_only_included_operations_are_tools(tmp_path: Path):
+    """The patterns match their names in the document."""
     assert list(tools_of(provider(tmp_path, include=["*Pet*", "add*"], exclude=["delete*"]))) == [
         "getPet",
         "findPets",
@@ -102,8 +102,8 @@ def test_only_chosen_operations_are_tools(tmp_path: Path):
     ]
 
 
-def test_what_cannot_be_called_is_left_out_and_said(tmp_path: Path, caplog):
-    """With its reason; the rest is there."""
+def test_uncallable_operation_is_left_out_and_logged(tmp_path: Path, caplog):
+    """The log has the reason, and the other operations are available."""
     document = json.loads(json.dumps(PETS))
     document["paths"]["/up"] = {"post": {"requestBody": {"required": True, "content": {"multipart/form-data": {}}}}}
     document["paths"]["/x/{y}"] = {"get": {}}
@@ -117,8 +117,8 @@ def test_what_cannot_be_called_is_left_out_and_said(tmp_path: Path, caplog):
     ]
 
 
-def test_another_definition_is_another_version(tmp_path: Path):
-    """What was previewed before never runs as something else: also at another address."""
+def test_changed_definition_has_another_version(tmp_path: Path):
+    """A call with an older preview never runs with a changed definition or address."""
     versions = {
         tools_of(provider(tmp_path, document=document, **options))["deletePet"].version
         for document in (PETS, with_operation("/pets/{id}", "delete", summary="Delete all."))
@@ -142,8 +142,8 @@ def test_another_definition_is_another_version(tmp_path: Path):
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_bad_document_is_told_with_the_cure(tmp_path: Path, text: str, said: str):
-    """And which document it is."""
+def test_invalid_document_is_reported_with_the_fix(tmp_path: Path, text: str, said: str):
+    """The error names the document."""
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(SourceError) as caught:
@@ -152,8 +152,8 @@ def test_bad_document_is_told_with_the_cure(tmp_path: Path, text: str, said: str
     assert "bad.yaml" in str(caught.value)
 
 
-def test_yaml_is_read_as_openapi_means_it(tmp_path: Path):
-    """`no` and dates are text."""
+def test_yaml_is_read_as_openapi_defines_it(tmp_path: Path):
+    """`no` and dates are strings."""
     (tmp_path / "a.yaml").write_text(
         "openapi: 3.1.0\npaths:\n  /a:\n    get:\n      parameters:\n"
         "        - {name: q, in: query, schema: {type: string, enum: [on, no, 2024-01-01]}}\n"
@@ -162,8 +162,8 @@ def test_yaml_is_read_as_openapi_means_it(tmp_path: Path):
     assert list(tools["get_a"].schema()["parameters"]["properties"]["q"]["enum"]) == ["on", "no", "2024-01-01"]
 
 
-def test_provider_keeps_the_protocol():
-    """As the seed has it."""
+def test_provider_implements_the_protocol():
+    """The protocol is that of the seed."""
     assert isinstance(OpenApiToolProvider("a.yaml"), ToolProviderProtocol)
 
 
@@ -185,8 +185,8 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     | st.just({"type": "nothing", "properties": 5, "required": 5, "enum": 5}),
 )
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_document_breaks_the_reader(tmp_path: Path, place: tuple[Any, ...], value: Any):
-    """Whatever stands in the place of any part of it: a SourceError, or tools."""
+def test_any_document_leads_to_tools_or_a_source_error(tmp_path: Path, place: tuple[Any, ...], value: Any):
+    """Any part of the document is replaced with any value."""
     document = json.loads(json.dumps(PETS))
     holder = document
     for key in place[:-1]:
@@ -196,16 +196,16 @@ def test_no_document_breaks_the_reader(tmp_path: Path, place: tuple[Any, ...], v
         assert all(isinstance(tool, Tool) for tool in tools_of(provider(tmp_path, document=document)).values())
 
 
-def test_number_of_thousands_of_digits_is_one_error(tmp_path: Path):
-    """In a document that is JSON or YAML."""
+def test_number_with_thousands_of_digits_is_one_error(tmp_path: Path):
+    """It holds for JSON and YAML."""
     for text in ('{"openapi": "3.0.0", "x": %s}', "openapi: 3.0.0\nx: %s\n"):
         (tmp_path / "big").write_text(text % ("9" * 5000))
         with pytest.raises(SourceError, match="holds a value that cannot be read"):
             asyncio.run(OpenApiToolProvider(tmp_path / "big").list_tools())
 
 
-def test_more_operations_than_are_taken_are_an_error_until_some_are_chosen(tmp_path: Path):
-    """Nobody would miss those that were silently left out; what is included is found behind any number of others."""
+def test_too_many_operations_are_an_error_until_some_are_included(tmp_path: Path):
+    """A silent cut would go unnoticed; an included operation is found among any number of others."""
     paths = {f"/p{number}": {"get": {"operationId": f"op{number}"}} for number in range(2_000)}
     document = {**PETS, "paths": paths}
     with pytest.raises(SourceError, match=r"more than 256 selected operations, .* choose those you need with include"):
@@ -214,8 +214,8 @@ def test_more_operations_than_are_taken_are_an_error_until_some_are_chosen(tmp_p
     assert len(tools_of(provider(tmp_path, document=document, include=["op19*"]))) == 111
 
 
-def test_an_operation_that_is_included_by_name_and_cannot_be_called_is_an_error(tmp_path: Path):
-    """With the reason, or because there is none of that name."""
+def test_included_operation_that_cannot_be_called_is_an_error(tmp_path: Path):
+    """The error has the reason, or says that the name does not exist."""
     document = json.loads(json.dumps(PETS))
     document["paths"]["/x/{y}"] = {"get": {"operationId": "broken"}}
     with pytest.raises(SourceError, match=r"\['broken'\]; left out: GET /x/\{y\}: nothing fills \['y'\] in its path"):
@@ -233,13 +233,13 @@ def test_an_operation_that_is_included_by_name_and_cannot_be_called_is_an_error(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("half", ["", '\nhalf: "\\ud800"'])
-def test_values_of_yaml_are_those_of_version_1_2(written: str, value: Any, half: str):
-    """With libyaml, and with PyYAML where libyaml cannot read an escape."""
+def test_yaml_values_follow_version_1_2(written: str, value: Any, half: str):
+    """It holds for libyaml, and for PyYAML where libyaml cannot read an escape."""
     assert parse(f"openapi: 3.1.0\nx: {written}{half}", "x").root["x"] == value
 
 
-def test_a_large_document_is_the_same_in_yaml_as_in_json(tmp_path: Path):
-    """Thousands of values, in one pass."""
+def test_large_document_is_equal_in_yaml_and_json(tmp_path: Path):
+    """Thousands of values are read in one pass."""
     paths = {f"/p{number}/{{id}}": PETS["paths"]["/pets/{id}"] for number in range(300)}
     document = json.loads(json.dumps({**PETS, "paths": paths}))
     assert parse(yaml.safe_dump(document, sort_keys=False, default_flow_style=None), "x").root == document
@@ -250,15 +250,15 @@ def test_a_large_document_is_the_same_in_yaml_as_in_json(tmp_path: Path):
     [("a: &x 1\nb: *x", "an alias"), ("a: !!python/name:os x", "python/name"), ("a: 1\n---\nb: 2", "several documents"),
      ("a: !!set {b}", "the tag"), ("? [a]\n: 1", "a key that is no scalar")],
 )  # fmt: skip
-def test_yaml_that_no_document_has_is_refused(text: str, why: str):
-    """Named by its line."""
+def test_unsupported_yaml_is_refused(text: str, why: str):
+    """The error names the line."""
     with pytest.raises(SourceError, match=rf"x: not YAML: line \d+: .*{why}"):
         parse(text, "x")
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_half_a_character_breaks_nothing(tmp_path: Path, form: str):
-    """An escape can write it, and nobody can send it on: what a model reads has a question mark there."""
+def test_lone_surrogate_in_a_document_is_replaced(tmp_path: Path, form: str):
+    """An escape can write it, but it cannot be sent, so the model sees a question mark."""
     path = r'{"/a": {"get": {"operationId": "go", "description": "half \ud800", "summary": "\ud83d\ude00"}}}'
     lines = f'"openapi": "3.1.0", "paths": {path}'
     (tmp_path / "a").write_text(f"{{{lines}}}" if form == "json" else f"# YAML\n{{{lines}}}")
@@ -267,8 +267,8 @@ def test_half_a_character_breaks_nothing(tmp_path: Path, form: str):
     tool.description.encode()
 
 
-def test_patterns_that_ask_match_the_documents_own_names(tmp_path: Path, caplog):
-    """Also where they are not legal here; one that matches nothing is told."""
+def test_approval_patterns_match_the_documents_own_names(tmp_path: Path, caplog):
+    """The names may be invalid as tool names; a pattern without a match is logged."""
     pets = provider(tmp_path)
     asking = tools_of(pets, confirm=["add pet", "getPets"])
     assert [name for name, tool in asking.items() if tool.requires_approval] == ["add_pet"]

@@ -1,4 +1,4 @@
-"""OpenApiToolProvider reaches one origin, with its secret in no text, and no argument leaves its place."""
+"""OpenApiToolProvider calls one origin only, shows its secret in no text, and lets no argument leave its place."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SECRET = "s3cr3t+value/42"
 @pytest.mark.parametrize(
     "value", ["../admin", "a/../../admin", "%2e%2e/admin", "x?y=1", "x#y", "a b", "é", "//h", "\\"]
 )
-def test_path_argument_stays_one_piece_of_the_path(tmp_path: Path, api, value: str):
-    """It is quoted: the server sees no other path, and no query."""
+def test_path_argument_stays_one_segment_of_the_path(tmp_path: Path, api, value: str):
+    """It is quoted, so the server sees no other path and no query."""
     seen = call(provider(tmp_path, api), "getPet", id=value)["path"]
     assert seen.startswith("/pets/")
     assert seen.count("/") == 2
@@ -29,8 +29,8 @@ def test_path_argument_stays_one_piece_of_the_path(tmp_path: Path, api, value: s
 
 
 @pytest.mark.parametrize("value", ["..", ".", ""])
-def test_path_argument_that_quoting_does_not_help_is_refused(tmp_path: Path, api, value: str):
-    """Dots and nothing mean another path, quoted or not; nothing is asked."""
+def test_path_argument_that_cannot_be_quoted_is_refused(tmp_path: Path, api, value: str):
+    """Dots and an empty value would change the path, and no request is sent."""
     assert "which cannot stand in a path" in refusal(provider(tmp_path, api), "getPet", id=value)
     assert api.asked == []
 
@@ -39,16 +39,16 @@ def test_path_argument_that_quoting_does_not_help_is_refused(tmp_path: Path, api
     "where",
     ["http://169.254.169.254/", "https://evil.example.com/pets/1", "//evil.example.com/", "http://127.0.0.1:1/"],
 )
-def test_redirect_elsewhere_is_not_followed(tmp_path: Path, api, where: str):
-    """Nobody but the pinned origin is asked, and the secret is not sent on."""
+def test_redirect_to_another_origin_is_not_followed(tmp_path: Path, api, where: str):
+    """Only the pinned origin is called, so the secret is sent nowhere else."""
     api.answer("/pets/1", "", status=302, Location=where)
     said = refusal(provider(tmp_path, api, auth=Auth.bearer(SECRET)), "getPet", id="1")
     assert "redirects elsewhere, which is not followed" in said
     assert len(api.asked) == 1
 
 
-def test_redirect_within_the_origin_is_followed_by_what_reads_only(tmp_path: Path, api):
-    """A deletion is not sent a second time."""
+def test_redirect_within_the_origin_is_followed_by_reading_calls_only(tmp_path: Path, api):
+    """A deletion is not sent again."""
     api.answer("/pets/1", "", status=307, Location="/pets/2")
     pets = provider(tmp_path, api)
     assert call(pets, "getPet", id="1")["path"] == "/pets/2"
@@ -56,8 +56,8 @@ def test_redirect_within_the_origin_is_followed_by_what_reads_only(tmp_path: Pat
     assert [(method, path) for method, path, *_ in api.asked][2:] == [("DELETE", "/pets/1")]
 
 
-def test_redirects_end(tmp_path: Path, api):
-    """One that leads to itself too."""
+def test_number_of_redirects_is_limited(tmp_path: Path, api):
+    """A redirect to itself ends too."""
     api.answer("/pets/1", "", status=302, Location="/pets/1")
     assert "redirects, which is not followed for ever" in refusal(provider(tmp_path, api), "getPet", id="1")
 
@@ -65,8 +65,8 @@ def test_redirects_end(tmp_path: Path, api):
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "100.64.0.1"]
 )
-def test_private_address_is_refused_unless_base_url_names_the_host(tmp_path: Path, address: str):
-    """Also where the name looks harmless: it is the address that counts, and what was looked at is connected to."""
+def test_private_address_is_refused_unless_base_url_has_the_host(tmp_path: Path, address: str):
+    """The resolved address counts, not the name, and the checked address is the one connected to."""
 
     async def resolve(host: str, port: int) -> list[str]:
         return [address]
@@ -76,8 +76,8 @@ def test_private_address_is_refused_unless_base_url_names_the_host(tmp_path: Pat
     assert "pets.example.com is not public: if you mean it, write it as base_url" in said
 
 
-def test_document_may_not_send_its_calls_elsewhere(tmp_path: Path, api):
-    """What was fetched from one origin is about that origin, unless base_url says otherwise."""
+def test_document_cannot_send_its_calls_to_another_origin(tmp_path: Path, api):
+    """A fetched document may only describe its own origin unless base_url names another."""
     document = {**PETS, "servers": [{"url": "https://elsewhere.example.com"}]}
     api.answer("/openapi.json", document)
     asked = OpenApiToolProvider(f"{api.url}/openapi.json", base_url=api.url)
@@ -98,15 +98,15 @@ def _parsed(document: Any) -> Any:
 
 
 def test_document_on_a_private_host_needs_base_url(api):
-    """Also to be fetched."""
+    """The rule also holds for fetching the document."""
     api.answer("/openapi.json", PETS)
     with pytest.raises(SourceError, match="is reached without https: if you mean it, write it as base_url"):
         asyncio.run(OpenApiToolProvider(f"{api.url}/openapi.json").list_tools())
     assert api.asked == []
 
 
-def test_secret_goes_to_the_operations_and_not_with_the_request_for_the_document(api):
-    """Whoever serves the document need not be who takes the calls."""
+def test_secret_is_sent_with_calls_and_not_when_fetching_the_document(api):
+    """The document may come from another party than the API."""
     api.answer("/openapi.json", PETS)
     pets = OpenApiToolProvider(f"{api.url}/openapi.json", base_url=api.url, auth=Auth.bearer(SECRET))
     call(pets, "getPet", id="1")
@@ -123,8 +123,8 @@ def test_secret_goes_to_the_operations_and_not_with_the_request_for_the_document
         (Auth("cookie", "session", SECRET), "session=s3cr3t%2Bvalue%2F42"),
     ],
 )
-def test_secret_is_sent_and_never_told(tmp_path: Path, api, caplog, auth: Auth, seen: str):
-    """Not in an error whose body repeats it, not in a log, not in a repr, not in an answer."""
+def test_secret_is_sent_and_never_shown(tmp_path: Path, api, caplog, auth: Auth, seen: str):
+    """It is in no error, log, repr or result, although the answer repeats it."""
     pets = provider(tmp_path, api, auth=auth)
     call(pets, "getPet", id="1")
     _, path, headers, _ = api.asked[0]
@@ -146,8 +146,8 @@ def test_secret_is_sent_and_never_told(tmp_path: Path, api, caplog, auth: Auth, 
         ("cookie", "session", Auth("cookie", "session", SECRET)),
     ],
 )
-def test_what_signs_in_is_no_argument(tmp_path: Path, api, where: str, name: str, auth: Auth):
-    """However the document has it, required too: the model is not asked for it, and ours is the only one sent."""
+def test_authentication_parameter_is_hidden_from_the_model(tmp_path: Path, api, where: str, name: str, auth: Auth):
+    """It is hidden even if the document requires it, and only the configured value is sent."""
     parameters = [
         {"name": name, "in": where, "required": True, "schema": {"type": "string"}},
         {"name": "limit", "in": "query", "schema": {"type": "integer"}},
@@ -159,8 +159,8 @@ def test_what_signs_in_is_no_argument(tmp_path: Path, api, where: str, name: str
     assert f"{path} {headers}".count("s3cr3t") == 1
 
 
-def test_nobody_slips_in_another_value_for_what_signs_in(tmp_path: Path, api):
-    """An object's own names stand in a query too: only ours is sent, as with a header."""
+def test_argument_cannot_replace_the_authentication_parameter(tmp_path: Path, api):
+    """The keys of an object argument go into the query too; only the configured value is sent."""
     parameters = [{"name": "filter", "in": "query", "schema": {"type": "object", "additionalProperties": True}}]
     document = with_operation("/pets", "get", parameters=parameters)
     pets = provider(tmp_path, api, document, auth=Auth("query", "key", SECRET))
@@ -168,16 +168,16 @@ def test_nobody_slips_in_another_value_for_what_signs_in(tmp_path: Path, api):
     assert api.asked[0][1] == "/pets?name=Rex&key=s3cr3t%2Bvalue%2F42"
 
 
-def test_huge_answer_is_not_read(tmp_path: Path, api):
-    """It ends at the cap, whatever the headers say."""
+def test_large_answer_is_not_read_completely(tmp_path: Path, api):
+    """Reading stops at the limit, whatever the headers say."""
     api.answer("/pets/1", b"x" * 3_000_000)
     assert "answered with more than 100000 bytes" in refusal(
         provider(tmp_path, api, max_bytes=100_000), "getPet", id="1"
     )
 
 
-def test_silent_server_is_given_up(tmp_path: Path):
-    """After the time limit; what changes something may have taken effect."""
+def test_silent_server_times_out(tmp_path: Path):
+    """A call that changes data may have had its effect."""
     import socket
 
     with socket.socket() as silent:
@@ -188,28 +188,28 @@ def test_silent_server_is_given_up(tmp_path: Path):
     assert "gave no answer within 0.3 s; whether 'deletePet' took effect is not known" in said
 
 
-def test_server_that_is_not_there_was_not_asked(tmp_path: Path):
-    """Nothing is unknown."""
+def test_unreachable_server_received_no_call(tmp_path: Path):
+    """The outcome is known."""
     said = refusal(provider(tmp_path, base_url="http://127.0.0.1:1"), "deletePet", id="1")
     assert "127.0.0.1:1 cannot be reached (ConnectError): does it run? 'deletePet' was not sent" in said
 
 
 @pytest.mark.parametrize("path", ["@evil.example.com/", ".evil.example.com/", ":1/", "x"])
-def test_path_of_the_document_cannot_become_a_part_of_the_host(tmp_path: Path, path: str):
-    """Its author may not be the one whom the operator trusts with a secret."""
+def test_path_of_the_document_cannot_change_the_host(tmp_path: Path, path: str):
+    """The document's author may not be trusted with the secret."""
     assert tools_of(provider(tmp_path, document=_only_path(path))) == {}
 
 
-def test_path_of_the_document_cannot_leave_the_base(tmp_path: Path, api):
-    """Neither by dots nor by a second slash."""
+def test_path_of_the_document_cannot_leave_the_base_url(tmp_path: Path, api):
+    """Neither dots nor a second slash work."""
     base_url = f"{api.url}/v1"
     assert "leads out of" in refusal(provider(tmp_path, document=_only_path("/../admin"), base_url=base_url), "go")
     call(provider(tmp_path, document=_only_path("//evil.example.com/"), base_url=base_url), "go")
     assert [path for _, path, _, _ in api.asked] == ["/v1//evil.example.com/"]
 
 
-def test_base_ends_at_a_slash(tmp_path: Path, api):
-    """What merely begins like it is beside it."""
+def test_base_url_ends_at_a_slash(tmp_path: Path, api):
+    """A path that only shares its beginning is outside."""
     pets = provider(tmp_path, document=_only_path("/../v1admin"), base_url=f"{api.url}/v1")
     assert "leads out of" in refusal(pets, "go")
     assert api.asked == []
@@ -220,8 +220,8 @@ def _only_path(path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", ["SEC\\\\/RET", "SEC\\u002fRET"])
-def test_secret_in_other_characters_is_hidden_too(tmp_path: Path, api, text: str):
-    """JSON may write a slash in three ways."""
+def test_escaped_secret_is_hidden_too(tmp_path: Path, api, text: str):
+    """JSON can write a slash in three ways."""
     api.answer(
         "/pets/1",
         f'{{"you sent": "{text}", "a": ["x{text}"]}}'.encode().replace(b"\\\\", b"\\"),
@@ -234,14 +234,14 @@ def test_secret_in_other_characters_is_hidden_too(tmp_path: Path, api, text: str
 @pytest.mark.parametrize(
     ("where", "name"), [("header", "Expect"), ("header", "Proxy-Authorization"), ("header", "X Y"), ("cookie", "a; b")]
 )
-def test_parameter_that_would_steer_the_request_is_none(tmp_path: Path, where: str, name: str):
-    """Headers of HTTP's own, and names that would end what they name."""
+def test_parameter_that_controls_the_request_is_ignored(tmp_path: Path, where: str, name: str):
+    """Such parameters are HTTP's own headers, and names with delimiters."""
     document = with_operation("/pets", "get", parameters=[{"name": name, "in": where, "schema": {}}])
     assert not tools_of(provider(tmp_path, document=document))["findPets"].parameters
 
 
 @pytest.mark.parametrize("url", ["https://[::1", "https://h:99999", "https://", "https://h:x/"])
-def test_server_that_is_no_address_is_one_error(tmp_path: Path, url: str):
-    """No parser's words leave the provider."""
+def test_invalid_server_url_is_one_error(tmp_path: Path, url: str):
+    """No error of a URL parser leaves the provider."""
     with pytest.raises(SourceError, match="names no server that can be used"):
         tools_of(provider(tmp_path, base_url="", document={**PETS, "servers": [{"url": url}]}))

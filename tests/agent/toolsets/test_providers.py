@@ -1,4 +1,4 @@
-"""Providers: the seed's protocol, its errors as outcomes, and its mock; names and schemas that came from elsewhere."""
+"""Tool providers: the seed's protocol, errors as outcomes, the mock provider, and foreign names and schemas."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def add(a: int, b: int = 1) -> int:
 
 
 def outcome(provider: ToolProviderProtocol, name: str, **parameters: Any) -> ToolOutcome:
-    """What became of one call."""
+    """Return the outcome of one call."""
     return asyncio.run(provider.execute_tool(name, parameters))
 
 
-def test_mock_provider_answers_what_is_written_and_remembers_the_calls():
-    """The seed's example, as it stands there."""
+def test_mock_provider_returns_its_answers_and_records_the_calls():
+    """The seed's example runs unchanged."""
     mock = MockToolProvider(
         [Tool(name="test_tool", description="A test tool", parameters={})],
         {"test_tool": {"message": "success"}, "broken": ValueError("no use")},
@@ -66,7 +66,7 @@ def test_mock_provider_answers_what_is_written_and_remembers_the_calls():
 
 
 class Silent(MockToolProvider):
-    """A provider that is asked and never answers."""
+    """A provider that records calls and gives no answer."""
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         await super().execute_tool(tool_name, parameters)
@@ -74,8 +74,8 @@ class Silent(MockToolProvider):
 
 
 @pytest.mark.parametrize(("read_only", "asked", "unclear"), [(False, 1, ["pay"]), (True, 2, [])])
-def test_call_without_an_answer_is_not_repeated_unless_that_is_harmless(read_only, asked, unclear):
-    """Nobody knows whether it took effect: the person hears of it, and the model is refused a second one."""
+def test_call_without_an_answer_is_repeated_only_if_it_is_harmless(read_only, asked, unclear):
+    """The outcome is unknown: it is reported to the user, and a second call of the model is refused."""
     pay = Tool("pay", "Pay.", {"euros": ToolParameter(type="integer")}, metadata=ToolMetadata(think_augment=True))
     silent = Silent([replace(pay, read_only=read_only)], {})
     again = ToolCall("pay", {"euros": "5", "toolcall_reason": "once more, in another spelling"})
@@ -88,7 +88,7 @@ def test_call_without_an_answer_is_not_repeated_unless_that_is_harmless(read_onl
 
 
 class WeatherToolProvider:
-    """As the seed's example: two methods, and no base class."""
+    """The seed's example: two methods and no base class."""
 
     async def list_tools(self) -> list[Tool]:
         city = ToolParameter(type="string", description="City name", required=True)
@@ -104,7 +104,7 @@ class WeatherToolProvider:
 
 
 class Forecast(WeatherToolProvider):
-    """The seed's example, whose days have no default in the definition."""
+    """The seed's example without a default for the days in the definition."""
 
     async def list_tools(self) -> list[Tool]:
         (listed,) = await super().list_tools()
@@ -114,15 +114,15 @@ class Forecast(WeatherToolProvider):
 @pytest.mark.parametrize(
     ("args", "days"), [({"city": "Oslo"}, 5), ({"city": "Oslo", "days": None}, 5), ({"city": "Oslo", "days": 2}, 2)]
 )
-def test_argument_that_was_left_out_does_not_reach_a_provider(args, days):
-    """It may have a default of its own; no null was ever offered."""
+def test_missing_argument_is_not_sent_to_a_provider(args, days):
+    """The provider may have a default, and its schema allows no null."""
     forecast = Forecast()
     (called,) = provided(forecast, asyncio.run(forecast.list_tools()))
     assert len(asyncio.run(called.ainvoke(args))) == days
 
 
-def test_provider_of_the_seed_keeps_the_protocol():
-    """Written as the seed has it, its tools work here."""
+def test_provider_of_the_seed_implements_the_protocol():
+    """Its tools work unchanged."""
     weather = WeatherToolProvider()
     assert isinstance(weather, ToolProviderProtocol)
     assert not isinstance(object(), ToolProviderProtocol)
@@ -131,22 +131,22 @@ def test_provider_of_the_seed_keeps_the_protocol():
     assert outcome(weather, "other").error == "Unknown tool: other"
 
 
-def test_errors_of_the_seed_are_one_tree():
-    """Four of them; those of sources belong to it too."""
+def test_errors_of_the_seed_have_one_base_class():
+    """The four errors and those of sources derive from ToolError."""
     assert all(
         issubclass(each, ToolError) for each in (ToolNotFoundError, ToolExecutionError, ToolParameterError, SourceError)
     )
 
 
-def test_an_outcome_says_success_and_result_or_error():
-    """As the seed constructs them; what is not said is None."""
+def test_outcome_has_success_and_result_or_error():
+    """The seed constructs outcomes this way; missing fields are None."""
     assert ToolOutcome(success=True, result={"temperature": 22.5}).error is None
     failed = ToolOutcome(success=False, error="City 'InvalidCity' not found")
     assert (failed.success, failed.result, failed.error) == (False, None, "City 'InvalidCity' not found")
 
 
-def test_each_error_of_the_seed_is_raised_where_it_says():
-    """No such tool, arguments that it refuses, and its own failure."""
+def test_each_error_of_the_seed_is_raised():
+    """They are for an unknown tool, invalid arguments and a failing tool."""
     registry = ToolRegistry([Tool.from_function(add), Tool("broken", "Break", [], lambda: 1 / 0)])
     for name, args, error in (
         ("ad", {}, ToolNotFoundError),
@@ -158,8 +158,8 @@ def test_each_error_of_the_seed_is_raised_where_it_says():
         assert isinstance(caught.value, ToolError)
 
 
-def test_definitions_of_the_seed_have_parameters_by_name():
-    """`parameters` may be a dict of ToolParameters; listed, they are a tool's schema."""
+def test_definitions_of_the_seed_may_have_a_dict_of_parameters():
+    """They become the tool's schema."""
     weather = Tool(
         name="get_weather",
         description="Get current weather information for a city",
@@ -173,8 +173,8 @@ def test_definitions_of_the_seed_have_parameters_by_name():
     assert tool.schema()["parameters"]["required"] == ["city"]
 
 
-def test_python_provider_runs_functions_tools_and_registries():
-    """Plain typed functions are tools; a registry is read whenever it is asked."""
+def test_python_provider_runs_functions_and_registries():
+    """Typed functions become tools; a registry is read at each call."""
     registry = ToolRegistry()
     python = PythonToolProvider(registry)
     registry.register(Tool.from_function(add))
@@ -183,11 +183,11 @@ def test_python_provider_runs_functions_tools_and_registries():
         assert outcome(provider, "add", a="2") == ToolOutcome(success=True, result=3)
 
 
-def test_python_provider_tells_errors_as_outcomes():
-    """Unknown, wrongly called and failing: the words are the seed's, and nothing is raised."""
+def test_python_provider_returns_errors_as_outcomes():
+    """An unknown name, invalid arguments and a failure have the seed's texts, and nothing is raised."""
 
     def fail() -> None:
-        """Fail."""
+        """Raise an error."""
         raise OSError("disk full")
 
     provider = PythonToolProvider([add, fail])
@@ -196,16 +196,16 @@ def test_python_provider_tells_errors_as_outcomes():
     assert outcome(provider, "fail").error == "Error executing tool 'fail': OSError: disk full"
 
 
-def test_provided_tool_raises_with_the_outcomes_error():
-    """What the provider says is what the model reads."""
+def test_provided_tool_raises_the_error_of_its_outcome():
+    """The model reads the provider's text."""
     definition = Tool(name="t", description="d")
     (tool,) = provided(MockToolProvider([definition], {"t": ValueError("the flux is out")}), [definition])
     with pytest.raises(ToolExecutionError, match=r"^the flux is out$"):
         asyncio.run(tool.ainvoke({}))
 
 
-def test_namespace_is_the_beginning_of_a_name_and_the_call_uses_the_own_one():
-    """Two servers may both have a `read`."""
+def test_namespace_prefixes_the_name_and_the_call_uses_the_original():
+    """Two servers may both have a tool `read`."""
     definition = Tool(name="read", description="d")
     mock = MockToolProvider([definition], {"read": "r"})
     (tool,) = provided(mock, [definition], "files")
@@ -213,8 +213,8 @@ def test_namespace_is_the_beginning_of_a_name_and_the_call_uses_the_own_one():
     assert mock.call_history == [("read", {})]
 
 
-def test_legal_names_never_collide():
-    """Whatever the order: the legal one keeps its name, the others get a digest."""
+def test_valid_names_never_collide():
+    """A valid name stays, and the others get a digest, in any order."""
     names = ["a.b", "a_b", "a b", "x" * 70, "x" * 71, "ü", "", "c.d"]
     legal = legal_names(names)
     assert len(set(legal.values())) == len(names)
@@ -225,14 +225,14 @@ def test_legal_names_never_collide():
 
 
 @pytest.mark.parametrize("reference", ["https://evil.example.com/schema", "file:///etc/passwd", "other.json", 5])
-def test_schema_never_leads_to_the_network(reference: Any):
-    """To check an argument nothing is fetched."""
+def test_schema_reference_is_never_fetched(reference: Any):
+    """Validating an argument sends no request."""
     with pytest.raises(UnusableSchema, match="and nothing is fetched"):
         safe_schema({"properties": {"a": {"$ref": reference}}})
 
 
-def test_schema_of_others_is_cleaned():
-    """What says where it lives goes, and a pattern that is none; a parameter may still be called `id`."""
+def test_foreign_schema_is_cleaned():
+    """Identifiers and invalid patterns are removed; a parameter may still be named `id`."""
     cleaned = safe_schema(
         {
             "$schema": "http://x",
@@ -261,14 +261,14 @@ def test_schema_of_others_is_cleaned():
         ({"$defs": 5}, "at [$]defs"),
     ],
 )
-def test_schema_that_cannot_be_used_is_told(schema: dict[str, Any], said: str):
-    """It is left out, with its reason."""
+def test_unusable_schema_is_refused_with_its_reason(schema: dict[str, Any], said: str):
+    """The tool is left out."""
     with pytest.raises(UnusableSchema, match=said):
         safe_schema(schema)
 
 
-def test_schema_that_is_too_deep_is_told():
-    """Not by a RecursionError."""
+def test_deeply_nested_schema_is_refused():
+    """It causes no RecursionError."""
     deep: dict[str, Any] = {}
     for _ in range(3000):
         deep = {"not": deep}
@@ -278,7 +278,7 @@ def test_schema_that_is_too_deep_is_told():
 
 @pytest.mark.parametrize("end", ["", "#"])
 def test_older_drafts_keep_their_meaning(end: str):
-    """Many servers still write draft 7, where `items` may be a list, or draft 4 with its boolean limits."""
+    """Many servers use draft 7, where `items` may be a list, or draft 4 with boolean limits."""
     seven = {
         "$schema": f"http://json-schema.org/draft-07/schema{end}",
         "properties": {"a": {"items": [{"type": "integer"}]}},
@@ -294,8 +294,8 @@ def test_older_drafts_keep_their_meaning(end: str):
 
 
 @pytest.mark.parametrize(("number", "kept"), [(25, MAX_PATTERNS), (2_000, None)])
-def test_patterns_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch, number: int, kept: int | None):
-    """Each may take a tenth of a second to read: a few are, and none of a schema that is too large."""
+def test_number_of_patterns_is_limited(monkeypatch: pytest.MonkeyPatch, number: int, kept: int | None):
+    """Each may take a tenth of a second to compile, and an oversized schema is refused before that."""
     read: list[str] = []
     monkeypatch.setattr(schemas, "linear_search", read.append)
     patterns = {f"a{n}": {"type": "string", "pattern": f"a{n}"} for n in range(number)}
@@ -305,8 +305,10 @@ def test_patterns_take_no_time_without_end(monkeypatch: pytest.MonkeyPatch, numb
 
 
 @pytest.mark.parametrize("kind", ["mcp", "openapi"])
-def test_schemas_of_others_are_not_read_on_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path, tiny, kind: str):
-    """Whatever they hold, it goes on with the other sources."""
+def test_foreign_schemas_are_not_processed_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path, tiny, kind: str
+):
+    """The loop continues with other sources meanwhile."""
     threads: set[int] = set()
     real = schemas.safe_schema
 

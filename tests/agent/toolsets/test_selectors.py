@@ -1,4 +1,4 @@
-"""Selectors: who may not use a tool never sees it, and one that fails widens nothing."""
+"""Selectors: a tool that a user may not use is never shown, and a failing selector shows nothing more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sayso.pending.proposals import ChannelRun, channel_run
 
 
 def make(name: str, description: str = "A tool") -> Tool:
-    """A tool that says its name."""
+    """Return a tool that returns its name."""
     return Tool(name, description, (), lambda: name)
 
 
@@ -45,13 +45,13 @@ SEED = KeywordSelector(
 
 
 class Choose:
-    """Chooses tools by name, and writes down what it was given."""
+    """Selects tools by name, and records the tools it was given."""
 
     def __init__(self, *names: str) -> None:
         self.names, self.given = names, []
 
     async def select(self, messages, tools):
-        """In reverse, as the order must not matter."""
+        """Return the chosen tools in reverse, because the order must not matter."""
         self.given.append([tool.name for tool in tools])
         return [tool for tool in reversed(list(tools)) if tool.name in self.names]
 
@@ -60,29 +60,29 @@ class Broken:
     """A selector with a bug."""
 
     async def select(self, messages, tools):
-        """Raise."""
+        """Raise an error."""
         raise RuntimeError("bug")
 
 
 def user(text: str) -> list[Message]:
-    """A conversation whose last words are the user's."""
+    """Return a conversation that ends with the user's message."""
     return [Message(Role.ASSISTANT, "hello"), Message(Role.USER, text)]
 
 
 def names(selector: ToolSelector, text: str | list[Message] = "go", tools: list[Tool] = TOOLS) -> list[str]:
-    """What is shown after these words."""
+    """Return the names of the tools shown after this text."""
     messages = user(text) if isinstance(text, str) else text
     return [tool.name for tool in asyncio.run(narrow(selector, messages, tools))]
 
 
-def spoken_by(user_id: str, selector: ToolSelector) -> list[str]:
-    """What is shown to this person on a channel."""
+def shown_to(user_id: str, selector: ToolSelector) -> list[str]:
+    """Return the names of the tools shown to this user on a channel."""
     with channel_run(ChannelRun(user_id, "desk", "C1", 60.0, "test")):
         return names(selector)
 
 
-def test_tool_left_out_cannot_be_called():
-    """Neither is it shown, nor does naming it help."""
+def test_unselected_tool_cannot_be_called():
+    """It is not shown, and a call by its name is refused."""
     ran = []
     hidden = Tool("hidden", "Must not run", (), lambda: ran.append(1))
     provider = ScriptedProvider([ToolCall("hidden"), "no"])
@@ -92,7 +92,7 @@ def test_tool_left_out_cannot_be_called():
     assert ran == []
 
 
-def test_without_a_selector_all_tools_are_shown_in_each_step():
+def test_all_tools_are_shown_without_a_selector():
     """None is the default."""
     for options in ({}, {"selector": None}):
         provider = ScriptedProvider([ToolCall("search"), "done"])
@@ -101,12 +101,12 @@ def test_without_a_selector_all_tools_are_shown_in_each_step():
         assert shown == [[each.name for each in TOOLS]] * 2
 
 
-def test_a_selector_is_asked_before_each_step_with_what_was_said():
-    """The conversation so far and all tools, each time."""
+def test_selector_is_called_before_each_step():
+    """It receives the conversation so far and all tools."""
     said = []
 
     class Listening(Choose):
-        """Notes the messages."""
+        """Records the messages."""
 
         async def select(self, messages, tools):
             said.append([message.content for message in messages])
@@ -118,26 +118,26 @@ def test_a_selector_is_asked_before_each_step_with_what_was_said():
     assert ("find it" in said[0][-1], said[1][-1]) == (True, "search")
 
 
-class Shelf(NoJournal):
-    """A journal that the first worker dies at, once it has noted an answer, and the second one reads."""
+class DyingJournal(NoJournal):
+    """A journal that kills the first worker after an answer, and returns that answer to the second."""
 
     def __init__(self) -> None:
         self.noted, self.unread = [], []
 
     async def next_answer(self):
-        """What the dead worker noted, once."""
+        """Return the recorded answer once."""
         return JournaledAnswer(self.unread.pop()) if self.unread else None
 
     def record_answer(self, answered):
-        """Take it down, and die."""
+        """Record the answer and die."""
         self.noted.append(answered)
         self.unread.append(answered)
         raise KeyboardInterrupt
 
 
-def test_after_a_kill_only_what_the_model_was_shown_can_be_called():
-    """The successor asks no selector again: the names are in the journal, and a role won meanwhile adds nothing."""
-    ran, shelf = [], Shelf()
+def test_after_a_crash_only_tools_shown_to_the_model_can_be_called():
+    """The successor calls no selector: the names are in the journal, and a role granted since adds no tool."""
+    ran, shelf = [], DyingJournal()
     tools = [*TOOLS, Tool("hidden", "Must not run", (), lambda: ran.append(1))]
     first = Agent(tools, ScriptedProvider([ToolCall("hidden")]), selector=Choose("search"))
     with pytest.raises(KeyboardInterrupt):
@@ -148,8 +148,8 @@ def test_after_a_kill_only_what_the_model_was_shown_can_be_called():
     assert (ran, "Unknown tool" in result.messages[2].content) == ([], True)
 
 
-def test_failing_selector_shows_nothing(caplog):
-    """Who may see what is not for an error to widen; the turn is answered all the same, and the log says why."""
+def test_failing_selector_shows_no_tool(caplog):
+    """An error must not widen permissions; the turn is answered, and the log has the reason."""
     agent = Agent(TOOLS, ScriptedProvider(["hello"]), selector=Broken())
     assert agent.run("go").content == "hello"
     assert agent.provider.requests[0].tools == []
@@ -157,21 +157,21 @@ def test_failing_selector_shows_nothing(caplog):
 
 
 class Answering:
-    """A selector that answers whatever it is told to."""
+    """A selector that returns or raises a given value."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
 
     async def select(self, messages, tools):
-        """The answer; an exception is raised."""
+        """Return the value, or raise it if it is an exception."""
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
 
 @pytest.mark.parametrize("answer", [None, "search", ["search"], [None], 5, SystemExit(1), TimeoutError()])
-def test_answer_that_is_no_list_of_tools_is_a_failure(answer):
-    """It shows nothing; and everything where the selector may fail."""
+def test_invalid_selector_answer_is_a_failure(answer):
+    """No tool is shown, or all tools behind FailOpen."""
     said = [Message(Role.USER, "hi")]
     assert asyncio.run(narrow(Answering(answer), said, TOOLS)) == []
     assert asyncio.run(narrow(FailOpen(Answering(answer)), said, TOOLS)) == TOOLS
@@ -183,30 +183,30 @@ class Hanging:
     select_seconds = 0.01
 
     async def select(self, messages, tools):
-        """Wait."""
+        """Wait forever."""
         await asyncio.Event().wait()
 
 
-def test_selector_that_hangs_is_a_failure():
-    """It costs a turn its limit, wherever it stands, and never the answer."""
+def test_hanging_selector_is_a_failure():
+    """It ends at its time limit at any place of a composition, and the turn continues."""
     said = [Message(Role.USER, "hi")]
     assert asyncio.run(narrow(AllOf(Hanging()), said, TOOLS)) == []
     assert asyncio.run(narrow(AllOf(FailOpen(Hanging())), said, TOOLS)) == TOOLS
 
 
 @pytest.mark.parametrize("broken", [AllOf(Broken()), AnyOf(Broken()), AllOf(FailOpen(Choose("search")), Broken())])
-def test_failing_part_shows_nothing_either(broken):
-    """Wherever it is in a composition."""
+def test_failing_part_of_a_composition_shows_no_tool(broken):
+    """The position of the part makes no difference."""
     assert names(broken) == []
 
 
-def test_failing_alternative_leaves_the_others():
-    """Any of the two, and one works."""
+def test_failing_alternative_keeps_the_others():
+    """One of the two selectors works."""
     assert names(AnyOf(Broken(), Choose("search"))) == ["search"]
 
 
-def test_selector_that_restricts_nobody_may_fail_open(caplog):
-    """All tools are shown, behind roles still only the role's; one warning until it works again."""
+def test_selector_without_permissions_may_fail_open(caplog):
+    """All tools are shown, or behind roles all of the role's; one warning is logged until it works again."""
     fickle = FailOpen(Broken())
     assert names(AllOf(RoleBasedSelector("editor"), fickle)) == ["write_file", "read_file"]
     assert len(names(fickle)) == len(names(fickle)) == 4
@@ -219,19 +219,19 @@ def test_selector_that_restricts_nobody_may_fail_open(caplog):
     ("my profile", ["write_file", "read_file"]),
     ("hello", []),
 ])  # fmt: skip
-def test_keywords_choose_as_in_the_seed(text, shown):
-    """Case-insensitive, anywhere in the latest message; no match, no tool."""
+def test_keywords_select_as_in_the_seed(text, shown):
+    """Keywords match case-insensitively anywhere in the last message; without a match no tool is shown."""
     assert names(SEED, text) == shown
 
 
-def test_keywords_know_only_the_users_words():
-    """No messages, no tools; after a tool's result all of them."""
+def test_keywords_match_only_user_messages():
+    """Without messages no tool is shown, and after a tool's result all of them."""
     assert names(SEED, []) == []
     assert len(names(SEED, [*user("hello"), Message(Role.TOOL, "42")])) == 4
 
 
-def test_keyword_of_a_tool_is_found_by_its_name_in_any_case():
-    """`Write_File` in the table is `write_file`."""
+def test_tool_names_of_keywords_ignore_case():
+    """The table's `Write_File` is the tool `write_file`."""
     assert names(KeywordSelector({"Write_FILE": ["Save"]}), "save") == ["write_file"]
 
 
@@ -253,14 +253,14 @@ def test_keyword_of_a_tool_is_found_by_its_name_in_any_case():
         ("file", "read_file", False),
     ],
 )
-def test_whole_words_are_words_in_every_script(word, text, found):
-    """Where a script has no spaces, any place may be a word's end; vowel signs belong to their word."""
+def test_whole_words_work_in_every_script(word, text, found):
+    """In a script without spaces a word may end anywhere, and vowel signs belong to their word."""
     assert bool(names(KeywordSelector({"search": [word]}, whole_words=True), text)) is found
 
 
 @pytest.mark.parametrize("keywords", [{"search": "find"}, {"search": [""]}, {"search": [5]}])
-def test_keywords_that_are_no_list_of_words_are_refused(keywords):
-    """A text would be read letter by letter, and an empty word is in every message."""
+def test_invalid_keywords_are_refused(keywords):
+    """A string would be read letter by letter, and an empty keyword matches every message."""
     with pytest.raises(ValueError, match="search"):
         KeywordSelector(keywords)
 
@@ -272,13 +272,13 @@ def test_keywords_that_are_no_list_of_words_are_refused(keywords):
     ("stranger", []),
     ("", []),
 ])  # fmt: skip
-def test_roles_choose_as_in_the_seed(role, shown):
-    """By ALLOWED_TOOLS, whatever is said; a role that is not named has no tool."""
+def test_roles_select_as_in_the_seed(role, shown):
+    """ALLOWED_TOOLS decides, independently of the text; an unknown role has no tools."""
     assert names(RoleBasedSelector(role)) == shown
 
 
 def test_roles_may_be_a_subclass_or_a_mapping():
-    """Both ways of the seed, and patterns."""
+    """The seed documents both ways, and patterns."""
 
     class Ours(RoleBasedSelector):
         ALLOWED_TOOLS = {"Desk": {"search"}}  # noqa: RUF012  # as in the seed
@@ -289,23 +289,23 @@ def test_roles_may_be_a_subclass_or_a_mapping():
 
 @pytest.mark.parametrize("allowed", [{"a": "find_*"}, {"a": [], "A": ["*"]}])
 def test_ambiguous_roles_are_refused(allowed):
-    """A text for a list, or one role twice: nobody could say what it may do."""
+    """A string instead of a list, or a role given twice, is unclear."""
     with pytest.raises(ValueError, match="role"):
         RoleBasedSelector("a", allowed=allowed)
 
 
-def test_role_is_that_of_whoever_speaks():
-    """By the user's id in their channel's run; others have the default, and outside a run nobody is listed."""
+def test_role_depends_on_the_user():
+    """The user's id on the channel decides; other users and runs outside a channel have the default role."""
     roles = UserRoles({"U1": "admin"}, "viewer")
     selector = RoleBasedSelector(roles, allowed={"admin": ["*"], "viewer": ["read_*"]})
-    assert len(spoken_by("U1", selector)) == 4
-    assert spoken_by("U2", selector) == ["read_file"]
+    assert len(shown_to("U1", selector)) == 4
+    assert shown_to("U2", selector) == ["read_file"]
     assert names(selector) == ["read_file"]
-    assert spoken_by("U2", RoleBasedSelector(UserRoles({"U1": "admin"}))) == []
+    assert shown_to("U2", RoleBasedSelector(UserRoles({"U1": "admin"}))) == []
 
 
-def test_role_may_be_asked_for():
-    """A directory takes its time."""
+def test_role_function_may_be_async():
+    """A directory service takes time."""
 
     async def ask() -> str:
         return "Viewer"
@@ -313,21 +313,21 @@ def test_role_may_be_asked_for():
     assert names(RoleBasedSelector(ask)) == ["read_file"]
 
 
-def test_role_that_cannot_be_told_shows_nothing():
-    """A directory that is down makes nobody an admin."""
+def test_failing_role_function_shows_no_tool():
+    """A failing directory service grants no role."""
     assert names(RoleBasedSelector(lambda: 1 / 0, allowed={"": ["*"]})) == []
     assert names(RoleBasedSelector(lambda: None)) == []
 
 
-def test_all_of_asks_each_about_what_is_left():
-    """An intersection, in sequence: the second never sees what the first refused."""
+def test_all_of_passes_the_selected_tools_on():
+    """It is an intersection in sequence: the second selector never sees a tool that the first left out."""
     second = Choose("search", "delete_file")
     assert names(AllOf(Choose("read_file", "search"), second)) == ["search"]
     assert second.given == [["read_file", "search"]]
 
 
-def test_any_of_is_the_union_in_the_order_given():
-    """Whoever chose it, and in whatever order."""
+def test_any_of_is_the_union_in_the_given_order():
+    """The order of the selectors makes no difference."""
     assert names(AnyOf(Choose("delete_file"), Choose("search", "write_file"))) == [
         "write_file",
         "search",
@@ -335,15 +335,15 @@ def test_any_of_is_the_union_in_the_order_given():
     ]
 
 
-def test_always_keeps_only_what_it_was_given():
-    """Behind a role it brings back nothing that the role must not use."""
+def test_always_adds_only_available_tools():
+    """Behind a role it adds no tool that the role forbids."""
     always = Always(SEED, ["search", "delete_*"])
     assert names(always, "hello") == ["search", "delete_file"]
     assert names(AllOf(RoleBasedSelector("editor"), always), "hello") == []
 
 
-def test_tool_that_was_not_given_stays_out():
-    """A selector cannot bring in a tool, nor another function under the name of one."""
+def test_selector_cannot_add_a_tool():
+    """It can neither add a tool nor replace the function of one."""
     forged = replace(TOOLS[0], function=lambda: "forged")
 
     class Forging:
@@ -370,12 +370,12 @@ def test_tool_that_was_not_given_stays_out():
     (Always(RoleBasedSelector("viewer"), ["search"]), "hidden"),
     (FailOpen(SEED), "depends"),
 ])  # fmt: skip
-def test_what_is_certain_beforehand_is_foreseen(selector, foreseen):
-    """Roles decide, words depend; what one part forbids no other part allows."""
+def test_visibility_is_predicted(selector, foreseen):
+    """Roles are certain and texts depend; a tool that one part forbids stays hidden."""
     assert asyncio.run(would_show(selector, TOOLS[0])) == foreseen
 
 
 @pytest.mark.parametrize("selector", [SEED, RoleBasedSelector("x"), EmbeddingSelector(), AllOf(), FailOpen(SEED)])
-def test_all_are_of_the_seeds_protocol(selector):
-    """`isinstance` says so, as the protocol is checked at run time."""
+def test_selectors_implement_the_seeds_protocol(selector):
+    """The protocol can be checked at runtime with `isinstance`."""
     assert isinstance(selector, ToolSelector)
