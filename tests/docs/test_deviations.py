@@ -59,21 +59,19 @@ PAGE = Path(__file__).parent / "deviations.md"
 ROWS = re.findall(r"^\| `([a-z-]+)` \| (00[0-4]) \| .+ \| .+ \| .+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 #: Rows that a test elsewhere proves: it exists under that name, and fails when its row is no longer true.
 PROVEN = {
-    "summaries-at-once": "agent/run/test_compression.py::test_results_of_one_answer_are_summarised_at_once",
-    "place-of-a-yes": "agent/channel/test_decides.py::test_a_yes_that_quotes_another_message_decides_nothing",
+    "summaries-at-once": "agent/run/test_compression.py::test_results_of_one_answer_are_summarized_in_parallel",
+    "place-of-a-yes": "agent/channel/test_decides.py::test_yes_that_quotes_another_message_decides_nothing",
     "window-from-delivery": "contracts/test_parity.py::test_decision_before_the_preview_was_delivered",
-    "sealed-records": "agent/channel/test_tampered.py::test_action_that_was_changed_before_the_yes_is_disarmed",
-    "no-temperature": (
-        "agent/providers/test_model_settings.py::test_a_model_that_nobody_knows_is_sent_no_temperature_unless_it_is_chosen"
-    ),
+    "sealed-records": "agent/channel/test_tampered.py::test_action_changed_before_the_yes_is_disarmed",
+    "no-temperature": ("agent/providers/test_model_settings.py::test_unknown_model_is_sent_no_temperature_by_default"),
     "fits-the-window": (
-        "agent/providers/test_long_conversations.py::test_a_result_over_the_known_context_window_is_cut_before_it_is_sent"
+        "agent/providers/test_long_conversations.py::test_result_above_the_known_context_window_is_cut_before_it_is_sent"
     ),
-    "memory-after-run": "agent/run/test_loop.py::test_crashed_run_leaves_no_trace_in_memory",
+    "memory-after-run": "agent/run/test_loop.py::test_crashed_run_does_not_change_the_memory",
     "secrets-redacted": (
         "config/wiring/test_redaction.py::test_a_tool_that_fails_with_a_secret_in_its_words_tells_nobody"
     ),
-    "reviews-in-order": "agent/run/test_approval.py::test_reviewed_calls_are_proposed_one_after_the_other",
+    "reviews-in-order": "agent/run/test_approval.py::test_reviewed_calls_are_proposed_sequentially",
     "log-without-words": "agent/observability/test_observers.py::test_a_log_never_holds_what_somebody_said",
 }
 
