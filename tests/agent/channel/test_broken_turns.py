@@ -137,7 +137,7 @@ def test_preview_that_raises_a_process_exit_is_a_failed_tool(make_bot):
 
 
 def test_lone_surrogates_in_preview_and_result_break_no_turn(make_bot):
-    """A file name from the disk may hold half a character."""
+    """A file name from the disk may contain a lone surrogate."""
     bot = make_bot()
 
     @tool(requires_approval=True, preview="Delete caf\udce9.txt")

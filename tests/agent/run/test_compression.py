@@ -90,7 +90,7 @@ def test_model_sees_the_summary_instead_of_the_result():
 
 
 def test_prompt_asks_for_fidelity():
-    """Numbers, IDs, URLs, paths and error text verbatim (seed: Fidelity-preserving prompt)."""
+    """It demands numbers, IDs, URLs, paths and error text verbatim (seed: Fidelity-preserving prompt)."""
     summariser = Summarizer()
     run_agent([scrape], [ToolCall("scrape"), "done"], summariser)
     (request,) = summariser.requests
