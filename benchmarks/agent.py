@@ -1,11 +1,11 @@
-"""What a run of an agent costs beside selectools, pydantic-ai and a bare loop, and what a thousand at once come to.
+"""What an agent's run costs beside selectools, pydantic-ai and a bare loop, also with a thousand runs at once.
 
     python -m benchmarks.agent
 
-The same conversations with a stub for a model, which answers at once, in one process; rounds are interleaved and the
-best of each counts, of makespans the median: only ratios mean anything. Everybody is as they come: ours validates,
-keeps a trace, counts, watches for loops and has its time limits. The crowd is a process for each, whose model takes a
-second; memory is what that process holds more when all have asked than before.
+All contenders run the same conversations in one process, with a stub model that answers at once. Rounds are
+interleaved, and the best of each counts (the median of makespans), so only ratios mean anything. Each contender has
+its defaults: Sayso validates, traces, counts, detects loops and limits the time. The crowd runs in a process for each
+contender with a model of one second; memory is the growth of that process until all runs wait for the model.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from benchmarks.contenders import ANSWER, CONTENDERS, Case, Doors, weather
 from benchmarks.table import HEAD, Row, show
 
 ROUNDS, RUNS = 25, 100
-#: Makespans are of tools that wait: fewer do.
+#: Rounds of makespans: their tools wait, so fewer rounds are enough.
 SPANS = 15
 #: Seconds that each of three tools takes.
 TOOL_SECONDS = 0.05
-#: Runs at once, the seconds their model takes, and how often.
+#: The numbers of concurrent runs, the seconds of their model, and the rounds.
 CROWDS, MODEL_SECONDS, CROWD_ROUNDS = (1_000, 10_000), 1.0, 3
-#: How long a thousand may take.
+#: The seconds that a thousand runs may take.
 CROWD_GOAL = 1.3
 
 OURS = "sayso"
@@ -50,7 +50,7 @@ async def aweather(place: str, days: int) -> str:
 
 
 def slow(number: int) -> Callable[..., str]:
-    """A tool that blocks."""
+    """Return a tool that blocks."""
 
     def tool(place: str, days: int) -> str:
         """Tell the weather of a place."""
@@ -62,7 +62,7 @@ def slow(number: int) -> Callable[..., str]:
 
 
 def aslow(number: int) -> Callable[..., Awaitable[str]]:
-    """A tool that waits."""
+    """Return a tool that waits."""
 
     async def tool(place: str, days: int) -> str:
         """Tell the weather of a place."""
@@ -86,7 +86,7 @@ SLOW_CASES = {
 
 
 def measure(case: Case, rounds: int, runs: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of a turn through each door, by contender: one number for each of the interleaved rounds."""
+    """Return the seconds of a turn by API and contender: one number for each of the interleaved rounds."""
     doors = {name: make(case) for name, make in CONTENDERS.items()}
     times = {"awaited": asyncio.run(_awaited(doors, rounds, runs)), "sync": _called(doors, rounds, runs)}
     return {
@@ -120,7 +120,7 @@ def _called(doors: Mapping[str, Doors], rounds: int, runs: int) -> dict[str, lis
 
 
 def rows(title: str, times: Mapping[str, float], unit: str, per_second: float) -> list[Row]:
-    """One case by one door: each peer beside us, and us beside the floor."""
+    """Compare one case by one API: each peer beside Sayso, and Sayso beside the floor."""
 
     def said(name: str) -> str:
         return f"{times[name] * per_second:.1f} {unit}"
@@ -134,14 +134,14 @@ def rows(title: str, times: Mapping[str, float], unit: str, per_second: float) -
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """What so many runs at once came to: seconds from the first to the last, and kB of memory for each."""
+    """The result of concurrent runs: seconds from the first to the last, and kB of memory for each."""
 
     seconds: float
     kb: float
 
 
 def crowd(name: str, number: int) -> Crowd:
-    """In a process of its own, for its memory; the median of several."""
+    """Run the crowd in a separate process, for its memory; return the median of several."""
     found = [_child(name, number) for _ in range(CROWD_ROUNDS)]
     return Crowd(statistics.median(each.seconds for each in found), statistics.median(each.kb for each in found))
 
@@ -153,7 +153,7 @@ def _child(name: str, number: int) -> Crowd:
 
 
 async def _crowd(name: str, number: int) -> Crowd:
-    """So many runs of one agent at once. The first alone warms it up."""
+    """Run this many copies of one agent at once. A first single run warms it up."""
     await CONTENDERS[name](Case()).arun()
     doors = CONTENDERS[name](Case(seconds=MODEL_SECONDS))
     _forget_peak()
@@ -174,7 +174,7 @@ def _peak_kb() -> int:
 
 
 def crowd_rows(number: int) -> list[Row]:
-    """The crowd by each: only for a thousand there is a goal."""
+    """Return the rows of the crowd; only a thousand runs have a goal."""
     found = {name: crowd(name, number) for name in CONTENDERS}
     ours, goal = found[OURS], CROWD_GOAL if number == CROWDS[0] else 0
     title = f"{number:,} at once, a model of {MODEL_SECONDS:g} s"

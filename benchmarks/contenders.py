@@ -1,7 +1,7 @@
-"""Contenders: the same agent as Sayso, selectools, pydantic-ai and a bare loop have it, each asking a stub of its own.
+"""Contenders: the same agent in Sayso, selectools, pydantic-ai and a bare loop, each with a stub model of its own.
 
-The stub thinks for `seconds`, asks for the case's tool calls, and says "done" once it has their results. A peer that is
-not installed is not there.
+The stub thinks for `seconds`, requests the case's tool calls, and answers "done" once it has their results. A peer
+that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Case:
     seconds: float = 0.0
 
     async def thinks(self, results_are_there: bool) -> tuple[str, ...]:
-        """The names of the tools that the stub calls next; none where it answers."""
+        """Return the names of the tools that the stub calls next; none for the final answer."""
         if self.seconds:
             await asyncio.sleep(self.seconds)
         return () if results_are_there else tuple(tool.__name__ for tool in self.tools)
@@ -40,14 +40,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """One conversation of a case, by the async door and by the sync one. Each returns the last answer."""
+    """One conversation of a case, by the async API and by the sync one. Each returns the last answer."""
 
     arun: Callable[[], Awaitable[object]]
     run: Callable[[], object]
 
 
 def sayso(case: Case) -> Doors:
-    """Ours. A conversation has a memory of its own; a single turn has none."""
+    """Return Sayso's conversation. Several turns share a memory; a single turn has none."""
 
     class Stub:
         async def acomplete(self, **request: Any) -> tuple[Message, UsageStats]:
@@ -71,9 +71,9 @@ def sayso(case: Case) -> Doors:
 
 
 def selectools(case: Case) -> Doors:
-    """Of the package index. An agent of it keeps what was said in itself: a conversation has a clone, as in its batch.
+    """Return the conversation of selectools. Its agent keeps the history, so each conversation has a clone of it.
 
-    The stub is asked by whichever of its two doors the agent prefers.
+    The agent calls the async or the sync method of the stub.
     """
     import selectools as peer
 
@@ -111,7 +111,7 @@ def selectools(case: Case) -> Doors:
 
 
 def pydantic_ai(case: Case) -> Doors:
-    """Of the package index, with its FunctionModel, which is told the usage: it would count words otherwise."""
+    """Return the conversation of pydantic-ai. Its FunctionModel gets a fixed usage; it would count words otherwise."""
     from pydantic_ai import Agent as Peer
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
     from pydantic_ai.models.function import FunctionModel
@@ -142,8 +142,9 @@ def pydantic_ai(case: Case) -> Doors:
 
 
 def floor(case: Case) -> Doors:
-    """The least it can be: a list of messages, pydantic's check of the arguments, and the functions. It promises
-    nothing: a tool that blocks holds up the loop, unless there are several.
+    """Return the smallest possible loop: messages, pydantic's check of the arguments, and the functions.
+
+    It promises nothing: a blocking tool blocks the loop, unless there are several.
     """
     checks = {tool.__name__: (tool, _adapter(tool)) for tool in case.tools}
     loop = asyncio.new_event_loop()
@@ -182,7 +183,7 @@ def weather(place: str, days: int) -> str:
 
 Contender = Callable[[Case], Doors]
 
-#: All of them, by name. The first is ours.
+#: All contenders by name. The first is Sayso.
 CONTENDERS: dict[str, Contender] = {
     "sayso": sayso,
     "selectools": selectools,
@@ -202,7 +203,7 @@ def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
 
 
 def _at_once(awaitable: Awaitable[tuple[str, ...]]) -> tuple[str, ...]:
-    """What a coroutine returns that has nothing to wait for."""
+    """Return the result of a coroutine that never waits."""
     try:
         awaitable.send(None)  # type: ignore[attr-defined]  # it is a coroutine
     except StopIteration as end:

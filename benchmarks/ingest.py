@@ -1,4 +1,4 @@
-"""Ingest: the CPU time of one webhook at the WSGI app, ours and by hand, for signed messages of three platforms."""
+"""Ingest: CPU time of one webhook in the WSGI app, Sayso's and a plain one, for signed messages of three platforms."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def ingest(stack: Stack) -> list[Row]:
 
 
 def cpu_us(app: Flask, environs: list[Environ]) -> float:
-    """Microseconds of this thread's CPU time per request. Raises AssertionError when one is not answered with 200."""
+    """Return microseconds of this thread's CPU time per request. Raises AssertionError unless all answers are 200."""
     statuses: list[str] = []
     started = time.thread_time()
     for environ in environs:
@@ -71,7 +71,7 @@ def cpu_us(app: Flask, environs: list[Environ]) -> float:
 
 
 def our_app(stack: Stack) -> Flask:
-    """Our app as `sayso web` makes it, its log lines included: they are written, to nowhere."""
+    """Return Sayso's app as `sayso web` builds it. Its log lines are formatted and discarded."""
     os.environ.update({**ENVIRON, "REDIS_URL": stack.redis.url})
     set_up_logs()
     for handler in logging.getLogger().handlers:
@@ -99,7 +99,7 @@ def _rows(platform: str, medians: dict[tuple[str, str], float]) -> Iterator[Row]
 
 
 def _goals(medians: dict[tuple[str, str], float]) -> list[Row]:
-    """The mean of the three platforms."""
+    """Return the rows with goals: the mean of the three platforms."""
     mean: Callable[[str], float] = lambda name: statistics.mean(  # noqa: E731
         cost for (_, app), cost in medians.items() if app == name
     )

@@ -1,11 +1,10 @@
-"""What a Redis outage costs the people who write during it: messages lost, doubled, overtaken, and seconds to catch up.
+"""What a Redis outage costs people who write during it: messages lost, doubled or reordered, and seconds to catch up.
 
     python -m benchmarks.outage --minutes 5 --messages 1000
 
 The whole system as processes, with the spool: Redis is killed (kill -9) while people on three platforms write to two
-web processes, and started again after so many minutes. The first message of two in three people is the yes to a
-question from before. Without a spool such a yes is too late: there `sayso simulate outage` shows what an outage
-costs.
+web processes, and restarted after the given minutes. The first message of two in three people is the yes to a
+question from before. Without a spool such a yes is too late; `sayso simulate outage` measures that case.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LOOKS = 20_000
 
 
 def main() -> None:
-    """Run one outage, print what came of it, and fail if anything was lost, doubled, overtaken or left untold."""
+    """Run one outage, print the result, and fail if a message was lost, doubled, reordered or left unanswered."""
     asked = _arguments()
     with (
         tempfile.TemporaryDirectory(prefix="sayso-outage-") as folder,
@@ -36,7 +35,7 @@ def main() -> None:
 
 
 def report(tally: Tally, minutes: float) -> None:
-    """The row of one run, and what the spool costs while Redis is there."""
+    """Print the row of one run, and the cost of the spool while Redis is up."""
     columns = {
         "minutes": f"{minutes:g}",
         "messages": tally.messages,
@@ -57,7 +56,7 @@ def report(tally: Tally, minutes: float) -> None:
 
 
 def look_microseconds() -> float:
-    """The best of five means."""
+    """Return the best of five means."""
     with tempfile.TemporaryDirectory(prefix="sayso-outage-") as folder:
         file = SpoolFile(Path(folder))
         return min(timeit.repeat(lambda: file.holds("chat:1"), number=LOOKS, repeat=5)) / LOOKS * 1e6

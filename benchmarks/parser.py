@@ -1,4 +1,4 @@
-"""What the confirm parser makes of the published corpus: mistakes by language, alone and with all languages read.
+"""The confirm parser's mistakes in the published corpus, by language, alone and with all languages enabled.
 
 python -m benchmarks.parser
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sayso.pending.consent import SHIPPED_LANGUAGES, ConfirmParser, RegexConfirmParser
 
-#: The corpus: a file a language, and one of tricks in all of them.
+#: The corpus: one file for each language, and one with tricks in all of them.
 CORPUS = Path(__file__).parents[1] / "tests" / "pending" / "consent" / "corpus"
 LABELS = ("confirm", "cancel", "neither")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(n))")
@@ -20,7 +20,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8})|x([0-9a-f]{2})|(n))")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A message and what a reader of its language says it decides."""
+    """A message and its meaning to a reader of its language."""
 
     label: str
     text: str
@@ -28,7 +28,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Where a parser and the readers differ."""
+    """The messages where a parser and the readers differ."""
 
     lines: int
     false_confirms: list[str]
@@ -40,38 +40,38 @@ class Tally:
 
     @property
     def confirm_miss(self) -> float:
-        """The share of yeses that went unheard."""
+        """Return the share of missed yeses."""
         return len(self.missed_confirms) / max(self.confirms, 1)
 
     @property
     def cancel_miss(self) -> float:
-        """The share of noes that went unheard."""
+        """Return the share of missed noes."""
         return len(self.missed_cancels) / max(self.cancels, 1)
 
 
 def read_corpus(name: str) -> list[Line]:
-    """The lines of one file. A third column is a note."""
+    """Return the lines of one file. A third column is a note."""
     rows = (CORPUS / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
     return [_line(row) for row in rows if not row.startswith("# ")]
 
 
 def read_held_out(language: str) -> list[Line]:
-    """Return the lines of one language, or of "all", that no phrase was written for."""
+    """Return the lines of one language, or of "all", for which no phrase was written."""
     return _read_list("held_out", language)
 
 
 def read_open(language: str) -> list[Line]:
-    """Return the lines of one language that were written blind, by another hand, and seen afterwards."""
+    """Return the lines of one language that another author wrote without the phrases, and that were read afterwards."""
     return _read_list("open", language)
 
 
 def read_blind(language: str) -> list[Line]:
-    """Return the lines of one language that were written blind, by another hand, and that no phrase was added for."""
+    """Return the lines of one language that another author wrote without the phrases, and that led to no phrase."""
     return _read_list("blind", language)
 
 
 def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
-    """Count what the parser gets wrong."""
+    """Count the parser's mistakes."""
     confirms, cancels = _labelled(lines, "confirm"), _labelled(lines, "cancel")
     heard_yes = {line.text for line in lines if parser.is_confirm(line.text)}
     heard_no = {line.text for line in lines if parser.is_cancel(line.text)}
@@ -87,7 +87,7 @@ def tally(parser: ConfirmParser, lines: Sequence[Line]) -> Tally:
 
 
 def report(name: str, parser: ConfirmParser, lines: Sequence[Line]) -> str:
-    """One row of the table."""
+    """Return one row of the table."""
     found = tally(parser, lines)
     wrong = f"{len(found.false_confirms):>6}{len(found.false_cancels):>8}"
     return f"{name:<14}{found.lines:>6}{wrong}{found.confirm_miss:>11.1%}{found.cancel_miss:>11.1%}"

@@ -1,8 +1,8 @@
-"""What one webhook costs at the door, beside what it could cost and what RQ's own enqueue costs, in one run.
+"""What it costs to accept one webhook, beside the cheapest script and RQ's own enqueue, in one run.
 
     make bench
 
-Rounds are interleaved and only ratios count: two runs on a busy machine differ by more than the things compared.
+Rounds are interleaved and only ratios count: two runs on a busy machine differ by more than the candidates do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Case = Callable[[int], object]
 
 
 def cases(url: str) -> dict[str, Case]:
-    """Each takes the number of the message and keeps it durably, once."""
+    """Return the candidates. Each takes the number of a message and stores the message durably, once."""
     client = connect(url)
     mailbox = RedisMailbox(LuaScripts(client, LUA), lambda turn: texts_for(turn.language), WakeUps(client))
     bytes_client = Redis.from_url(url)
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def measure(candidates: dict[str, Case]) -> dict[str, float]:
-    """Median over the rounds of each candidate's mean microseconds per call."""
+    """Return the median over the rounds of each candidate's mean microseconds per call."""
     numbers = itertools.count()
     rounds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(ROUNDS):
@@ -84,7 +84,7 @@ def measure(candidates: dict[str, Case]) -> dict[str, float]:
 
 
 def report(medians: dict[str, float]) -> None:
-    """A line a candidate."""
+    """Print a line for each candidate."""
     floor = next(iter(medians.values()))
     print(f"{'keeping one message, Redis appendfsync always':<46} {'us':>8} {'x floor':>8}")
     for name, microseconds in medians.items():

@@ -1,10 +1,10 @@
-"""Peers: the same work by hand on Flask and RQ, as a short example in their manuals would do it.
+"""Peers: the same work in plain Flask and RQ, as a short example in their manuals would do it.
 
 python -m benchmarks.peers web <port> | fork | simple        (with REDIS_URL)
 
 The webhook verifies with the standard library, de-duplicates by SET NX and calls `Queue.enqueue`; the job waits as long
-as the text says and answers with one HTTP POST over a connection that its process keeps. Nothing of what the product
-promises is kept: no order, no history, no lease, no outbox.
+as the text says and answers with one HTTP POST over a connection that its process keeps. It keeps none of the product's
+promises: no order, no history, no lease, no outbox.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from sayso.testing.platforms.fake_platforms import (
 
 QUEUE = "bench-peer"
 
-#: What the floor's one script does: remember the event, keep the message, wake somebody.
+#: The floor's one script: remember the event, and store the message.
 FLOOR = "if redis.call('SET', KEYS[1], 1, 'NX', 'EX', 86400) then redis.call('RPUSH', KEYS[2], ARGV[1]) end return 1"
 
-#: Keeps one message: event id, chat, text, raw body.
+#: Stores one message: event id, chat, text, raw body.
 Keep = Callable[[str, str, str, bytes], object]
 
 
 def peer_app(keep: Keep, public_url: str = "") -> Flask:
-    """A Flask app that takes the signed webhooks of three platforms."""
+    """Return a Flask app that takes the signed webhooks of three platforms."""
     app = Flask("peer")
 
     @app.post("/hooks/desk")
@@ -80,13 +80,13 @@ def peer_app(keep: Keep, public_url: str = "") -> Flask:
 
 
 def with_script(client: Redis) -> Keep:
-    """The floor: one EVALSHA."""
+    """Return the floor: one EVALSHA."""
     push = client.register_script(FLOOR)
     return lambda event, _, __, body: push(keys=[f"bench:seen:{event}", "bench:kept"], args=[body])
 
 
 def with_enqueue(client: Redis) -> Keep:
-    """What RQ's manual says, and a SET NX because platforms repeat."""
+    """Return the example of RQ's manual, with a SET NX because platforms repeat webhooks."""
     queue = Queue(QUEUE, connection=client, serializer=JSONSerializer)
 
     def keep(event: str, chat: str, text: str, _: bytes) -> None:
@@ -100,7 +100,7 @@ _connections: dict[int, HTTPConnection] = {}
 
 
 def answer(chat: str, text: str) -> None:
-    """The job: wait as long as the text says, then post a message."""
+    """Run the job: wait as long as the text says, then post a message."""
     command, _, seconds = text.partition(" ")
     if command == "/think":
         time.sleep(float(seconds))
@@ -116,7 +116,7 @@ def _section(text: str) -> dict[str, object]:
 
 
 def main(command: str, *args: str) -> None:
-    """Serve, or work, until SIGTERM."""
+    """Serve or work until SIGTERM."""
     client = Redis.from_url(os.environ["REDIS_URL"])
     if command == "web":
         from sayso.config.server.http import serve

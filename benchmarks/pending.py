@@ -1,12 +1,12 @@
-"""What each operation of a pending store costs, beside its one bare script and beside selectools' store, in one run.
+"""What each operation of a pending store costs, beside its bare script and beside selectools' store, in one run.
 
     make bench
 
-One server, as `sayso up` starts it, a connection each, rounds interleaved: only ratios count. The floor of an operation
-is one EVALSHA of the same script with the same arguments by the bare client: what is above it is ours. A confirmation
-is timed up to the moment its effect begins; what it costs to write down the outcome, which selectools does not do, is a
-line of its own, beside the two scripts it is. The server's default keeps every write on disk before it answers; the
-second half of the table is without that, where the work itself shows.
+All stores use one server, as `sayso up` starts it, with one connection each. Rounds are interleaved, so only ratios
+count. The floor of an operation is one EVALSHA of the same script with the same arguments by the bare client; Sayso
+causes the rest. A confirmation is timed until its effect begins. Recording the outcome, which selectools does not do,
+has a separate line, beside its two scripts. By default the server writes to disk before it answers; the second half
+of the table is measured without the disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIELDS = {
 
 @dataclass
 class Bench:
-    """One store under measurement: arms what an operation needs, then times the operation alone."""
+    """One store under measurement: proposes the actions that an operation needs, then times the operation alone."""
 
     store: PendingActionStore
     prefix: str
@@ -49,7 +49,7 @@ class Bench:
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**9)))
 
     def arm(self) -> str:
-        """Something that waits, for a user of its own."""
+        """Propose an action, for a user of its own."""
         user = f"{self.prefix}-{next(self.numbers)}"
         self.store.stash(user, executor=self._effect, **FIELDS)
         return user
@@ -74,7 +74,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def seconds_of(bench: Bench, name: str) -> float:
-    """Prepare, then do one operation: how long it took, up to its effect where the name says so."""
+    """Prepare and run one operation; return its seconds, up to the effect if the name says so."""
     user = f"{bench.prefix}-stash-{next(bench.numbers)}" if name == "stash" else bench.arm()
     started = time.perf_counter()
     OPERATIONS[name](bench.store, user)
@@ -82,11 +82,11 @@ def seconds_of(bench: Bench, name: str) -> float:
 
 
 class Captured(Exception):
-    """Raised instead of running a script: which one, and with what."""
+    """Raised instead of running a script, with the script and its arguments."""
 
 
 class Floor:
-    """The bare scripts of our own store: prepares the arguments as the store would, and times the call alone."""
+    """The bare scripts of Sayso's store: prepares the arguments as the store would, and times the call alone."""
 
     def __init__(self, client: Redis, store: RedisPendingStore, title: str) -> None:
         self._client = client
@@ -98,7 +98,7 @@ class Floor:
             client.script_load(script.text)
 
     def time(self, operation: Callable[[str], object], *, arms: bool = True) -> float:
-        """Seconds of the operation's first script."""
+        """Return the seconds of the operation's first script."""
         user = self._bench.arm() if arms else f"floor-{self._title}-stash-{next(self._bench.numbers)}"
         self._scripts.arun = self._capture
         try:
@@ -118,7 +118,7 @@ class Floor:
 
 
 def peer_store(url: str) -> PendingActionStore | None:
-    """selectools' store, where it is installed (`make bench` does)."""
+    """Return selectools' store if it is installed (`make bench` installs it)."""
     try:
         from selectools.pending import RedisPendingStore as PeerStore
     except ImportError:
@@ -128,7 +128,7 @@ def peer_store(url: str) -> PendingActionStore | None:
 
 
 def measure(candidates: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """Median microseconds of each, rounds interleaved."""
+    """Return the median microseconds of each candidate, with rounds interleaved."""
     rounds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(ROUNDS):
         for name, call in candidates.items():
@@ -137,7 +137,7 @@ def measure(candidates: dict[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def compare(url: str, armed: int, title: str) -> None:
-    """Print a line an operation, with so many actions armed by each store beforehand."""
+    """Print a line for each operation, after each store has proposed this many actions."""
     store = RedisPendingStore(url, secret_keys=["bench"], max_executor_entries=100_000)
     peer_backend = peer_store(url)
     benches = {"ours": Bench(store, f"ours-{title}")}
@@ -157,7 +157,7 @@ def compare(url: str, armed: int, title: str) -> None:
 
 
 def report(medians: dict[str, float], title: str) -> None:
-    """The table."""
+    """Print the table."""
     print(f"\n{title + '; microseconds':<38}{'ours':>8}{'floor':>8}{'x floor':>9}{'peer':>8}{'faster':>9}")
     for name in OPERATIONS:
         ours, floor = medians[f"{name}|ours"], medians[f"{name}|floor"]
@@ -167,7 +167,7 @@ def report(medians: dict[str, float], title: str) -> None:
 
 
 def main() -> None:
-    """With nothing armed and with many, every write on disk; then without the disk."""
+    """Measure with an empty store and a full one, with every write on disk, and again without the disk."""
     with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder:
         redis = EmbeddedRedis(Path(folder))
         redis.start()

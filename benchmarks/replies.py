@@ -1,4 +1,4 @@
-"""Replies: what cutting 100,000 characters for a platform costs, beside markdown-it reading the same text once.
+"""Replies: the cost of splitting 100,000 characters for a platform, beside one parse of the text by markdown-it.
 
 python -m benchmarks.replies
 """
@@ -16,7 +16,7 @@ from sayso.channels.markdown import slack_mrkdwn, telegram_html, telegram_length
 from sayso.channels.markdown.split import split
 
 SIZE = 100_000
-#: What is written again and again: what models write, then what keeps a parser busy.
+#: The repeated texts: typical model output first, then text that is hard to parse.
 KINDS = {
     "report": "## Part\n\nSome **words**, a [link](https://e.org/a_b) and `code`: 5 < 6 & 7. 👍🏽\n- x\n  - y\n\n",
     "table": "| Invoice | Amount |\n|---|--:|\n" + "| INV-42 | 1,200.00 |\n" * 200 + "\n",
@@ -39,7 +39,7 @@ KINDS = {
     "ampersands": "&",
     "backslashes": "\\",
 }
-#: Rendering, the limit of one piece, and what is measured against it.
+#: The renderer, the limit of one piece, and the function that measures a piece.
 PLATFORMS: dict[str, tuple[Callable[[str], str], int, Callable[[str], int]]] = {
     "Telegram": (telegram_html, 4096, telegram_length),
     "Slack": (slack_mrkdwn, 3000, lambda md: len(slack_mrkdwn(md))),
@@ -48,7 +48,7 @@ PLATFORMS: dict[str, tuple[Callable[[str], str], int, Callable[[str], int]]] = {
 
 
 def long_text(part: str, size: int = SIZE) -> str:
-    """So many characters of it."""
+    """Return the text repeated up to this many characters."""
     return "".join(islice(cycle(part), size))
 
 
@@ -68,7 +68,7 @@ def _row(kind: str, name: str, text: str, floor: float) -> Row:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Processor time."""
+    """Return the processor time."""
     began = time.process_time()
     work()
     return time.process_time() - began

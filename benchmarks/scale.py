@@ -1,9 +1,9 @@
-"""Scale: throughput with more workers, and what a turn costs where a hundred thousand conversations are kept.
+"""Scale: throughput with more workers, and the cost of a turn beside a hundred thousand stored conversations.
 
     python -m benchmarks.scale
 
-Costs are CPU time of each process and of the server, so that neighbours on the machine distort them little; throughput
-is what these cores gave in this run. Every write is on disk before it is answered.
+Costs are the CPU time of each process and of the server, so that neighbors on the machine distort them little.
+Throughput is a figure of this run's cores. Every write is on disk before it is answered.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
 from sayso.workers.mailbox import LUA
 from sayso.workers.sender import RedisOutbox, Sent
 
-#: Worker processes.
+#: The numbers of worker processes.
 SIZES = (1, 2, 4)
-#: Seconds until a new worker holds as much as it may.
+#: Seconds until a new worker works at its full concurrency.
 GROWN_SECONDS = 4.0
 #: Turns of one measurement, and the rounds of each.
 TURNS, ROUNDS = 320, 3
-#: Conversations that are kept beside those that are spoken to.
+#: Stored conversations beside the active ones.
 KEPT = (10, 1_000, 100_000)
 #: Conversations whose memory is measured.
 SAMPLE = 2_000
-#: People who speak at once.
+#: People who write at once.
 CROWD = 16
 TOOL_SECONDS = 0.02
 TEXT = "please delete invoice INV-42"
@@ -53,7 +53,7 @@ TEXT = "please delete invoice INV-42"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU microseconds of one turn, by who spent them, and the turns per second that were reached."""
+    """CPU microseconds of one turn in each process, and the turns per second."""
 
     web: float
     worker: float
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 async def measure() -> None:
-    """Throughput first, then costs, then memory."""
+    """Measure throughput first, then costs, then memory."""
     async with Street() as street:
         print("| workers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|", flush=True)
         for count in SIZES:
@@ -83,7 +83,7 @@ async def measure() -> None:
 
 
 async def throughput(street: Street, count: int) -> None:
-    """A backlog worked off by so many workers, with a model of no latency and with a tool of 20 ms."""
+    """Measure how fast these workers process a backlog, with a model of no latency and with a tool of 20 ms."""
     with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
         workers = [await asyncio.to_thread(stack.worker) for _ in range(count)]
         await asyncio.sleep(GROWN_SECONDS)
@@ -97,7 +97,7 @@ async def _backlogs(stack: Stack, street: Street, workers: list[subprocess.Popen
 
 
 async def _backlog(stack: Stack, street: Street, workers: list[subprocess.Popen[bytes]], text: str) -> float:
-    """Turns per second, from the moment the workers go on to the last reply."""
+    """Return turns per second, from the moment the workers resume to the last reply."""
     mailbox = stack.mailbox()
     chats = [f"DB{next(_NUMBERS):07}" for _ in range(TURNS)]
     for worker in workers:
@@ -111,7 +111,7 @@ async def _backlog(stack: Stack, street: Street, workers: list[subprocess.Popen[
 
 
 async def costs(stack: Stack, street: Street) -> None:
-    """What a turn costs with ever more conversations kept; each turn is the first of its chat in this process."""
+    """Measure a turn with ever more stored conversations; each turn is the first of its chat in this process."""
     web, worker = await asyncio.gather(asyncio.to_thread(stack.web), asyncio.to_thread(stack.worker))
     head = "| conversations kept | web us | worker us | Redis us | of these in scripts | turns/s |"
     print(f"\n{head}\n|---|---|---|---|---|---|", flush=True)
@@ -131,7 +131,7 @@ async def _cost(stack: Stack, street: Street, web: subprocess.Popen[bytes], work
     scripts, started = _script_seconds(stack.client), time.perf_counter()
     await _say(street, stack, TURNS)
     took = time.perf_counter() - started
-    await asyncio.sleep(0.3)  # the books
+    await asyncio.sleep(0.3)  # until the worker has written its records
     spent = [(cpu_seconds(who) - was) / TURNS * 1e6 for who, was in zip((web, worker, server), before, strict=True)]
     in_scripts = (_script_seconds(stack.client) - scripts) / TURNS * 1e6
     return Cost(spent[0], spent[1], spent[2], in_scripts, TURNS / took)
@@ -146,7 +146,7 @@ async def _say(street: Street, stack: Stack, turns: int) -> None:
 
 
 def memory(stack: Stack) -> None:
-    """Redis memory of a conversation with nothing to do, as one turn left it, and of turns that wait."""
+    """Measure the Redis memory of an idle conversation after one turn, and of waiting turns."""
     client, mailbox = stack.client, stack.mailbox()
     client.config_set("appendonly", "no")
     idle = _bytes_each(client, lambda: preload(stack, range(SAMPLE)))
@@ -163,14 +163,14 @@ def memory(stack: Stack) -> None:
 
 
 def _bytes_each(client: Redis, act: Callable[[], object]) -> float:
-    """By how many bytes the server's memory grew for each of the sample."""
+    """Return by how many bytes the server's memory grew for each conversation of the sample."""
     before = _used(client)
     act()
     return (_used(client) - before) / SAMPLE
 
 
 def preload(stack: Stack, numbers: range) -> None:
-    """Conversations as one finished turn leaves them: one is worked through, the others are its copies."""
+    """Store conversations as one finished turn leaves them: process one, and copy it for the others."""
     lived, client = _lived(stack), Redis.from_url(stack.redis.url)
     keys = [key.decode() for key in client.scan_iter(f"sayso:*{lived.id}*", count=1000)]
     parts = [(key, client.pttl(key), client.dump(key)) for key in keys]
@@ -184,7 +184,7 @@ def preload(stack: Stack, numbers: range) -> None:
 
 
 def _lived(stack: Stack) -> Conversation:
-    """A conversation with one turn that was answered, and nothing left to do."""
+    """Return a conversation with one answered turn and no further work."""
     mailbox, outbox = stack.mailbox(wakes=False), RedisOutbox(LuaScripts(stack.client, LUA))
     turn = _turn(-1 - next(_NUMBERS), 0)
     mailbox.accept(turn)

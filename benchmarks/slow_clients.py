@@ -1,12 +1,12 @@
-"""Slow clients: what a webhook costs on several HTTP servers, and what 400 sockets that never end a request do to it.
+"""Slow clients: the cost of a webhook on several HTTP servers, alone and beside 400 sockets with unfinished requests.
 
     python -m benchmarks.slow_clients --seconds 120
     python -m benchmarks.slow_clients --seconds 120 --sayso ENV/bin/sayso
 
-Every server runs our app in one process with 32 threads. With `--sayso` only one server is measured: the web line of
-the Procfile, run by that installed command. Valid webhooks come from four clients. Of the slow sockets a fifth never
-says anything, a fifth never ends its first line, a fifth its headers, a fifth its body, and a fifth has announced a
-large file. All but those that never said anything drip a byte every ten seconds.
+Every server runs Sayso's app in one process with 32 threads. With `--sayso` only one server is measured: the web line
+of the Procfile, run by that installed command. Valid webhooks come from four clients. A fifth of the slow sockets sends
+nothing, a fifth never ends its first line, a fifth its headers, a fifth its body, and a fifth announces a large file.
+All but the silent fifth send a byte every ten seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pathlib import Path
 from benchmarks.stack import ENVIRON, Stack
 from sayso.testing.platforms import webhooks as signing
 
-#: How each server is started; PORT, CONFIG and DATA are filled in. Ours is the one that `sayso web` uses.
+#: The command of each server; PORT, CONFIG and DATA are filled in. "ours" is the server of `sayso web`.
 SERVERS: Mapping[str, Sequence[str]] = {
     "ours (waitress)": ("sayso", "web", "--config", "CONFIG", "--data", "DATA", "--port", "PORT"),
     "gunicorn gthread": ("gunicorn", "--worker-class", "gthread", "--threads", "32", "--keep-alive", "30", "--bind",
@@ -56,13 +56,13 @@ HALVES = (
 
 @dataclass(slots=True)
 class Figures:
-    """What valid webhooks saw: seconds of each answer, and whatever was no 200."""
+    """The results of valid webhooks: the seconds of each answer, and every answer other than 200."""
 
     seconds: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def quantile(self, share: float) -> float:
-        """Milliseconds within which this share of the answers came."""
+        """Return the milliseconds within which this share of the answers came."""
         ordered = sorted(self.seconds) or [float("nan")]
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000
 
@@ -93,7 +93,7 @@ def procfile(sayso: str) -> list[str]:
 
 
 def row(name: str, command: Sequence[str], slow: int, seconds: float) -> str:
-    """Run one server twice as long as it takes, and return its row."""
+    """Run one server without slow sockets and with them, and return its row."""
     with serving(command) as (port, pid):
         numbers = count(1)
         before = cpu_seconds(pid)
@@ -109,7 +109,7 @@ def row(name: str, command: Sequence[str], slow: int, seconds: float) -> str:
 
 @contextmanager
 def serving(command: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """One server, answering; its port and process id."""
+    """Run one server until the block ends; yield its port and process id."""
     with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), platform="http://127.0.0.1:9") as stack:
         places = {"PORT": str(stack.port), "CONFIG": str(stack.config), "DATA": folder}
         filled = []
@@ -147,7 +147,7 @@ def until_it_answers(port: int) -> None:
 
 
 def talk(port: int, numbers: Iterator[int], seconds: float, *, pause: float) -> Figures:
-    """Send valid webhooks from several clients for so long."""
+    """Send valid webhooks from several clients for this many seconds."""
     figures, ends, lock = Figures(), time.monotonic() + seconds, threading.Lock()
 
     def client() -> None:
@@ -179,7 +179,7 @@ def talk(port: int, numbers: Iterator[int], seconds: float, *, pause: float) -> 
 
 @contextmanager
 def dripping(port: int, number: int) -> Iterator[None]:
-    """So many sockets that say a byte every ten seconds; one that is closed is opened anew."""
+    """Keep this many sockets open that send a byte every ten seconds; a closed one is opened again."""
     stop, sockets = threading.Event(), [opened(port, at) for at in range(number)]
 
     def drip() -> None:
@@ -205,14 +205,14 @@ def dripping(port: int, number: int) -> Iterator[None]:
 
 
 def opened(port: int, at: int) -> socket.socket:
-    """A socket that has sent half a request."""
+    """Return a socket that has sent half a request."""
     client = socket.create_connection(("127.0.0.1", port), timeout=10)
     client.sendall(HALVES[at % len(HALVES)])
     return client
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process and those below it have used."""
+    """Return the CPU seconds of a process and its descendants."""
     below = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
     used = 0
     for each in [str(pid), *below]:

@@ -1,4 +1,4 @@
-"""Stack: Redis, and the processes of ours and of the peers, started and ended by a benchmark."""
+"""Stack: Redis and the processes of Sayso and of the peers, started and ended by a benchmark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
 
-#: What the bot of sayso.yaml writes in Redis: what its keys begin with, and its queue.
+#: The Redis names of the bot of sayso.yaml: the prefix of its keys, and its queue.
 PREFIX, QUEUE = "sayso:sayso:", "sayso-sayso"
 #: Seconds to wait for processes to be up.
 PATIENCE = 90.0
@@ -58,7 +58,7 @@ ENVIRON = {
 
 @dataclass(slots=True)
 class Stack:
-    """Lives inside `with`. `platform` is where replies go; every process is ended, and Redis with them."""
+    """Runs the processes of a benchmark inside `with`; `platform` is the URL for replies. The end stops all of them."""
 
     folder: Path
     platform: str
@@ -86,27 +86,27 @@ class Stack:
 
     @property
     def config(self) -> Path:
-        """The YAML."""
+        """Return the path of the YAML."""
         return self.folder / "sayso.yaml"
 
     @property
     def public_url(self) -> str:
-        """Where our web answers."""
+        """Return the URL of Sayso's web."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def client(self) -> Redis:
-        """A client of the stack's Redis."""
+        """Return a client of the stack's Redis."""
         return connect(self.redis.url, patient=True)
 
     def mailbox(self, *, wakes: bool = True) -> RedisMailbox:
-        """The door of the stack's Redis; with `wakes`, workers hear of what comes in."""
+        """Return the mailbox in the stack's Redis; with `wakes`, accepted turns wake workers."""
         client = self.client
         wake_up = WakeUps(client, QUEUE) if wakes else no_wake_up
         return RedisMailbox(LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up)
 
     def web(self) -> subprocess.Popen[bytes]:
-        """Our web process, answering."""
+        """Start Sayso's web process and wait until it answers."""
         process = self._start("sayso", "web", *self._common, "--port", str(self.port))
         _await(lambda: _answers(f"{self.public_url}/healthz"))
         return process
@@ -119,13 +119,13 @@ class Stack:
         return process
 
     def peer_web(self) -> subprocess.Popen[bytes]:
-        """The peer's web process, answering."""
+        """Start the peer's web process and wait until it answers."""
         process = self._start("benchmarks.peers", "web", str(self.peer_port))
         _await(lambda: _answers(f"http://127.0.0.1:{self.peer_port}/"))
         return process
 
     def peer_worker(self, kind: str) -> subprocess.Popen[bytes]:
-        """One of RQ's own workers, `fork` or `simple`, ready."""
+        """Start one of RQ's own workers, `fork` or `simple`, and wait until it is ready."""
         before = int(cast("int", self.client.scard("rq:workers")))
         process = self._start("benchmarks.peers", kind)
         _await(lambda: int(cast("int", self.client.scard("rq:workers"))) > before)
@@ -153,14 +153,14 @@ class Stack:
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def cpu_seconds(process: subprocess.Popen[bytes] | int) -> float:
-    """What a process, its children, and those it has reaped used of the CPU so far, in seconds."""
+    """Return the CPU seconds used so far by a process, its children, and those it has reaped."""
     pid = process if isinstance(process, int) else process.pid
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -169,7 +169,7 @@ def cpu_seconds(process: subprocess.Popen[bytes] | int) -> float:
 
 
 def rss_mb(process: subprocess.Popen[bytes]) -> float:
-    """The memory a process holds, in MB."""
+    """Return the resident memory of a process in MB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 

@@ -1,9 +1,9 @@
-"""What a cold start costs: time to import and wire each kind of process, and its memory, beside RQ's own, in one run.
+"""The cost of a cold start: time to import and wire each kind of process, and its memory, beside RQ's own, in one run.
 
     python -m benchmarks.start
 
-Each start is a process of its own. Rounds are interleaved and only ratios count. Time is the processor's, which other
-processes do not stretch; Python's own start is not in it. Memory is the peak, as Linux tells it in /proc.
+Each start is a process of its own. Rounds are interleaved, and only ratios count. Time is processor time, which other
+processes do not stretch, without Python's own start. Memory is the peak in Linux's /proc.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROUNDS = 7
-#: What the ratios are of: nobody runs RQ for less.
+#: The base of the ratios: every RQ worker needs at least this.
 FLOOR = "rq"
 
-#: Wraps what is measured: prints milliseconds of processor time and kilobytes.
+#: Wraps the measured code: prints milliseconds of processor time and kilobytes.
 _MEASURED = """
 import time
 started = time.process_time()
@@ -30,7 +30,7 @@ print((time.process_time() - started) * 1e3)
 with open("/proc/self/status") as status:
     print(next(line.split()[1] for line in status if line.startswith("VmHWM:")))
 """
-#: What `sayso worker` does before it asks for work, and `sayso web` before it listens. Neither connects yet.
+#: The code of `sayso worker` before it asks for work, and of `sayso web` before it listens. Neither connects yet.
 _WIRED = """
 import sayso.config.cli
 from pathlib import Path
@@ -62,14 +62,14 @@ _VENDORS = ("whatsapp", "telegram", "slack")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one start took: milliseconds of processor time, and megabytes at its peak."""
+    """The cost of one start: milliseconds of processor time, and megabytes at its peak."""
 
     ms: float
     mb: float
 
 
 def cases(folder: Path) -> dict[str, str]:
-    """The code of each start, by name."""
+    """Return the code of each start, by name."""
     return {
         "bare python": "",
         "redis": "import redis",
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def measure(candidates: Mapping[str, str], folder: Path) -> dict[str, Cost]:
-    """Medians over the rounds. One more round goes first, uncounted: it compiles what the others load."""
+    """Return the medians over the rounds. A first, uncounted round compiles the imported modules."""
     environment = {**os.environ, "SECRET": "s3cret", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     rounds = [{name: _start(code, environment) for name, code in candidates.items()} for _ in range(ROUNDS + 1)]
@@ -116,7 +116,7 @@ def _median(costs: Sequence[Cost]) -> Cost:
 
 
 def report(costs: Mapping[str, Cost]) -> None:
-    """A line a start."""
+    """Print a line for each start."""
     floor = costs[FLOOR]
     print(f"{'cold start':<20} {'ms':>6} {'x rq':>6} {'MB':>6} {'x rq':>6}")
     for name, cost in costs.items():

@@ -1,4 +1,4 @@
-"""Street: people who write signed Slack messages, and the platform that hears the answers, timed on one event loop."""
+"""Street: people who write signed Slack messages, and the platform that gets the answers, timed on one event loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:
 
 @dataclass(slots=True)
 class Street:
-    """Lives inside `async with`, on the loop that runs it. `url` is what the bot calls Slack.
+    """Sends and receives messages inside `async with`, on the loop that runs it. `url` is the bot's URL of Slack.
 
     Chats are direct messages: the name of a chat begins with D.
     """
 
     url: str = ""
-    #: What each chat was told, and when, in order.
+    #: The answers of each chat with their times, in order.
     heard: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
     _waiting: dict[str, asyncio.Future[float]] = field(default_factory=dict)
     _doors: dict[tuple[int, int], Door] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class Street:
             self._server.close()
 
     async def say(self, port: int, text: str, *, line: int = 0) -> float:
-        """Send a message to the web at a port, wait for the answer. Returns the seconds between.
+        """Send a message to the web at a port and wait for the answer. Return the seconds between.
 
-        Each message is from another chat: platforms let nobody be answered as fast as we ask. `line` is the kept-alive
-        connection to send on, for those who speak at once.
+        Each message is from another chat, because a chat's rate limit is too low. `line` is the kept-alive connection
+        to send on, for people who write at once.
         """
         number = next(self._numbers)
         chat = f"D{number:07}"
@@ -65,7 +65,7 @@ class Street:
             return await waiting - started
 
     async def until_heard(self, count: int) -> float:
-        """Wait until so many answers arrived in all. Returns when the last one did."""
+        """Wait until this many answers arrived in all. Return when the last one did."""
         deadline = time.perf_counter() + PATIENCE
         while sum(map(len, self.heard.values())) < count:
             if time.perf_counter() > deadline:
@@ -75,7 +75,7 @@ class Street:
 
     async def _door(self, port: int, line: int) -> Door:
         door = self._doors.get((port, line))
-        if door is None or door.reader.at_eof():  # a web hangs up on who was silent for long
+        if door is None or door.reader.at_eof():  # a web closes a connection that was idle for long
             self._doors[port, line] = Door(*await asyncio.open_connection("127.0.0.1", port))
         return self._doors[port, line]
 
@@ -103,12 +103,12 @@ class Door:
         await self.reader.readexactly(int(length))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.writer.close()
 
 
 class _Platform(asyncio.Protocol):
-    """Slack as far as a message needs it: one connection, one answer to each request."""
+    """A minimal Slack: one connection, and one answer to each request."""
 
     _transport: asyncio.Transport
 
@@ -135,7 +135,7 @@ class _Platform(asyncio.Protocol):
 
 
 def request(port: int, chat: str, text: str, number: int) -> bytes:
-    """A signed message as one HTTP request, ready to be sent."""
+    """Return a signed message as one HTTP request, ready to be sent."""
     headers, body = slack_hook(SLACK_SIGNING_SECRET, event(chat, text, number), time.time())
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     head = f"POST /hooks/desk HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
@@ -143,7 +143,7 @@ def request(port: int, chat: str, text: str, number: int) -> bytes:
 
 
 def event(chat: str, text: str, number: int) -> bytes:
-    """The body of a message, different for each number."""
+    """Return the body of a message, different for each number."""
     return slack_text(
         f"{1795204800 + number // 1_000_000}.{number % 1_000_000:06}", text, user=f"U{chat}", channel=chat
     )

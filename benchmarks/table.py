@@ -1,4 +1,4 @@
-"""Table: measured ratios beside their goals, as Markdown that a document can take over."""
+"""Table: measured ratios beside their goals, as Markdown for a document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was measured, what ran beside it, and the goal of the ratio: at least, or at most.
+    """One measurement, the figure beside it, and the goal of their ratio: at least, or at most.
 
     `ours` and `beside` carry their units; a row without a goal is for information.
     """

@@ -1,4 +1,4 @@
-"""Thinker: a worker whose model takes as long as it is asked to, as language models do, and answers without a network.
+"""Thinker: a worker with a model that thinks for as long as the message says, and answers without a network.
 
 python -m benchmarks.thinker <config> <data> (with REDIS_URL)
 """
@@ -19,15 +19,15 @@ from sayso.config.wiring.observability import set_up_logs
 from sayso.config.wiring.rq_entry import install, worker_services
 from sayso.workers.rq.process import run_worker
 
-#: What a message begins with that names the seconds to think.
+#: The beginning of a message that names the seconds to think.
 COMMAND = "/think "
 
 
 class Thinker(OfflineProvider):
-    """Offline, and as slow as each message wants it to be."""
+    """The offline model, as slow as each message says."""
 
     async def acomplete(self, **request: Any) -> Completion:
-        """Think first, if the user asks for that, and say so; else as the offline model."""
+        """Think first if the user asks for it, and say so; else answer as the offline model."""
         last = request["messages"][-1]
         if last.role is not Role.USER or not last.content.startswith(COMMAND):
             return await super().acomplete(**request)

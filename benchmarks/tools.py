@@ -1,4 +1,4 @@
-"""What one call of a tool costs: its schema, the check of its arguments and the call, beside two peers and a floor.
+"""The cost of one tool call: its schema, the check of its arguments and the call, beside two peers and a floor.
 
     make bench
 
@@ -26,7 +26,7 @@ from sayso.agent import Tool
 ROUNDS = 25
 CALLS = 2_000
 
-#: A part of a call, by whoever does it.
+#: One contender's function for one part of a call.
 Part = Callable[[], object]
 
 
@@ -75,7 +75,7 @@ CASES: tuple[tuple[str, Callable[..., Any], dict[str, Any]], ...] = (
 
 
 def ours(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
-    """Sayso's parts of a call."""
+    """Return Sayso's parts of a call."""
     tool = Tool.from_function(function)
     return {
         "schema": tool.schema,
@@ -85,7 +85,7 @@ def ours(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
 
 
 def floor(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
-    """The least it can be: pydantic's own parts."""
+    """Return the cheapest possible parts: pydantic's own."""
     hints = {name: hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"}
     kind = TypedDict("kind", hints, total=False)  # type: ignore[operator]  # made of the function's own hints
     kind.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def floor(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]
 
 
 def selectools(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
-    """Of the package index: its Tool, which checks the types of a function's arguments itself."""
+    """Return the parts of selectools: its Tool checks the types of a function's arguments itself."""
     import selectools as peer
 
     tool = peer.tool(description=function.__doc__)(function)
@@ -109,7 +109,7 @@ def selectools(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, 
 
 
 def toolregistry(function: Callable[..., Any], args: dict[str, Any]) -> dict[str, Part]:
-    """Of the package index: its Tool, with a pydantic model for the arguments."""
+    """Return the parts of toolregistry: its Tool has a pydantic model for the arguments."""
     import toolregistry as peer
 
     tool = peer.Tool.from_function(function)
@@ -121,7 +121,7 @@ def toolregistry(function: Callable[..., Any], args: dict[str, Any]) -> dict[str
 
 
 def measure(whose: dict[str, dict[str, Part]], part: str) -> dict[str, float]:
-    """Microseconds of one part, by whoever has it: the best of interleaved rounds."""
+    """Return the microseconds of one part for each contender that has it: the best of interleaved rounds."""
     best: dict[str, float] = {}
     for _ in range(ROUNDS):
         for name, parts in whose.items():
@@ -131,7 +131,7 @@ def measure(whose: dict[str, dict[str, Part]], part: str) -> dict[str, float]:
 
 
 def rows(title: str, function: Callable[..., Any], args: dict[str, Any]) -> list[Row]:
-    """One function's table."""
+    """Return the table of one function."""
     whose = {"ours": ours(function, args), "floor": floor(function, args)} | _peers(title, function, args)
     call, check, schema = (measure(whose, part) for part in ("call", "validate", "schema"))
     return [
@@ -143,14 +143,14 @@ def rows(title: str, function: Callable[..., Any], args: dict[str, Any]) -> list
 
 
 def _peers(title: str, function: Callable[..., Any], args: dict[str, Any]) -> dict[str, dict[str, Part]]:
-    """The peers that can call this function at all."""
+    """Return the peers that can call this function at all."""
     able = {}
     for name, make in {"selectools": selectools, "toolregistry": toolregistry}.items():
         try:
             parts = make(function, args)
             parts["call"]()
             able[name] = parts
-        except Exception as exc:  # noqa: BLE001  # what a peer cannot do is a result, too
+        except Exception as exc:  # noqa: BLE001  # a failure of a peer is a result, too
             print(f"{title}: {name} cannot: {type(exc).__name__}: {str(exc).splitlines()[0][:80]}")
     return able
 

@@ -1,10 +1,10 @@
-"""Turns: what a message costs from its webhook to its reply, beside the same work by hand on RQ, in one run.
+"""Turns: the cost of a message from its webhook to its reply, beside the same work in plain RQ, in one run.
 
     python -m benchmarks.turns
 
-Everything runs at once and rounds alternate, so only ratios count. Ours is the whole path: web process, `sayso worker`
-process, and a platform that hears the replies; Redis keeps every write on disk before it answers. The peers
-(`benchmarks.peers`) have the same server, the same Redis and the same platform, and promise nothing.
+All processes run at once and rounds alternate, so only ratios count. Sayso's path is complete: web, `sayso worker`
+process, and a platform that gets the replies; Redis writes to disk before it answers. The peers
+(`benchmarks.peers`) use the same server, the same Redis and the same platform, and promise nothing.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from sayso.workers.mailbox import RedisMailbox
 
 #: Rounds of turns one after the other, and turns in each.
 ROUNDS, TURNS = 5, 40
-#: People who speak at once to a slow model, its seconds, and for how long they go on.
+#: People who write at once to a slow model, its seconds, and for how long they continue.
 CROWD, MODEL_SECONDS, CROWD_SECONDS = 32, 0.5, 6.0
 #: Turns parked at once in one process, their seconds, and how many chats have a second turn waiting behind.
 PARKED, PARKED_SECONDS, FOLLOWED = 1000, 2.0, 100
 PARKED_ROUNDS = 3
-#: What makes a turn wait, the command for it, and what it is answered.
+#: What makes a turn wait, the command for it, and its answer.
 WAYS = (("model", ("/think", "thought")), ("tool", ("/work", "worked")))
-#: Seconds until a new worker holds that many.
+#: Seconds until a new worker can hold that many turns.
 GROWN_SECONDS = 8.0
 LATER = "and then"
 
 
 def main() -> None:
-    """Print the table, as it grows."""
+    """Print the table row by row."""
     print(HEAD, flush=True)
     asyncio.run(measure())
 
 
 async def measure() -> None:
-    """All of it."""
+    """Run all measurements."""
     async with Street() as street:
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
             show(await asyncio.to_thread(ingest, stack))
@@ -58,7 +58,7 @@ async def measure() -> None:
 
 
 async def live(stack: Stack, street: Street) -> None:
-    """One turn at a time with a model of no latency, then a crowd with a slow one."""
+    """Measure one turn at a time with a model of no latency, then a crowd with a slow one."""
     await asyncio.gather(*map(asyncio.to_thread, (stack.web, stack.worker, stack.peer_web)))
     costs: dict[str, list[float]] = {"ours": [], "fork": [], "simple": []}
     crowds: dict[str, tuple[float, list[float]]] = {}
@@ -103,7 +103,7 @@ async def _one_by_one(street: Street, port: int) -> list[float]:
 
 
 async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
-    """Turns per second, and how long each took. Each person speaks again once answered; all began a turn before."""
+    """Return turns per second and each turn's seconds. People write again once answered; all sent a turn before."""
     seconds: list[float] = []
 
     async def person(number: int) -> None:
@@ -118,7 +118,7 @@ async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
 
 
 async def parked(stack: Stack, street: Street) -> None:
-    """A thousand turns that wait at once in one process; the medians of the rounds, and the most memory."""
+    """Measure a thousand turns that wait at once in one process; the medians of the rounds, and the most memory."""
     worker = await asyncio.to_thread(stack.worker)
     await asyncio.sleep(GROWN_SECONDS)
     mailbox = stack.mailbox()
@@ -150,12 +150,12 @@ async def _park(
     stack: Stack, street: Street, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str],
     way: tuple[str, str],
 ) -> tuple[float, float]:  # fmt: skip
-    """Everything is accepted while the worker is paused. Returns the seconds from its going on, and the MB it grew."""
+    """Accept all turns while the worker is paused. Return the seconds after its resumption, and its growth in MB."""
     worker.send_signal(signal.SIGSTOP)
     accept(mailbox, [(chat, f"{way[0]} {PARKED_SECONDS}") for chat in chats])
     accept(mailbox, [(chat, LATER) for chat in chats[:FOLLOWED]])
     waiting = stack.client.llen(f"rq:queue:{QUEUE}")
-    assert waiting >= PARKED - 1, waiting  # one is on its way already
+    assert waiting >= PARKED - 1, waiting  # one turn is in progress already
     base, started = rss_mb(worker), time.perf_counter()
     worker.send_signal(signal.SIGCONT)
     most = asyncio.create_task(_most_mb(worker, street, PARKED + FOLLOWED))
@@ -165,7 +165,7 @@ async def _park(
 
 
 def accept(mailbox: RedisMailbox, texts: list[tuple[str, str]]) -> None:
-    """Keep these turns, as the web does: chat and text of each."""
+    """Store these turns as the web does; each has a chat and a text."""
     for chat, text in texts:
         event = f"bench:{chat}:{text}:{time.monotonic_ns()}"
         mailbox.accept(Turn(event, Conversation("desk", chat), f"U{chat}", text))

@@ -1,6 +1,6 @@
-"""Whole bodies: our WSGI app behind ASGI servers, which reads a request to its end before a thread works on it.
+"""Whole bodies: Sayso's WSGI app behind ASGI servers, which read a whole request before a thread works on it.
 
-For `benchmarks.slow_clients` only: it has no limits, and no answer that is sent bit by bit.
+For `benchmarks.slow_clients` only: it has no limits, and does not stream answers.
 """
 
 from __future__ import annotations

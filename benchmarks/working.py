@@ -1,4 +1,4 @@
-"""Working: a tool that takes as long as it is told to, so that a turn waits and costs nothing."""
+"""Working: a tool that takes as long as its argument says, so that a turn waits and costs nothing."""
 
 from __future__ import annotations
 

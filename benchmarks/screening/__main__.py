@@ -1,10 +1,10 @@
-"""What screening makes of the published corpus: injections marked and false alarms, by kind and by language.
+"""How screening does on the published corpus: marked injections and false alarms, by kind and by language.
 
     python -m benchmarks.screening
 
 The patterns were written against `tuned.jsonl`. `held_out.jsonl` was written before the first of them by the same hand,
-`blind.jsonl` after them by one who never saw them; both are only counted, and their texts are never printed, so that
-nobody tunes for them. `evasive.jsonl` was written to get past the first patterns.
+`blind.jsonl` after them by an author who never saw them; both are only counted, and their texts are never printed, so
+that no pattern is tuned for them. `evasive.jsonl` was written to get past the first patterns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS = ("tuned", "held_out", "blind", "evasive")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text, whether it is an "injection" or "benign", its language and what kind of either it is."""
+    """A text with its language, its label "injection" or "benign", and its kind."""
 
     label: str
     language: str
@@ -32,13 +32,13 @@ class Case:
 
     @property
     def is_injection(self) -> bool:
-        """Whether it tries to instruct a model."""
+        """Return whether the text tries to instruct a model."""
         return self.label == "injection"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many texts there are, and which of them were marked."""
+    """The number of texts, and the marked ones."""
 
     injections: int
     hits: int
@@ -47,17 +47,17 @@ class Tally:
 
     @property
     def hit_rate(self) -> float:
-        """The share of injections that were marked."""
+        """Return the share of injections that were marked."""
         return self.hits / max(self.injections, 1)
 
     @property
     def alarm_rate(self) -> float:
-        """The share of harmless texts that were marked."""
+        """Return the share of harmless texts that were marked."""
         return self.alarms / max(self.benign, 1)
 
 
 def read_part(name: str) -> list[Case]:
-    """The cases of one part of the corpus."""
+    """Return the cases of one part of the corpus."""
     lines = (Path(__file__).parent / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [Case(**json.loads(line)) for line in lines]
 
@@ -74,7 +74,7 @@ def tally(cases: Iterable[Case]) -> Tally:
 
 
 def table(by: str = "") -> list[str]:
-    """The totals of each part of the corpus and, if asked for, its groups by "language" or "kind"."""
+    """Return the totals of each part of the corpus and, on request, its groups by "language" or "kind"."""
     rows = ["| texts | injections | marked | | harmless | marked | |", "|---|---|---|---|---|---|---|"]
     for part in PARTS:
         cases = read_part(part)
@@ -85,7 +85,7 @@ def table(by: str = "") -> list[str]:
 
 
 def marked_in(files: Iterable[Path]) -> Iterator[str]:
-    """Each paragraph of these files that is marked, with its file and kinds; then how many there are of all."""
+    """Yield each marked paragraph of these files with its file and kinds; then the number of all paragraphs."""
     paragraphs = [(file, each) for file in files for each in file.read_text(errors="replace").split("\n\n")]
     found = [(file, kinds, each) for file, each in paragraphs if (kinds := suspicions(each))]
     for file, kinds, each in found:
@@ -94,7 +94,7 @@ def marked_in(files: Iterable[Path]) -> Iterator[str]:
 
 
 def milliseconds(chars: int) -> float:
-    """The best of five screenings of prose of this length."""
+    """Return the best of five screenings of prose of this length."""
     text = ("The invoice was sent to the customer, and the system shows all previous orders. " * (chars // 80 + 1))[
         :chars
     ]
@@ -102,7 +102,7 @@ def milliseconds(chars: int) -> float:
 
 
 def main() -> None:
-    """Print the table, or what is wrong in the tuned part."""
+    """Print the table, or the mistakes in the tuned part."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.screening")
     parser.add_argument("--by", choices=("language", "kind"), default="", help="rows for each of them, too")
     parser.add_argument("--wrong", action="store_true", help="the mistakes in the part that the patterns are tuned on")

@@ -1,1 +1,1 @@
-"""Selection: 112 tools, and plain requests with the one that each is for."""
+"""Selection: 112 tools, and plain requests with the tool that fits each."""

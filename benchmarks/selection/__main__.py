@@ -4,7 +4,7 @@
 
 `tools.jsonl` has the tools, `requests.jsonl` the requests. The ranking's constants and synonyms were chosen on the part
 `open`; of `held_out`, which was written before the ranking, only the figures were looked at.
-`foreign` are requests in other languages than that of the tools, which share few words with them.
+The requests of `foreign` are in other languages than the tools, and share few words with them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What somebody writes, in which language, and the tool that it is for."""
+    """A user's text, its language, and the tool that fits it."""
 
     part: str
     language: str

@@ -15,7 +15,7 @@ from tests.config.fake_bots import ENVIRON
 def platforms_and_redis(
     monkeypatch: pytest.MonkeyPatch, redis_client: Redis, redis_url: str
 ) -> Iterator[FakePlatforms]:  # fmt: skip
-    """Fake platforms and an empty Redis, with the environment that names them."""
+    """Return fake platforms, with the environment of an empty Redis."""
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     with FakePlatforms() as platforms:

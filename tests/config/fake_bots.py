@@ -1,4 +1,4 @@
-"""Fake bots: one of each platform, configured at the fake platforms."""
+"""Fake bots: a bot with one channel of each platform, connected to the fake platforms."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(
     whatsapp: str = "",
     telegram: str = "",
 ) -> Path:
-    """The configuration of the four, with more keys of two; without fakes it names the real platforms."""
+    """Write the configuration of four channels and return its path; without fakes it names the real platforms."""
     urls = {
         name: f", api_url: {url}" if url else ""
         for name, url in (

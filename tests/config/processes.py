@@ -1,4 +1,4 @@
-"""Processes: real `sayso` commands, watched from outside, and a way to wait without guessing."""
+"""Processes: real `sayso` commands as subprocesses, and a helper that waits for a condition."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import TypeVar
 
 from sayso.config.settings.loader import DEMO
 
-#: Seconds to wait for something that should happen soon. A deadline for what hangs, not a measure of speed: a machine
-#: that runs other tests beside this one takes its time.
+#: Seconds to wait for something that should happen soon. A deadline for hangs, not a measure of speed: a machine
+#: that runs other tests beside this one is slow.
 PATIENCE = 60.0
-#: How commands call themselves: as they were started, and as they are renamed where setproctitle is installed.
+#: Parts of the processes' command lines: as started, and as renamed where setproctitle is installed.
 WEB, WORKER, REDIS = ("-m sayso web",), ("-m sayso worker", "rq:worker:"), ("unixsocket",)
 POLL = ("-m sayso poll",)
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def until(what: Callable[[], T], *, seconds: float = PATIENCE, pause: float = 0.01) -> T:
-    """Ask again until the answer is true. Fails with the last answer."""
+    """Call the function until its result is true, and return it. Fails with the last result."""
     deadline = time.monotonic() + seconds
     while not (answer := what()):
         assert time.monotonic() < deadline, f"did not happen in {seconds:g} s; last answer: {answer!r}"
@@ -39,20 +39,20 @@ def until(what: Callable[[], T], *, seconds: float = PATIENCE, pause: float = 0.
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder whose path is short enough for a socket."""
+    """Yield a folder whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="sy", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def free_port() -> int:
-    """A port nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ: str) -> tuple[int, str, str]:
-    """Run a command to its end, on the demo where nothing else is said: exit code, output, errors."""
+    """Run a command to its end, by default on the demo. Return exit code, output and errors."""
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
     done = subprocess.run(
         [sys.executable, "-m", "sayso", *map(str, args)],
@@ -63,7 +63,7 @@ def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives; a zombie does not."""
+    """Return whether a process lives; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def is_running(pid: int) -> bool:
 
 
 def family(pid: int) -> list[int]:
-    """All processes below one, as Linux tells them."""
+    """Return all descendants of a process, from Linux's /proc."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
@@ -80,7 +80,7 @@ def family(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line."""
+    """Return a process's command line."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except (FileNotFoundError, ProcessLookupError):
@@ -88,7 +88,7 @@ def command_of(pid: int) -> str:
 
 
 class Up:
-    """One `sayso up` on a folder, of the demo where nothing else is said. Its `with` block ends it."""
+    """One `sayso up` on a folder, by default of the demo. Its `with` block ends it."""
 
     def __init__(
         self, data: Path, *args: str, command: str = "up", port: int = 0, cwd: Path | None = None, **environ: str
@@ -100,7 +100,7 @@ class Up:
             "-P",
             "-m",
             "sayso",
-        ]  # like the installed command: its folder is not the user's
+        ]  # like the installed command, whose folder is not the user's
         whole = [*python, command, "--data", str(data), "--port", str(self.port), *args]
         clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
@@ -121,27 +121,27 @@ class Up:
         self._log.close()
 
     def ready(self) -> Up:
-        """Wait until it says that it is up."""
+        """Wait until the command reports that it is up."""
         until(lambda: "Sayso is up." in self.output() or self.process.poll() is not None)
         assert self.process.poll() is None, self.output()
         return self
 
     def output(self) -> str:
-        """Everything printed so far."""
+        """Return everything printed so far."""
         return os.pread(self._log.fileno(), 1_000_000, 0).decode()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal; the exit code."""
+        """Send a signal; return the exit code."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
     def pids(self, *words: str) -> list[int]:
-        """The processes below it, oldest first; with words, those whose command holds one of them."""
+        """Return the processes below it, oldest first; with words, those with one of the words in their command."""
         below = sorted(family(self.process.pid))
         return [pid for pid in below if not words or any(word in command_of(pid) for word in words)]
 
     def get(self, path: str) -> int:
-        """The status of a GET, 0 when nobody answers."""
+        """Return the status of a GET request, or 0 without an answer."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=5) as answer:
                 return int(answer.status)

@@ -1,4 +1,4 @@
-"""The wheel and the sdist, installed where nothing sees the checkout, and run in a folder with modules of its own."""
+"""The wheel and the sdist, installed without access to the checkout, and run beside a user's own modules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.flows.system import ENVIRON
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("agent", "channels", "config", "examples", "pending", "sayso", "testing", "workers")
-#: Modules that a user may well have beside the bot. None of them may be taken for ours.
+#: Modules that a user may have beside the bot. Python must not confuse any of them with Sayso's.
 USER_MODULES = (
     "agent.py", "channels.py", "config.py", "examples/__init__.py", "pending/__init__.py", "workers/__init__.py",
 )  # fmt: skip
@@ -64,14 +64,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Installed:
-    """One environment with Sayso in it, and a user's folder to run it in."""
+    """An environment with Sayso installed, and a user's folder to run it in."""
 
     def __init__(self, folder: Path, package: Path) -> None:
         self.environment, self.home = folder / "env", folder / "home"
         venv.create(self.environment, with_pip=False)
         self.python = self.environment / "bin" / "python"
         site = sysconfig.get_path("purelib", vars={"base": str(self.environment)})
-        # Dependencies come from the tests' own environment; its finder of the checkout is not among them.
+        # Dependencies come from the tests' own environment, without its import hook for the checkout.
         (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
         subprocess.run(
             [sys.executable, "-m", "pip", "--python", str(self.python), "install", "-qq", "--no-deps",
@@ -84,12 +84,12 @@ class Installed:
         (self.home / "fruit.py").write_text(FRUIT)
 
     def environ(self, **more: str) -> dict[str, str]:
-        """What its commands see: nothing of the tests."""
+        """Return the environment of the commands, without the tests' own variables."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SAYSO", "REDIS"))}
         return {**clean, **ENVIRON, **more}
 
     def sayso(self, *args: str, said: str = "", **environ: str) -> str:
-        """Run a command to its end; all that it prints."""
+        """Run a command to its end and return its whole output."""
         done = subprocess.run(
             [str(self.environment / "bin" / "sayso"), *args], cwd=self.home, env=self.environ(**environ), input=said,
             capture_output=True, text=True, timeout=PATIENCE, check=False,
@@ -99,7 +99,7 @@ class Installed:
 
     @contextmanager
     def running(self, line: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-        """A process by its shell line, until the block ends."""
+        """Run a shell line as a process until the block ends."""
         whole = self.environ(**environ) | {"PATH": f"{self.environment / 'bin'}:{os.environ['PATH']}"}
         log = (self.home / "log").open("a")
         process = subprocess.Popen(f"exec {line}", shell=True, cwd=self.home, env=whole, stdout=log, stderr=log)
@@ -113,19 +113,19 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(built: Mapping[str, Path]) -> Iterator[Installed]:
-    """Sayso, installed from the wheel."""
+    """Yield Sayso installed from the wheel."""
     with short_folder() as folder:
         yield Installed(folder, built["wheel"])
 
 
 def procfile() -> dict[str, str]:
-    """The processes of the Procfile by name."""
+    """Return the processes of the Procfile by name."""
     lines = (ROOT / "Procfile").read_text().splitlines()
     return dict(line.split(": ", 1) for line in lines if not line.startswith("#"))
 
 
 def ready(url: str) -> bool:
-    """Whether the bot there is."""
+    """Return whether the bot at this URL is ready."""
     try:
         with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -134,7 +134,7 @@ def ready(url: str) -> bool:
 
 
 def write_to(url: str, text: str) -> None:
-    """A signed webhook of Telegram's."""
+    """Send a signed Telegram webhook."""
     headers, body = signing.telegram_hook(ENVIRON["TELEGRAM_SECRET"], signing.telegram_text(1, text))
     with urllib.request.urlopen(urllib.request.Request(f"{url}/hooks/tg", data=body, headers=headers)) as answer:
         assert answer.status == 200
@@ -142,7 +142,7 @@ def write_to(url: str, text: str) -> None:
 
 @pytest.mark.parametrize("package", ["wheel", "sdist"])
 def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[str, Path], tmp_path, package: str):
-    """`check` and `chat`, the user's tool and the examples that are shipped."""
+    """`check` and `chat` work with the user's tool and the shipped examples."""
     installed = Installed(tmp_path, built[package])
     module_path = subprocess.check_output(
         [installed.python, "-P", "-c", "import sayso; print(sayso.__file__)"], text=True, cwd=installed.home
@@ -161,7 +161,7 @@ def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[
 
 
 def test_installed_up_answers_a_message(installed: Installed):
-    """The whole bot with one command: its Redis, web and workers are the installed ones."""
+    """One command runs the whole bot, and its Redis, web and workers come from the installed package."""
     port = free_port()
     with FakePlatforms() as platforms:
         (installed.home / "bot.yaml").write_text(BOT.format(url=platforms.telegram_url))
@@ -172,7 +172,7 @@ def test_installed_up_answers_a_message(installed: Installed):
 
 
 def test_lines_of_the_procfile_answer_a_message(installed: Installed):
-    """Web and worker as a platform starts them, on a Redis of its own."""
+    """The Procfile's web and worker run as a hosting platform starts them, on a Redis of its own."""
     lines, port = procfile(), str(free_port())
     with FakePlatforms() as platforms, short_folder() as folder:
         redis = EmbeddedRedis(folder)
@@ -187,13 +187,13 @@ def test_lines_of_the_procfile_answer_a_message(installed: Installed):
 
 
 def test_wheel_contains_only_sayso(built: Mapping[str, Path]):
-    """A wheel that also installed `agent` or `config` would collide with the modules of a user."""
+    """A wheel that also installed `agent` or `config` would collide with a user's modules."""
     names = zipfile.ZipFile(built["wheel"]).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sayso"}
 
 
-def test_what_is_built_says_what_it_is(built: Mapping[str, Path]):
-    """License, addresses and classifiers are in the wheel's metadata, and the license itself in both packages."""
+def test_packages_have_complete_metadata(built: Mapping[str, Path]):
+    """The wheel's metadata has license, addresses and classifiers, and both packages contain the license file."""
     wheel = zipfile.ZipFile(built["wheel"])
     (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     told = wheel.read(metadata).decode()

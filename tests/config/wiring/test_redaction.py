@@ -1,4 +1,4 @@
-"""Secrets of the environment and of files: what nobody reads, wherever they turn up."""
+"""Secrets from the environment and from files stay out of every output."""
 
 from __future__ import annotations
 
@@ -53,14 +53,12 @@ def list_invoices() -> str:
 def wipe_accounts() -> NotFound:
     return NotFound(entity="account", query=KEY)
 """
-#: What the person says.
+#: The person's messages.
 SAID = ["list orders", "list parcels", "list invoices", "wipe accounts", "yes"]
 
 
-def test_a_tool_that_fails_with_a_secret_in_its_words_tells_nobody(tmp_path: Path):
-    """Neither the person, nor the model, nor the log reads a key of the environment or the text of a secret file;
-    neither in errors nor in warnings, whatever the error is made of.
-    """
+def test_secret_in_a_tool_error_reaches_no_output(tmp_path: Path):
+    """The person, the model and the log see no environment key and no secret file's text, in any error or warning."""
     (tmp_path / "sayso.yaml").write_text(CONFIG)
     (tmp_path / "orders.py").write_text(TOOLS)
     (tmp_path / "password.txt").write_text(FILED + "\n")
@@ -75,7 +73,7 @@ def test_a_tool_that_fails_with_a_secret_in_its_words_tells_nobody(tmp_path: Pat
 
 
 def test_logs_and_traces_hold_no_secret():
-    """A line with its traceback, the steps of a trace, and its spans."""
+    """The redactor covers a log line with its traceback, the steps of a trace, and its spans."""
     remember([KEY])
 
     @tool(description="Fails")
@@ -105,8 +103,8 @@ def test_logs_and_traces_hold_no_secret():
         *(b64encode(before + KEY.encode() + b":x").decode() for before in (b"", b"a", b"ab", b"abc")),
     ],
 )
-def test_a_secret_is_found_however_it_is_spelled(spelled: str):
-    """In a URL, in JSON, in a repr and in the header of a Basic login."""
+def test_secret_is_redacted_in_every_encoding(spelled: str):
+    """The redactor finds it in a URL, in JSON, in a repr and in the header of a Basic login."""
     redactor = Redactor()
     redactor.remember([KEY])
     assert REDACTED in (redacted := redactor.redact(spelled))
@@ -114,14 +112,14 @@ def test_a_secret_is_found_however_it_is_spelled(spelled: str):
 
 
 def test_findings_and_rows_of_commands_hold_no_secret():
-    """A platform's own words, which `sayso doctor` and `sayso deliveries` print, may repeat what it was sent."""
+    """`sayso doctor` and `sayso deliveries` print a platform's error text, which may repeat the request."""
     remember([KEY])
     finding = CheckResult("token", "fail", f"Slack says: refused Bearer {KEY}", "copy it again")
     assert KEY not in f"{finding} {asdict(finding)} {one_line(f'refused {KEY}', 500)}"
 
 
-def test_only_names_of_secrets_make_a_value_one():
-    """Paths, switches and short words stay readable; a password inside of a URL does not."""
+def test_only_a_secret_name_makes_a_value_secret():
+    """Paths, switches and short words stay readable; a password inside a URL does not."""
     environ = {
         "HOME": "/home/ana",
         "PWD": "/srv/bot",

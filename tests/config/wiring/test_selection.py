@@ -1,4 +1,4 @@
-"""Selection: a channel's selector as its YAML says it, and every mistake in it with file, line and cure."""
+"""Selection: a channel's selector follows its YAML, and every mistake in it is reported with file, line and fix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = (
 )
 KNOWN = "known: find_invoice, delete_invoice, sales_chart, sales_report"
 
-#: The selector, and what the error must say after `sayso.yaml:6:`; @ is the path of the selector.
+#: The selector, and the error text after `sayso.yaml:6:`; @ stands for the path of the selector.
 MISTAKES = {
     "keyword as text": ("{keyword: {find_invoice: find}}", "26@.keyword.find_invoice: must be a list"),
     "empty keyword": ("{keyword: {find_invoice: ['']}}", "41@.keyword.find_invoice.0: is empty"),
@@ -71,15 +71,15 @@ MISTAKES = {
 
 
 def load(folder: Path, selector: str, rest: str = ""):
-    """The settings of a channel with this selector."""
+    """Return the settings of a channel with this selector."""
     file = folder / "sayso.yaml"
     file.write_text(f"{HEAD}    selector: {selector}\n{rest}")
     return load_settings(file, {"KEY": "s3cr3t"})
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_told_with_its_place_and_cure(tmp_path, mistake):
-    """Before anything starts, by `sayso check` too."""
+def test_mistake_is_reported_with_its_place_and_fix(tmp_path, mistake):
+    """The error comes before anything starts, and in `sayso check` too."""
     selector, words = MISTAKES[mistake]
     with pytest.raises(ConfigError) as caught:
         describe(load(tmp_path, selector))
@@ -94,21 +94,21 @@ def test_mistake_is_told_with_its_place_and_cure(tmp_path, mistake):
         ("{tool: delete_*, arg: invoice_id, pattern: 5}", "deny_when.0.pattern: must be text: put it in quotes"),
     ],
 )
-def test_rule_that_would_deny_nothing_is_told(tmp_path, rule, words):
-    """An argument that no tool has is a misspelling, and one that nobody would see."""
+def test_rule_that_would_deny_nothing_is_refused(tmp_path, rule, words):
+    """An argument that no tool has is a misspelling, and the rule would fail silently."""
     with pytest.raises(ConfigError, match=r"sayso\.yaml:7:") as caught:
         describe(load(tmp_path, "{embedding: {}}", f"    policy: {{deny_when: [{rule}]}}\n"))
     assert words in str(caught.value)
 
 
-def test_rule_over_a_tool_that_is_not_there_yet_is_fine(tmp_path):
-    """A rule may be older than its tool."""
+def test_rule_for_a_missing_tool_is_accepted(tmp_path):
+    """An operator may write a rule before its tool exists."""
     rest = "    policy: {deny_when: [{tool: drop_*, arg: table, pattern: '*'}]}\n"
     assert "asks first" in str(describe(load(tmp_path, "{embedding: {}}", rest)))
 
 
-def test_channel_without_a_selector_shows_all(tmp_path):
-    """None is none."""
+def test_channel_without_a_selector_shows_all_tools(tmp_path):
+    """`build_selector` returns None without a selector."""
     (tmp_path / "sayso.yaml").write_text(HEAD)
     settings = load_settings(tmp_path / "sayso.yaml", {})
     assert build_selector(settings, "web") is None
@@ -116,7 +116,7 @@ def test_channel_without_a_selector_shows_all(tmp_path):
 
 
 def test_roles_of_the_yaml_decide(tmp_path):
-    """By the platform's id of whoever speaks, in the agent that the channel really has."""
+    """The role of the speaker's platform id decides, in the channel's real agent."""
     roles = "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
     with terminal_agent(load(tmp_path, roles), data=tmp_path, channel="web") as bot:
         assert "Unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
@@ -127,7 +127,7 @@ def test_roles_of_the_yaml_decide(tmp_path):
 
 
 def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:
-    """What this user's words show the model."""
+    """Return the tools that the model sees for this user's text."""
     with (
         terminal_agent(settings, data=settings.origin.folder, channel="web") as bot,
         channel_run(ChannelRun(user, "web", "1", 60.0, "v")),
@@ -136,8 +136,8 @@ def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:
     return [tool.name for tool in chosen]
 
 
-def test_list_is_all_of_them_in_sequence(tmp_path):
-    """Roles first, then what was said."""
+def test_selectors_of_a_list_apply_in_sequence(tmp_path):
+    """The role filters first, then the keywords of the text."""
     roles = "{roles: {allowed: {viewer: [find_*, sales_*]}, default: viewer}}"
     words = "{keyword: {find_invoice: [invoice], delete_invoice: [invoice]}, always: [sales_chart]}"
     settings = load(tmp_path, f"[{roles}, {words}]")
@@ -147,8 +147,8 @@ def test_list_is_all_of_them_in_sequence(tmp_path):
     ]  # fmt: skip
 
 
-def test_every_kind_is_built(tmp_path):
-    """With its options."""
+def test_every_kind_of_selector_is_built(tmp_path):
+    """Each selector gets its options."""
     words = build_selector(load(tmp_path, "{keyword: {find_invoice: [find]}, whole_words: true}"), "web")
     assert isinstance(words, KeywordSelector)
     assert words.whole_words
@@ -166,7 +166,7 @@ def test_every_kind_is_built(tmp_path):
     assert [type(both), *map(type, both.selectors)] == [AllOf, AnyOf, EmbeddingSelector]
 
 
-def test_key_of_a_server_is_in_no_repr(tmp_path):
-    """Nor in what `sayso check` prints."""
+def test_key_of_an_embedding_server_is_in_no_repr(tmp_path):
+    """The output of `sayso check` does not contain the key either."""
     settings = load(tmp_path, "{embedding: {base_url: 'https://e.example', api_key: '${KEY}'}}")
     assert "s3cr3t" not in f"{settings!r}{describe(settings)}{build_selector(settings, 'web').embedder!r}"

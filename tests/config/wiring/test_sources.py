@@ -1,4 +1,4 @@
-"""Sections below `tools`: every mistake with its place and cure, no secret in any text, nobody stopped by a server."""
+"""Sections below `tools`: mistakes have a place and a fix, errors show no secret, and a dead server stops no start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEB = "channels: {a: {platform: console}}\n"
 TINY = Path(__file__).parents[2] / "agent" / "toolsets" / "tiny_mcp.py"
 SERVER = f"{{command: ['{sys.executable}', '{TINY}']}}"
 
-#: The sections, and what the error must say after the name of the file.
+#: The sections, and the error text after the name of the file.
 MISTAKES = {
     "number": (
         "tools: [5]",
@@ -164,21 +164,21 @@ DOCUMENT = {"openapi": "3.1.0", "servers": [{"url": "https://a.example.com"}], "
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A configuration's place, with modules and documents beside it."""
+    """Return a configuration's path, with modules and documents beside it."""
     for name, text in {"good.py": TOOL, "twin.py": TOOL, "bad.yaml": "a: 1", "api.json": json.dumps(DOCUMENT)}.items():
         (tmp_path / name).write_text(text)
     return tmp_path / "sayso.yaml"
 
 
 def settings(file: Path, text: str, **environ: str) -> Settings:
-    """The settings of a file with these tools."""
+    """Return the settings of a file with these tools."""
     file.write_text(text + "\n" + WEB)
     return load_settings(file, environ)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistake_is_told_with_its_place_and_cure(file: Path, name: str):
-    """Whoever wrote the file can find the line and knows what to write instead; no secret is repeated."""
+def test_mistake_is_reported_with_its_place_and_fix(file: Path, name: str):
+    """The error names the line and the valid value, and repeats no secret."""
     text, expected = MISTAKES[name]
     with pytest.raises(ConfigError) as caught:
         describe(settings(file, text, SECRET=SECRET, EMPTY=""))
@@ -189,7 +189,7 @@ def test_mistake_is_told_with_its_place_and_cure(file: Path, name: str):
 
 
 def test_secrets_are_not_in_the_repr(file: Path):
-    """Settings may be printed, with what a command or a URL may hold."""
+    """Printed settings hide secrets in commands, headers and URLs."""
     text = (
         "tools:\n  - mcp: {command: [run, '--key=${S}'], env: {TOKEN: '${S}'}}\n"
         "  - mcp: {url: 'http://a/${S}', headers: {Authorization: 'Bearer ${S}'}}\n"
@@ -200,14 +200,14 @@ def test_secrets_are_not_in_the_repr(file: Path):
     assert read.tools[1].mcp.headers["Authorization"].get_secret_value() == f"Bearer {SECRET}"
 
 
-def test_module_section_prefixes_and_chooses(file: Path):
-    """`module` is a string's section, with what every section has."""
+def test_module_section_has_namespace_and_confirmation(file: Path):
+    """A `module` section accepts the common keys that a plain string cannot have."""
     loaded = open_tools(settings(file, "tools: [{module: good.py, namespace: desk, confirm: always}]")).tools
     assert [(tool.name, tool.requires_approval) for tool in loaded] == [("desk-good", True)]
 
 
-def test_namespace_stands_as_it_is_written_before_the_whole_name(file: Path):
-    """Whatever the source is, and also before a namespace of the tool's own."""
+def test_namespace_is_prefixed_unchanged_to_the_whole_name(file: Path):
+    """The rule holds for every source, and before a namespace of the tool's own."""
     code = "from sayso.agent import tool\n\n@tool(name='files-read')\ndef read() -> str:\n    'Read.'\n    return ''\n"
     (file.parent / "own.py").write_text(code)
     document = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "servers": [{"url": "https://a.org"}],
@@ -225,22 +225,22 @@ def test_namespace_stands_as_it_is_written_before_the_whole_name(file: Path):
 @pytest.mark.parametrize(
     "source", ["{module: slow.py, timeout: 0.01}", "{module: slow.py, namespace: a, timeout: 0.01}"]
 )
-def test_timeout_of_a_section_is_that_of_its_tools(file: Path, source: str):
-    """Also of a sync one, which its thread may never leave."""
+def test_timeout_of_a_section_applies_to_its_tools(file: Path, source: str):
+    """The timeout also ends a sync tool, whose thread may never return."""
     (file.parent / "slow.py").write_text(SLOW)
     (slow,) = open_tools(settings(file, f"tools: [{source}]")).tools
     with pytest.raises(ToolExecutionError, match=r"gave no result within 0\.01 seconds"):
         slow.run_raw({})
 
 
-def test_timeout_of_a_toolbox_is_that_of_its_tools(file: Path):
-    """As of every source; those of others keep theirs."""
+def test_timeout_of_a_toolbox_applies_to_its_tools_only(file: Path):
+    """Tools of other sources keep their own timeout."""
     loaded = open_tools(settings(file, "tools: [good.py, {toolbox: [calculator], timeout: 7}]")).tools
     assert {tool.name: tool.metadata.timeout for tool in loaded} == {"good": None, "calculate": 7}
 
 
-def test_tool_that_two_sources_have_counts_once(file: Path, monkeypatch: pytest.MonkeyPatch):
-    """A module may import another's, or be named twice."""
+def test_tool_from_two_sources_counts_once(file: Path, monkeypatch: pytest.MonkeyPatch):
+    """A module may import another's tool, or be listed twice."""
     monkeypatch.syspath_prepend(file.parent)
     (file.parent / "base_of_sources.py").write_text(TOOL + FACTORY)
     (file.parent / "again.py").write_text("from base_of_sources import good, rebuild")
@@ -250,23 +250,23 @@ def test_tool_that_two_sources_have_counts_once(file: Path, monkeypatch: pytest.
     assert opened.problems == ()
 
 
-def test_two_that_rebuild_the_same_are_told(file: Path):
-    """Which of them a yes would run must never be luck."""
+def test_two_executor_factories_of_one_kind_are_refused(file: Path):
+    """A yes must never run one of two executors by chance."""
     for name in ("one.py", "two.py"):
         (file.parent / name).write_text(FACTORY)
     with pytest.raises(ConfigError, match=r":1:17: tools: cannot load tools from 'two.py': 'wipe' is defined twice"):
         describe(settings(file, "tools: [one.py, two.py]"))
 
 
-def test_document_in_a_file_needs_nobody(file: Path):
-    """Its tools are there in every process, also in one that opens no remote source."""
+def test_openapi_file_loads_without_its_server(file: Path):
+    """Its tools exist in every process, also in one that opens no remote source."""
     loaded = open_tools(settings(file, "tools: [good.py, {openapi: api.json, namespace: api, exclude: [get*]}]")).tools
     assert [tool.name for tool in loaded] == ["good", "api-post_a"]
     assert ToolTag.DESTRUCTIVE in loaded[1].metadata.tags
 
 
-def test_toolbox_is_opened_with_its_folder(file: Path):
-    """Relative to the configuration, as every path in it; which tools are taken is said as everywhere."""
+def test_toolbox_uses_its_folder_and_selection(file: Path):
+    """The folder is relative to the configuration, and the section selects tools with the common keys."""
     (file.parent / "own").mkdir()
     (file.parent / "own" / "note.txt").write_text("found")
     section = "{toolbox: [calculator, files], folder: ./own, namespace: box, include: [calc*, read*], confirm: [read*]}"
@@ -278,8 +278,8 @@ def test_toolbox_is_opened_with_its_folder(file: Path):
     assert "found" in str(loaded["box-read_file"].run_raw({"file": "note.txt"}))
 
 
-def test_server_that_is_not_there_stops_nobody(file: Path):
-    """The rest loads, and one line says what is missing and what to do."""
+def test_unreachable_server_does_not_stop_the_bot(file: Path):
+    """The other tools load, and one line names the missing server and the next step."""
     text = "tools:\n  - good.py\n  - mcp: {command: [no-such-command]}\n    namespace: box\n"
     told: list[str] = []
     with terminal_agent(
@@ -291,8 +291,8 @@ def test_server_that_is_not_there_stops_nobody(file: Path):
     assert "tries again until it answers" in told[0]
 
 
-def test_check_names_the_tools_of_a_server_and_leaves_it(file: Path):
-    """`sayso check` opens it, lists, and ends it."""
+def test_check_lists_the_tools_of_a_server_and_closes_it(file: Path):
+    """`sayso check` starts the server, lists its tools, and stops it."""
     text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    include: [echo, wipe]"
     assert "box-echo: " in str(describe(settings(file, text), seconds=120))
 
@@ -325,42 +325,42 @@ STRAY = [
 
 
 def test_check_warns_of_each_pattern_that_names_no_tool(file: Path):
-    """One that is misspelt restricts nothing; one that is for later is no mistake."""
+    """A misspelled pattern restricts nothing; a pattern for a future tool is no mistake."""
     (file.parent / "other.py").write_text(TOOL.replace("good", "other"))
     file.write_text(RULES)
     told = [line for line in str(describe(load_settings(file))).splitlines() if "warning" in line]
     assert told == [f"{file}:{line}" for line in STRAY]
 
 
-def test_check_warns_of_what_a_server_does_not_have(file: Path):
-    """Also of what would leave out, or ask about, what is not there."""
+def test_check_warns_of_a_pattern_that_no_tool_of_a_server_matches(file: Path):
+    """The warning covers `exclude` and `confirm`."""
     text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
     told = [line for line in str(describe(settings(file, text), seconds=120)).splitlines() if "warning" in line]
     assert told == [f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"]
 
 
-def test_rules_over_a_server_that_is_not_there_are_not_judged(file: Path):
-    """Nobody knows what it has."""
+def test_patterns_of_an_unreachable_server_are_not_checked(file: Path):
+    """Its list of tools is unknown."""
     text = "tools:\n  - mcp: {command: [no-such-command]}\n    exclude: [wip]\n"
     file.write_text(f"{text}channels: {{a: {{platform: console, policy: {{deny: [a]}}}}}}\n")
     assert "warning" not in str(describe(load_settings(file)))
 
 
-def test_chat_leaves_its_servers(file: Path):
-    """Nothing is told of what was still under way at its end."""
+def test_chat_closes_its_servers(file: Path):
+    """The command ends without a warning about unfinished tasks."""
     file.write_text(f"tools: [{{mcp: {SERVER}, namespace: box}}]\n{WEB}")
     code, _, errors = sayso("chat", "--config", file, "--data", file.parent / "data", stdin="/help\nexit\n")
     assert (code, "Task was destroyed" in errors) == (0, False)
 
 
 def test_web_opens_no_server(file: Path):
-    """It answers no turn, so it needs no tool."""
+    """The web answers no turn, so it needs no tool."""
     opened = load_bot_tools(settings(file, "tools: [{mcp: {command: [no-such-command]}}]"))
     assert (opened.tools, opened.problems, opened.live) == ([], (), None)
 
 
 def test_pattern_may_name_a_tool_that_a_server_will_list(file: Path):
-    """What it lists is known when it answers."""
+    """The list of tools is known only once the server answers."""
     text = "tools:\n  - mcp: {command: [no-such-command]}\nchannels: {a: {platform: console, tools: [box-*]}}"
     file.write_text(text)
     assert load_bot_tools(load_settings(file)).tools == []

@@ -1,4 +1,4 @@
-"""From YAML to the effect: a tool of an MCP server is previewed, and runs once, after the yes."""
+"""From YAML to the effect: an MCP server's tool is previewed, and runs once after the yes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Open = Callable[..., OpenTools]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Opens the tiny server as the configuration does, with more keys of its section."""
+    """Yield a function that opens the small test server as the configuration does, with more keys of its section."""
     made: list[OpenTools] = []
 
     def start(keys: str = "") -> OpenTools:
@@ -42,12 +42,12 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 
 def bot(tools: OpenTools, *calls: ToolCall) -> ChannelAgent:
-    """A channel whose model makes these calls, one a turn."""
+    """Return a channel whose model makes these calls, one in each turn."""
     return ChannelAgent(Agent(tools.select(None), ScriptedProvider([[call] for call in calls])))
 
 
 def lines(tmp_path: Path) -> list[str]:
-    """What the server did."""
+    """Return the actions that the server recorded."""
     return [line for line in (tmp_path / "notes").read_text().splitlines() if not line.startswith("begins")]
 
 
@@ -56,7 +56,7 @@ WIPE = ToolCall("box-wipe", {"name": "disk", "count": 2}, "1")
 
 @pytest.mark.parametrize("confirm", ["", "    confirm: always\n", "    confirm: [wipe]\n"])
 def test_destructive_tool_runs_once_after_the_yes(opened: Open, tmp_path: Path, confirm: str):
-    """Its server calls it destructive, by saying nothing; the user sees name and arguments first."""
+    """A tool without annotations counts as destructive; the user sees its name and arguments first."""
     ask = bot(opened(confirm), WIPE).ask_channel
     question = ask("ana", "wipe the disk").content
     assert "disk" in question
@@ -67,7 +67,7 @@ def test_destructive_tool_runs_once_after_the_yes(opened: Open, tmp_path: Path, 
 
 
 def test_server_that_dies_after_the_yes_leaves_the_outcome_unknown(opened: Open, tmp_path: Path):
-    """Nobody says that it failed: it may have taken effect. Nobody does it again."""
+    """The reply reports no failure, because the effect may have happened, and the call is not repeated."""
     ask = bot(opened("    confirm: [die]\n"), ToolCall("box-die", {}, "1")).ask_channel
     ask("ana", "die")
     assert "I cannot tell whether it finished, and I will not repeat it" in ask("ana", "yes").content
@@ -76,7 +76,7 @@ def test_server_that_dies_after_the_yes_leaves_the_outcome_unknown(opened: Open,
 
 
 def test_no_runs_nothing(opened: Open, tmp_path: Path):
-    """The server hears nothing of it."""
+    """The server gets no call."""
     ask = bot(opened("    confirm: always\n"), WIPE).ask_channel
     assert ask("ana", "wipe the disk").content.startswith("box-wipe: name = disk, count = 2\n")
     ask("ana", "no")
@@ -84,13 +84,13 @@ def test_no_runs_nothing(opened: Open, tmp_path: Path):
 
 
 def test_operator_may_trust_a_server(opened: Open, tmp_path: Path):
-    """`confirm: never` leaves the policy's word, and there is none here."""
+    """`confirm: never` leaves the decision to the policy, and this bot has none."""
     bot(opened("    confirm: never\n"), WIPE).ask_channel("ana", "wipe the disk")
     assert lines(tmp_path) == ["wiped disk 2"]
 
 
 def test_arguments_of_the_model_are_checked_before_the_user_is_asked(opened: Open, tmp_path: Path):
-    """By the server's own schema."""
+    """The check uses the server's own schema."""
     model = ScriptedProvider([[ToolCall("box-wipe", {"nam": "disk"}, "1")], "Which one?"])
     agent = ChannelAgent(Agent(opened("    confirm: always\n").select(None), model))
     assert agent.ask_channel("ana", "wipe the disk").content == "Which one?"
@@ -99,8 +99,8 @@ def test_arguments_of_the_model_are_checked_before_the_user_is_asked(opened: Ope
     assert lines(tmp_path) == []
 
 
-def test_preview_of_another_definition_runs_nothing(opened: Open, tmp_path: Path):
-    """Between the question and the yes the server has made another tool of it."""
+def test_tool_changed_after_its_preview_does_not_run(opened: Open, tmp_path: Path):
+    """Between the question and the yes, the server has changed the tool's definition."""
     tools = opened("    confirm: [wipe]\n")
     ask = bot(tools, WIPE).ask_channel
     assert "disk" in ask("ana", "wipe the disk").content
@@ -112,7 +112,7 @@ def test_preview_of_another_definition_runs_nothing(opened: Open, tmp_path: Path
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
+    """Wait for the work of another thread."""
     deadline = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Tracing: spans go where OTEL_* says, and where they could go nowhere, that is told before a start."""
+"""Tracing: OTEL_* variables direct the spans, and a setup that would lose them is refused before the start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from sayso.config.wiring.observability import TracingError, set_up_tracing
 
 ROOT = Path(__file__).parents[3]
-#: A process's tracer is set once and for all, so each of these has a process of its own.
+#: A process sets its tracer once, so each of these tests uses a new process.
 SPAN = """
 from sayso.config.wiring.observability import set_up_tracing
 from opentelemetry import trace
@@ -24,43 +24,43 @@ print(type(trace.get_tracer_provider()).__name__, trace.get_tracer_provider().re
 
 
 def run(before: str = "", **environ: str) -> str:
-    """What a process prints that makes a span."""
+    """Return the output of a process that makes a span."""
     command = [sys.executable, "-c", SPAN.format(before=before)]
     return subprocess.run(command, env=environ, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("name", ["otlp", "jaeger"])
-def test_an_exporter_that_is_not_installed_is_told_with_its_cure(name: str, monkeypatch: pytest.MonkeyPatch):
-    """Instead of spans that go nowhere."""
+def test_missing_exporter_is_refused_with_its_fix(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Without the check, the spans would be lost silently."""
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     with pytest.raises(TracingError, match=f"'{name}' of spans is not installed: pip install opentelemetry-exporter"):
         set_up_tracing({"OTEL_TRACES_EXPORTER": name})
 
 
-def test_a_missing_library_is_told_with_its_cure(monkeypatch: pytest.MonkeyPatch):
-    """The extra that brings it."""
+def test_missing_library_is_refused_with_its_fix(monkeypatch: pytest.MonkeyPatch):
+    """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(TracingError, match=r"pip install 'opentelemetry-sdk>="):
         set_up_tracing({})
 
 
 def test_spans_go_where_the_environment_says():
-    """To the console here; the service is ours unless it has a name."""
+    """Spans go to the console here; the service is named "sayso" unless the environment names it."""
     said = run(OTEL_TRACES_EXPORTER="console")
     assert '"name": "hello"' in said
     assert "TracerProvider sayso" in said
     assert "TracerProvider desk" in run(OTEL_TRACES_EXPORTER="none", OTEL_SERVICE_NAME="desk")
 
 
-def test_what_somebody_has_set_up_stays():
-    """Such as the library's own start-up."""
+def test_existing_tracer_is_kept():
+    """The bot keeps a tracer of the library's own start-up."""
     before = "from opentelemetry.sdk.resources import Resource\n"
     before += "trace.set_tracer_provider(TracerProvider(resource=Resource.create({'service.name': 'theirs'})))"
     assert run(before, OTEL_TRACES_EXPORTER="jaeger") == "TracerProvider theirs\n"
 
 
 def test_metrics_go_where_the_environment_says():
-    """With the spans to a collector; to the console or nowhere, where that is said."""
+    """Metrics follow the spans to a collector, unless their own variable names the console or nothing."""
     count = "from opentelemetry import metrics; print(type(metrics.get_meter_provider()).__name__)"
     lines = f"from sayso.config.wiring.observability import set_up_tracing; set_up_tracing(); {count}"
     for exporter, kind in (("console", "MeterProvider"), ("none", "_ProxyMeterProvider")):

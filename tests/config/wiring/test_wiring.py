@@ -1,4 +1,4 @@
-"""Wiring: what bootstrap must not forget to put together."""
+"""Wiring: bootstrap connects the parts that other tests would not miss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sayso.workers.mailbox import AliasForwarder
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
-    """Without it every killed turn would start over, and no other test would see it."""
+    """Without the journal every killed turn would start over, and no other test would notice."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url)
@@ -26,8 +26,8 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
 
 
 @pytest.mark.parametrize(("patient", "seconds"), [(False, WEB_ANSWER_SECONDS), (True, 5)])
-def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
-    """A worker has nobody who waits for its answer."""
+def test_only_the_web_has_a_short_redis_timeout(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
+    """The web must answer a platform quickly; a worker can wait."""
     file = tmp_path / "sayso.yaml"
     file.write_text("channels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=patient)
@@ -35,8 +35,8 @@ def test_only_the_web_is_in_a_hurry_with_redis(tmp_path: Path, redis_url: str, p
     assert (Connections.of(services.redis).circuit_breaker is None) == patient
 
 
-def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
-    """There, in their channel's language; and a worker is woken for what was forwarded to them."""
+def test_escalation_is_wired_as_configured(tmp_path: Path, redis_url: str, redis_client: Redis):
+    """Alerts go to the configured chat in its channel's language, and a forwarded reply wakes a worker."""
     file = tmp_path / "sayso.yaml"
     file.write_text(
         "channels:\n  web:\n    platform: console\n"
@@ -51,8 +51,8 @@ def test_operators_are_alarmed_as_configured(tmp_path: Path, redis_url: str, red
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
-def test_people_of_slack_are_answered_in_their_direct_message(tmp_path: Path, redis_url: str):
-    """Elsewhere a conversation has one name, and its agent stands in front of nobody."""
+def test_slack_agent_forwards_aliases_of_a_conversation(tmp_path: Path, redis_url: str):
+    """On other platforms a conversation has one name, so their agents have no forwarder."""
     file = tmp_path / "sayso.yaml"
     slack = "{platform: slack, bot_token: '${T}', signing_secret: '${T}'}"
     file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
@@ -61,7 +61,7 @@ def test_people_of_slack_are_answered_in_their_direct_message(tmp_path: Path, re
 
 
 def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
-    """A Messaging Service needs no number; shared key and templates reach the adapter."""
+    """A Messaging Service needs no number; the adapter gets the shared key and the templates."""
     file, template, asking = tmp_path / "sayso.yaml", f"HX{'a' * 32}", f"HX{'b' * 32}"
     file.write_text(
         "channels:\n  wa:\n    {platform: whatsapp, account_sid: A, auth_token: '${T}', shared_key: '${K}',\n"
@@ -79,10 +79,10 @@ def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
 
 
 @pytest.mark.parametrize("is_worker", [False, True])
-def test_only_workers_open_servers_of_tools_and_none_stops_them(
+def test_only_workers_open_tool_servers_and_survive_a_missing_one(
     tmp_path: Path, redis_url: str, caplog, is_worker: bool
 ):
-    """A worker says what is missing and goes on; the web has no use for tools."""
+    """A worker logs the missing server and starts; the web opens none."""
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
     bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
@@ -93,8 +93,8 @@ def test_only_workers_open_servers_of_tools_and_none_stops_them(
 
 
 @pytest.mark.parametrize(("is_worker", "opens"), [(True, True), (False, False)])
-def test_who_runs_tools_holds_their_servers_until_its_end(tmp_path: Path, redis_url: str, is_worker: bool, opens: bool):
-    """A worker opens them, and can leave them; the web runs no tool."""
+def test_only_workers_hold_open_tool_servers(tmp_path: Path, redis_url: str, is_worker: bool, opens: bool):
+    """A worker holds the servers until it closes them; the web runs no tool."""
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{mcp: {command: [no-such-command]}}]\nchannels:\n  web:\n    platform: console\n")
     services = bootstrap(load_settings(file, {}), data=tmp_path, redis_url=redis_url, is_worker=is_worker)
