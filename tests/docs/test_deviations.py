@@ -68,9 +68,7 @@ PROVEN = {
         "agent/providers/test_long_conversations.py::test_result_above_the_known_context_window_is_cut_before_it_is_sent"
     ),
     "memory-after-run": "agent/run/test_loop.py::test_crashed_run_does_not_change_the_memory",
-    "secrets-redacted": (
-        "config/wiring/test_redaction.py::test_secret_in_a_tool_error_reaches_no_output"
-    ),
+    "secrets-redacted": ("config/wiring/test_redaction.py::test_secret_in_a_tool_error_reaches_no_output"),
     "reviews-in-order": "agent/run/test_approval.py::test_reviewed_calls_are_proposed_sequentially",
     "log-without-words": "agent/observability/test_observers.py::test_log_contains_no_private_text",
 }

@@ -1,4 +1,4 @@
-"""FakeSlack is as strict as Slack: a fake that accepts everything proves nothing."""
+"""FakeSlack is as strict as Slack, because a fake that accepts everything proves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASKED = {"channel": "C0OPS", "text": "Sure?", "blocks": [SECTION, {"type": "acti
 
 @pytest.fixture
 def call(platforms: FakePlatforms):
-    """Calls a method as the app: what the fake answers, and its scopes."""
+    """Return a function that calls a method as the app and returns the answer and its scopes."""
 
     def call(method: str, token: str = SLACK_BOT_TOKEN, **params: Any) -> tuple[dict[str, Any], str]:
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
@@ -44,7 +44,7 @@ def call(platforms: FakePlatforms):
     ],
 )
 def test_message_beyond_the_rules_is_refused(call, platforms: FakePlatforms, params: dict, error: str):
-    """platforms.md 3.3: each of the limits, and the words for it."""
+    """platforms.md 3.3: the fake checks each limit and answers with Slack's error code."""
     assert call("chat.postMessage", **{**ASKED, **params})[0] == {"ok": False, "error": error}
     assert platforms.sent == []
 
@@ -71,21 +71,21 @@ def test_message_beyond_the_rules_is_refused(call, platforms: FakePlatforms, par
     ],
 )
 def test_block_that_the_sdk_does_not_know_is_refused(call, platforms: FakePlatforms, block: Any):
-    """platforms.md 3.3: whatever slack_sdk.models would not say in the same words is sent by no call."""
+    """platforms.md 3.3: no method accepts a block that slack_sdk.models cannot produce."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
     for method, more in (("chat.postMessage", {}), ("chat.update", {"ts": ts})):
         assert call(method, **{**ASKED, **more, "blocks": [SECTION, block]})[0]["error"] == "invalid_blocks"
     assert [entry["raw"]["blocks"] for entry in platforms.sent] == [ASKED["blocks"]]
 
 
-def test_blocks_go_nowhere_but_into_messages(call, platforms: FakePlatforms):
-    """Those of a file would be judged by nobody."""
+def test_blocks_are_accepted_only_in_messages(call, platforms: FakePlatforms):
+    """The fake does not check the blocks of a file, so it refuses them."""
     file = {"files": [{"id": "F000000"}], "channel_id": "C0OPS", "blocks": [SECTION]}
     assert call("files.completeUploadExternal", **file)[0]["error"] == "invalid_arg_name"
 
 
-def test_other_kinds_of_block_are_taken(call, platforms: FakePlatforms):
-    """platforms.md 3.3: words may be in a block, or in an object of it, or nowhere."""
+def test_other_kinds_of_block_are_accepted(call, platforms: FakePlatforms):
+    """platforms.md 3.3: a block has its text directly, in a nested object, or not at all."""
     context = {"type": "context", "elements": [{"type": "mrkdwn", "text": "c"}]}
     header = {"type": "header", "text": {"type": "plain_text", "text": "h"}}
     blocks = [header, {"type": "markdown", "text": "m"}, {"type": "divider"}, context, SECTION]
@@ -94,7 +94,7 @@ def test_other_kinds_of_block_are_taken(call, platforms: FakePlatforms):
 
 
 def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms):
-    """platforms.md 3.3: chat.update takes the channel's own id and one of our timestamps."""
+    """platforms.md 3.3: chat.update takes the channel's own id and the timestamp of a bot's message."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
     for channel, at in (("D0ADA", ts), ("C0OPS", "1795204700.000002"), ("C0OPS", "1795204800.000100"), ("C0OPS", "")):
         assert call("chat.update", channel=channel, ts=at, text="x")[0]["error"] == "message_not_found"
@@ -103,7 +103,7 @@ def test_only_a_message_of_that_channel_is_edited(call, platforms: FakePlatforms
 
 
 def test_edit_without_blocks_keeps_the_old_ones(call, platforms: FakePlatforms):
-    """The buttons would stay: an empty list takes them away."""
+    """The buttons stay; an empty list removes them."""
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
     call("chat.update", channel="C0OPS", ts=ts, text="Done.")
     assert platforms.sent[0]["buttons"]
@@ -112,8 +112,8 @@ def test_edit_without_blocks_keeps_the_old_ones(call, platforms: FakePlatforms):
     assert len(platforms.sent[0]["edits"]) == 2
 
 
-def test_scopes_are_told(call):
-    """platforms.md 3.4: auth.test names them in a header."""
+def test_scopes_are_in_a_header(call):
+    """platforms.md 3.4: auth.test returns them in a header."""
     answer, scopes = call("auth.test")
     assert answer["user_id"] == "U0BOT"
     assert {"chat:write", "im:write", "files:read"} <= set(scopes.split(","))
@@ -129,8 +129,8 @@ def test_scopes_are_told(call):
         ("files.upload", {}, "unknown_method"),
     ],
 )
-def test_call_that_makes_no_sense_is_refused(call, method: str, params: dict, error: str):
-    """platforms.md 3.3: among them files.upload, which is dead."""
+def test_invalid_call_is_refused(call, method: str, params: dict, error: str):
+    """platforms.md 3.3: the invalid calls include the retired files.upload."""
     assert call(method, **params)[0]["error"] == error
 
 
@@ -140,7 +140,7 @@ def test_wrong_token_is_refused(call):
 
 
 def test_each_kind_of_token_calls_its_own_methods(call):
-    """platforms.md 3.5: apps are made with a configuration token, and with no other; it sends nothing."""
+    """platforms.md 3.5: only a configuration token creates apps, and it sends no message."""
     assert call("apps.manifest.create", manifest="{}")[0]["error"] == "not_allowed_token_type"
     assert call("chat.postMessage", token=SLACK_CONFIG_TOKEN, **ASKED)[0]["error"] == "not_allowed_token_type"
     assert call("apps.manifest.burn", token=SLACK_CONFIG_TOKEN)[0]["error"] == "unknown_method"

@@ -1,4 +1,4 @@
-"""The fake's rules for manifests: whatever Slack's schema refuses is refused, with the place of each fault."""
+"""The fake's rules for manifests: it refuses what Slack's schema refuses, with the place of each fault."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = "/features/slash_commands/0"
 
 
 def changed(pointer: str, value: Any) -> dict[str, Any]:
-    """The good one with another value at one place; None takes it away."""
+    """Return the valid manifest with another value at one place; None removes the key."""
     found = copy.deepcopy(GOOD)
     *way, last = pointer[1:].split("/")
     place: Any = found
@@ -59,8 +59,8 @@ def test_fault_has_its_place(pointer: str, value: Any, where: str):
         ("validate", {"manifest": json.dumps(GOOD), "app_id": "A1"}, "invalid_app_id"),
     ],
 )
-def test_call_that_slack_would_refuse_is_refused(method: str, params: dict[str, Any], error: str):
-    """platforms.md 3.5: a manifest is a text of JSON; an app is named where one is changed, and only there."""
+def test_invalid_manifest_call_is_refused(method: str, params: dict[str, Any], error: str):
+    """platforms.md 3.5: a manifest is JSON text, and only a change of an existing app takes an app id."""
     slack = SlackManifests()
     assert json.loads(slack.answer(f"apps.manifest.{method}", params).body)["error"] == error
     assert slack.apps == {}

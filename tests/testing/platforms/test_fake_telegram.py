@@ -1,4 +1,4 @@
-"""FakeTelegram refuses what the Bot API refuses: a fake that accepts everything proves nothing."""
+"""FakeTelegram refuses what the Bot API refuses, because a fake that accepts everything proves nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOOK = "https://bots.example.com/hooks/tg"
 
 
 def api(platforms: FakePlatforms, method: str, token: str = TELEGRAM_TOKEN, **params: Any) -> Any:
-    """The result of a method, or what Telegram said against it."""
+    """Return the result of a method, or Telegram's description of the error."""
     url = f"{platforms.telegram_url}/bot{token}/{method}"
     request = urllib.request.Request(url, json.dumps(params).encode(), {"Content-Type": "application/json"})
     try:
@@ -46,8 +46,8 @@ def test_a_webhook_that_would_never_be_called_is_refused(platforms: FakePlatform
     assert api(platforms, "getWebhookInfo")["url"] == ""
 
 
-def test_a_webhook_is_set_told_and_deleted(platforms: FakePlatforms):
-    """platforms.md 2.1: kinds of update that are not told again stay as they were."""
+def test_webhook_is_set_read_and_deleted(platforms: FakePlatforms):
+    """platforms.md 2.1: a call without kinds of update keeps the earlier ones."""
     asked = {"url": HOOK, "secret_token": "s", "max_connections": 5, "allowed_updates": ["message", "callback_query"]}
     assert api(platforms, "setWebhook", **asked) is True
     platforms.ledger.state[WEBHOOK] |= {"pending_update_count": 3, "last_error_message": "Wrong response: 503"}
@@ -60,13 +60,13 @@ def test_a_webhook_is_set_told_and_deleted(platforms: FakePlatforms):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/hooks/tg", "https://bots.example.com:8443/hooks/tg"])
-def test_a_webhook_of_this_machine_is_taken(platforms: FakePlatforms, url: str):
+def test_webhook_on_this_machine_is_accepted(platforms: FakePlatforms, url: str):
     """Tests have no certificate."""
     assert api(platforms, "setWebhook", url=url) is True
 
 
 def test_commands_are_listed_as_they_were_set(platforms: FakePlatforms):
-    """Small letters, digits and _, each with a description."""
+    """A command has lowercase letters, digits and _, and a description."""
     menu = [{"command": "help", "description": "What I can do"}]
     assert (api(platforms, "setMyCommands", commands=menu), api(platforms, "getMyCommands")) == (True, menu)
     assert api(platforms, "getMyCommands", language_code="de") == []
@@ -74,8 +74,8 @@ def test_commands_are_listed_as_they_were_set(platforms: FakePlatforms):
     assert api(platforms, "setMyCommands", commands=[{"command": "help", "description": ""}]).endswith("INVALID")
 
 
-def test_an_unknown_token_or_method_is_told(platforms: FakePlatforms):
-    """platforms.md 2.4: 401 and 404 are what a revoked or a wrong token answers."""
+def test_unknown_token_or_method_is_refused(platforms: FakePlatforms):
+    """platforms.md 2.4: Telegram answers a revoked or wrong token with 401 or 404."""
     assert api(platforms, "getMe", token="7000000001:wrong") == "Unauthorized"
     assert api(platforms, "sendMesage") == "Not Found"
     assert api(platforms, "getMe")["username"] == "acme_bot"
@@ -97,8 +97,8 @@ def test_an_unknown_token_or_method_is_told(platforms: FakePlatforms):
         ("answerCallbackQuery", {"callback_query_id": "1", "text": "x" * 201}, "MESSAGE_TOO_LONG"),
     ],
 )
-def test_what_telegram_refuses_is_refused(platforms: FakePlatforms, method: str, params: dict, refusal: str):
-    """platforms.md 2.3 and 2.4: limits, edits of one's own messages, drafts in private, today's parameters."""
+def test_call_beyond_the_rules_is_refused(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+    """platforms.md 2.3 and 2.4: limits, edits of the bot's own messages, drafts in private chats, known parameters."""
     assert api(platforms, "sendMessage", chat_id=1, text="hello")["message_id"] == 1
     assert refusal in api(platforms, method, **params)
     assert [entry["text"] for entry in platforms.sent] == ["hello"]
@@ -125,15 +125,15 @@ KEY = {"text": "Yes", "callback_data": "y"}
         ("Yes", "can't parse inline keyboard"),
     ],
 )
-def test_a_keyboard_that_would_not_work_is_refused(platforms: FakePlatforms, keyboard: Any, refusal: str):
-    """platforms.md 2.3: rows of buttons, one action each, 64 bytes of data; aiogram checks none of the figures."""
+def test_invalid_keyboard_is_refused(platforms: FakePlatforms, keyboard: Any, refusal: str):
+    """platforms.md 2.3: rows of buttons, one action each, 64 bytes of data; aiogram checks no limit."""
     said = api(platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard})
     assert refusal in said
     assert platforms.sent == []
 
 
-def test_a_keyboard_at_its_limits_is_taken(platforms: FakePlatforms):
-    """platforms.md 2.3: 100 buttons, eight in a row, 64 bytes, and actions other than ours."""
+def test_keyboard_at_its_limits_is_accepted(platforms: FakePlatforms):
+    """platforms.md 2.3: 100 buttons, eight in a row, 64 bytes, and actions that Sayso does not use."""
     keyboard = [[{**KEY, "callback_data": "ü" * 32}] * 8] * 12 + [[{"text": "Go", "url": "https://e.org"}]]
     assert api(platforms, "sendMessage", chat_id=1, text="?", reply_markup={"inline_keyboard": keyboard})["message_id"]
     assert len(platforms.sent[0]["buttons"]) == 97
@@ -150,14 +150,14 @@ def test_a_keyboard_at_its_limits_is_taken(platforms: FakePlatforms):
         ("sendMediaGroup", {"chat_id": 1, "media": [{"type": "photo", "media": "x"}] * 2}, "Not Found"),
     ],
 )
-def test_what_aiogram_does_not_check_the_fake_does(platforms: FakePlatforms, method: str, params: dict, refusal: str):
-    """platforms.md 2.3: lengths in UTF-16 units after formatting is parsed, known actions; no album is ever sent."""
+def test_fake_checks_what_aiogram_does_not(platforms: FakePlatforms, method: str, params: dict, refusal: str):
+    """platforms.md 2.3: lengths in UTF-16 units after parsing, and known actions; the bot sends no album."""
     assert refusal in api(platforms, method, **params)
     assert platforms.sent == []
 
 
-def test_the_fake_counts_how_fast_a_chat_is_told(platforms: FakePlatforms):
-    """platforms.md 2.4: messages and edits of a chat, of each chat for itself."""
+def test_fake_counts_the_messages_of_each_chat(platforms: FakePlatforms):
+    """platforms.md 2.4: messages and edits count together, each chat separately."""
     for text in ("a", "b"):
         api(platforms, "sendMessage", chat_id=-100, text=text)
     api(platforms, "editMessageText", chat_id=-100, message_id=1, text="c")
@@ -166,8 +166,8 @@ def test_the_fake_counts_how_fast_a_chat_is_told(platforms: FakePlatforms):
     assert [fake.rate(chat, 60) for chat in ("-100", "1", "2")] == [3, 1, 0]
 
 
-def test_updates_wait_until_later_ones_are_asked_for(platforms: FakePlatforms):
-    """platforms.md 2.5: an offset forgets what is before it; asked without one, the oldest come again."""
+def test_updates_wait_until_an_offset_confirms_them(platforms: FakePlatforms):
+    """platforms.md 2.5: an offset deletes earlier updates; a call without one repeats the oldest."""
     for number in (7, 8, 9):
         platforms.update({"update_id": number, "message": {}})
     assert [each["update_id"] for each in api(platforms, "getUpdates", limit=2)] == [7, 8]
@@ -177,8 +177,8 @@ def test_updates_wait_until_later_ones_are_asked_for(platforms: FakePlatforms):
     assert api(platforms, "getUpdates") == []
 
 
-def test_kinds_of_update_that_were_not_asked_for_never_come(platforms: FakePlatforms):
-    """platforms.md 2.1: those that are left out stay as they were asked for before."""
+def test_unrequested_kinds_of_update_do_not_arrive(platforms: FakePlatforms):
+    """platforms.md 2.1: a call without kinds keeps the kinds of the call before."""
     api(platforms, "getUpdates", allowed_updates=["callback_query"])
     platforms.update({"update_id": 1, "message": {}})
     platforms.update({"update_id": 2, "callback_query": {}})
@@ -186,13 +186,13 @@ def test_kinds_of_update_that_were_not_asked_for_never_come(platforms: FakePlatf
 
 
 @pytest.mark.parametrize("asked", [{"timeout": 51}, {"limit": 101}, {"limit": 0}, {"allowed_updates": ["messages"]}])
-def test_a_question_for_updates_that_means_something_else_is_refused(platforms: FakePlatforms, asked: dict):
-    """platforms.md 2.5: 50 seconds at most; Telegram takes the nearest number, and passes over unknown kinds."""
+def test_invalid_call_for_updates_is_refused(platforms: FakePlatforms, asked: dict):
+    """platforms.md 2.5: 50 seconds at most; Telegram itself clamps the number and ignores unknown kinds."""
     assert api(platforms, "getUpdates", **asked).startswith("Bad Request")
 
 
 def test_updates_go_to_one_webhook_or_to_one_poller(platforms: FakePlatforms):
-    """platforms.md 2.5: 409 while a webhook is set; who asks next ends the question of who asked before."""
+    """platforms.md 2.5: polling gets 409 while a webhook is set; a second poller ends the first one's call."""
     api(platforms, "setWebhook", url=HOOK)
     assert "while webhook is active" in api(platforms, "getUpdates")
     api(platforms, "deleteWebhook")

@@ -1,4 +1,4 @@
-"""FakeTwilio refuses what Twilio refuses: a test that passes against it is worth something."""
+"""FakeTwilio refuses what Twilio refuses, so that a test against it proves something."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LIST = {"body": "{{1}}", "button": "☰", "items": [{"item": "{{2}}", "id": "{{3
 
 @pytest.fixture
 def twilio() -> FakeTwilio:
-    """One account."""
+    """Return a fake with one account."""
     return FakeTwilio(RequestLog(), "AC", "token", "http://127.0.0.1:9")
 
 
 def post(twilio: FakeTwilio, path: str, fields: Any, kind: str = "application/x-www-form-urlencoded") -> Any:
-    """A call that is signed in; the code of its error, or what it answered."""
+    """Return the answer to an authenticated call, or its error code."""
     body = json.dumps(fields) if "json" in kind else urlencode(fields, doseq=True)
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
     answer = twilio.answer(RecordedRequest("POST", path, {"authorization": basic, "content-type": kind}, body.encode()))
@@ -60,8 +60,8 @@ def content(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int =
         ("twilio/card", {"body": "{{1}}"}, 5),
     ],
 )
-def test_bad_contents(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int):
-    """platforms.md 1.3: what may be sent without approval, and how it is spelt."""
+def test_invalid_content_is_refused(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samples: int):
+    """platforms.md 1.3: the content types that need no approval, and their fields."""
     assert content(twilio, kind, shape, samples) == 60200
 
 
@@ -77,21 +77,21 @@ def test_bad_contents(twilio: FakeTwilio, kind: str, shape: dict[str, Any], samp
         ({"1": 1}, 21656),
     ],
 )
-def test_bad_variables(twilio: FakeTwilio, values: dict[str, Any], code: int):
-    """platforms.md 1.3: 24 characters of an item, 200 of its id, 1,024 of the body."""
+def test_invalid_variables_are_refused(twilio: FakeTwilio, values: dict[str, Any], code: int):
+    """platforms.md 1.3: 24 characters for an item, 200 for its id, 1,024 for the body."""
     sid = content(twilio, "twilio/list-picker", LIST)["sid"]
     assert message(twilio, ContentSid=sid, ContentVariables=json.dumps(values)) == code
 
 
-def test_values_are_put_in_once(twilio: FakeTwilio):
-    """What looks like a variable in somebody's words is words."""
+def test_variables_are_substituted_once(twilio: FakeTwilio):
+    """A placeholder inside a user's text stays text."""
     sid = content(twilio, "twilio/quick-reply", QUICK)["sid"]
     message(twilio, ContentSid=sid, ContentVariables=json.dumps({"1": 'a "{{2}}"\n', "2": "d"}))
     assert twilio._ledger.sent[0]["text"] == 'a "{{2}}"\n'
 
 
-def test_templates_take_one_line(twilio: FakeTwilio):
-    """WhatsApp refuses line ends, tabs, wide gaps and nothing at all in an approved template."""
+def test_template_variable_must_be_one_line(twilio: FakeTwilio):
+    """WhatsApp refuses line ends, tabs, wide gaps and empty values in an approved template."""
     for value in ("a\nb", "a\tb", "a     b", ""):
         assert message(twilio, ContentSid=TEMPLATE, ContentVariables=json.dumps({"1": value})) == 21656
     values = json.dumps({"1": "Sure?", "2": "y", "3": "n"})
@@ -107,8 +107,8 @@ def test_templates_take_one_line(twilio: FakeTwilio):
         {"channel": "whatsapp"},
     ],
 )
-def test_bad_typing(twilio: FakeTwilio, params: dict[str, str]):
-    """platforms.md 1.3: channel=whatsapp and the id of an inbound message."""
+def test_invalid_typing_call_is_refused(twilio: FakeTwilio, params: dict[str, str]):
+    """platforms.md 1.3: the call needs channel=whatsapp and the id of an inbound message."""
     assert post(twilio, "/v2/Indicators/Typing.json", params) == 20001
 
 
@@ -122,22 +122,22 @@ def test_bad_typing(twilio: FakeTwilio, params: dict[str, str]):
         ("application/pdf", 1, "See", 63030),
     ],
 )
-def test_bad_files(mime: str, size: int, words: str, code: int):
-    """platforms.md 1.3: which files, how large, and words beside pictures only."""
+def test_invalid_file_is_refused(mime: str, size: int, words: str, code: int):
+    """platforms.md 1.3: the allowed types and sizes, and text beside pictures only."""
     with pytest.raises(TwilioRefusal) as caught:
         _check_file({"mime": mime, "size": size}, words)
     assert caught.value.code == code
 
 
 def test_busiest_second_is_counted(twilio: FakeTwilio):
-    """Whoever must keep a pace can be checked."""
+    """Tests of rate limits read this figure."""
     for _ in range(3):
         message(twilio, Body="x")
     assert 1 <= twilio._ledger.busiest()["twilio"] <= 3
 
 
 def listed(twilio: FakeTwilio, query: str = "", path: str = "Messages.json", method: str = "GET") -> Any:
-    """A call about what the account keeps; the code of its error."""
+    """Return the answer to a call for stored messages, or its error code."""
     basic = "Basic " + base64.b64encode(b"AC:token").decode()
     call = RecordedRequest(method, f"/2010-04-01/Accounts/AC/{path}{query}", {"authorization": basic}, b"")
     answer = twilio.answer(call)
@@ -145,8 +145,8 @@ def listed(twilio: FakeTwilio, query: str = "", path: str = "Messages.json", met
     return data["code"] if answer.status >= 400 else data
 
 
-def test_list_is_newest_first_by_days_and_in_pages(twilio: FakeTwilio):
-    """platforms.md 1.1: messages.list(to=, date_sent_after=); of a time only its day counts."""
+def test_list_is_filtered_by_day_newest_first_and_in_pages(twilio: FakeTwilio):
+    """platforms.md 1.1: messages.list(to=, date_sent_after=) uses only the day of a time."""
     new, old = twilio.inbound.arrive(CHAT, "new"), twilio.inbound.arrive(CHAT, "old", ago=60)
     twilio.inbound.arrive(CHAT, "older", ago=3 * 86_400)
     twilio.inbound.arrive(CHAT, "other", to="whatsapp:+1")
@@ -161,7 +161,7 @@ def test_list_is_newest_first_by_days_and_in_pages(twilio: FakeTwilio):
 
 
 def test_file_is_listed_until_it_is_deleted(twilio: FakeTwilio):
-    """platforms.md 1.2: what is gone is a 404; how many there were, its message still says."""
+    """platforms.md 1.2: a deleted file is a 404, and its message keeps the number of files."""
     sid = twilio.inbound.arrive(CHAT, files=(("ME1", "image/jpeg"),))
     (file,) = listed(twilio, path=f"Messages/{sid}/Media.json")["media_list"]
     assert (file["sid"], file["content_type"]) == ("ME1", "image/jpeg")

@@ -30,19 +30,19 @@ ROOT = Path(__file__).parents[3]
 
 CHAT = "whatsapp:+4915100000042"
 BASIC = base64.b64encode(f"{TWILIO_ACCOUNT_SID}:{TWILIO_AUTH_TOKEN}".encode()).decode()
-#: How each platform says that it was asked too fast.
+#: The check of each platform's answer to a rate limit.
 TOO_FAST = {
     "twilio": lambda answer: (answer.json()["code"], answer.headers["Retry-After"]) == (20429, "7"),
     "telegram": lambda answer: answer.json()["parameters"] == {"retry_after": 7},
     "slack": lambda answer: (answer.json()["error"], answer.headers["Retry-After"]) == ("ratelimited", "7"),
 }
-#: What each platform says when a message was taken.
+#: The status and key of each platform's answer to an accepted message.
 TAKEN = {"twilio": (201, "sid"), "telegram": (200, "result"), "slack": (200, "ts")}
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[str]:
-    """The fake platforms as a process, and where it says that it listens."""
+    """Run the fake platforms as a process and yield their URL."""
     command = [sys.executable, "-m", "sayso.testing.platforms.fake_platforms", "--port", "0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -52,13 +52,13 @@ def process() -> Iterator[str]:
 
 @pytest.fixture
 def url(process: str) -> str:
-    """Where they listen, with everything forgotten."""
+    """Return the URL of the fake platforms after a reset."""
     order(process, "reset")
     return process
 
 
 def order(url: str, name: str, **words: Any) -> httpx.Response:
-    """Ask the process for something."""
+    """Send an order to the process."""
     return httpx.post(f"{url}/{name}", json=words, timeout=30)
 
 
@@ -77,19 +77,19 @@ def send(url: str, platform: str, text: str = "hello", **fields: str) -> httpx.R
 
 
 def is_taken(answer: httpx.Response, platform: str) -> bool:
-    """Whether the platform took the message."""
+    """Return whether the platform accepted the message."""
     status, name = TAKEN[platform]
     return answer.status_code == status and name in answer.json()
 
 
 def texts(url: str) -> list[str]:
-    """The words that arrived."""
+    """Return the texts that arrived."""
     return [entry["text"] for entry in httpx.get(f"{url}/ledger").json()]
 
 
 @pytest.mark.parametrize("platform", TAKEN)
-def test_what_is_too_fast_meets_the_platforms_own_429(url: str, platform: str):
-    """platforms.md 1.4, 2.4, 3.4: with its form of a wait; what was refused has not arrived."""
+def test_rate_limit_answers_with_the_platforms_own_429(url: str, platform: str):
+    """platforms.md 1.4, 2.4, 3.4: the answer has the platform's form of a wait; a refused message does not arrive."""
     assert order(url, "rate", platform=platform, per_second=0.01).status_code == 200
     answers = [send(url, platform, str(number)) for number in range(3)]
     assert [answer.status_code == 429 for answer in answers] == [False, True, True]
@@ -99,8 +99,8 @@ def test_what_is_too_fast_meets_the_platforms_own_429(url: str, platform: str):
 
 
 @pytest.mark.parametrize("platform", TAKEN)
-def test_busiest_second_of_each_platform_is_told(url: str, platform: str):
-    """What was sent is counted, what was refused is not."""
+def test_busiest_second_of_each_platform_is_reported(url: str, platform: str):
+    """Accepted messages count, and refused ones do not."""
     order(url, "script", platform=platform, error="429", times=2)
     for _ in range(3):
         send(url, platform)
@@ -121,10 +121,10 @@ def test_busiest_second_of_each_platform_is_told(url: str, platform: str):
         ("slack", "channel_not_found", 200, "channel_not_found"),
     ],
 )
-def test_scripted_errors_come_as_often_as_they_were_scripted(
+def test_scripted_errors_come_the_scripted_number_of_times(
     url: str, platform: str, error: str, status: int, words: str
 ):
-    """Each in the platform's own form, then all is well."""
+    """Each error has the platform's own form; later messages arrive."""
     order(url, "script", platform=platform, error=error, times=2)
     answers = [send(url, platform) for _ in range(3)]
     assert [(answer.status_code, words in answer.text) for answer in answers[:2]] == [(status, True)] * 2
@@ -133,8 +133,10 @@ def test_scripted_errors_come_as_often_as_they_were_scripted(
 
 @pytest.mark.parametrize("platform", TAKEN)
 @pytest.mark.parametrize(("error", "arrived"), [("drop", []), ("lost", ["hello"])])
-def test_scripted_hang_ups_come_before_or_after_the_message(url: str, platform: str, error: str, arrived: list[str]):
-    """Whoever sends cannot tell them apart; the ledger can."""
+def test_scripted_dropped_connection_comes_before_or_after_the_message(
+    url: str, platform: str, error: str, arrived: list[str]
+):
+    """The sender cannot tell the two cases apart; the ledger can."""
     order(url, "script", platform=platform, error=error)
     with pytest.raises(httpx.RemoteProtocolError):
         send(url, platform)
@@ -150,7 +152,7 @@ def test_scripted_delays_are_kept(url: str, platform: str):
 
 
 def test_windows_are_closed_and_opened(url: str):
-    """platforms.md 1.3: behind a closed window Twilio takes the words, and nobody reads them; a template arrives."""
+    """platforms.md 1.3: outside the window Twilio accepts a text that never arrives; a template arrives."""
     assert order(url, "close", platform="twilio", address=CHAT).status_code == 200
     assert is_taken(send(url, "twilio"), "twilio")
     assert ([call["method"] for call in httpx.get(f"{url}/calls").json()], texts(url)) == (["63016"], [])
@@ -175,19 +177,19 @@ def test_windows_are_closed_and_opened(url: str):
         ("close", {"platform": "twilio"}, "address"),
     ],
 )
-def test_order_that_makes_no_sense_is_refused(url: str, name: str, words: dict[str, Any], cure: str):
-    """A typo in a script must not pass as a quiet day."""
+def test_invalid_order_is_refused(url: str, name: str, words: dict[str, Any], cure: str):
+    """A misspelled script would otherwise pass as a run without faults."""
     answer = order(url, name, **words)
     assert (answer.status_code, cure in answer.json()["error"]) == (400, True)
 
 
 def test_unknown_order_is_not_found(url: str):
-    """Nor does one of another name; orders are posted."""
+    """An unknown name is a 404, and so is a GET, because orders are posted."""
     assert (order(url, "rates").status_code, httpx.get(f"{url}/reset").status_code) == (404, 404)
 
 
 def test_rates_are_counted_by_the_clock():
-    """Any second takes so many; the next begins when the first of them is a second old."""
+    """Any period of a second admits the same number; the next begins a second after its first message."""
     now = [100.0]
     ledger = RequestLog(lambda: now[0])
     ledger.limit("slack", 2)
@@ -200,8 +202,8 @@ def test_rates_are_counted_by_the_clock():
 
 
 @pytest.mark.parametrize(("per_second", "wait"), [(0.1, 10.0), (1.5, 1 / 1.5)])
-def test_rates_that_are_no_whole_number(per_second: float, wait: float):
-    """One in ten seconds, or three in two."""
+def test_fractional_rates_are_kept(per_second: float, wait: float):
+    """The rates are one in ten seconds, and three in two seconds."""
     now = [100.0]
     ledger = RequestLog(lambda: now[0])
     ledger.limit("twilio", per_second)
@@ -210,8 +212,8 @@ def test_rates_that_are_no_whole_number(per_second: float, wait: float):
     assert ledger.admits("twilio")
 
 
-def test_fake_twilio_asks_again_while_the_web_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A web that was killed over a file is not a file that cannot be had; one that answers 404 is."""
+def test_fake_twilio_retries_a_download_while_the_web_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A refused or reset connection means that the web restarts; a 404 means that the file is missing."""
     (tmp_path / "file.txt").write_bytes(b"here")
     answers = [
         urllib.error.URLError(ConnectionRefusedError()),
@@ -242,6 +244,6 @@ def test_fake_telegram_refuses_bad_html(platforms: FakePlatforms, text: str):
 
 
 def test_unknown_platform_is_refused(platforms: FakePlatforms):
-    """A typo in a script must not pass as a quiet day."""
+    """A misspelled script would otherwise pass as a run without faults."""
     with pytest.raises(ValueError, match="unknown platform 'telegramm'"):
         platforms.script("telegramm", "429")

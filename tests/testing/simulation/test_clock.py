@@ -1,4 +1,4 @@
-"""The wrong clock of a simulated process: all that Python says of now is wrong, and what C makes still has its type."""
+"""The wrong clock of a simulated process: every Python function for the current time is wrong, and types stay."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ print(json.dumps([at, kinds, sys.argv[1:]]))
 
 
 @pytest.mark.parametrize("seconds", [7200, -7200])
-def test_a_process_under_a_wrong_clock_is_wrong_by_so_much(tmp_path: Path, seconds: int) -> None:
-    """In every way to ask, for the module that is run and what it imports."""
+def test_wrong_clock_shifts_every_time_function(tmp_path: Path, seconds: int) -> None:
+    """The shift applies to every time function, in the module that runs and in its imports."""
     (tmp_path / "told.py").write_text(_TOLD)
     command = [sys.executable, "-m", "sayso.testing.simulation.clock", str(seconds), "told", "x"]
     environ = {"PYTHONPATH": f"{Path.cwd()}:{tmp_path}", "PYTHONWARNINGS": "ignore"}

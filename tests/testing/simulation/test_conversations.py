@@ -1,4 +1,4 @@
-"""The judge of simulations: each broken promise is named, and the truth is not."""
+"""The judge of simulations names each broken promise and accepts the truth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def judged(
     effects: list[EffectEntry] | None = None,
     signs: Sequence[float] = (),
 ) -> SimulationResult:
-    """The review of one person who did and heard this, a second between two messages that do not say when."""
+    """Judge one person with these acts and messages. Messages without a time arrive one second apart."""
     client: Any = SimpleNamespace(chat="ada")
     delivery = WebhookDelivery(chance=random.Random(1))
     person = SimulatedUser(client, "", delivery, TurnBudget(9), random.Random(1), ChatInbox(), acts)
@@ -39,7 +39,7 @@ def judged(
 
 
 def promises(found: SimulationResult) -> list[str]:
-    """What was broken."""
+    """Return the broken promises."""
     return [finding.promise for finding in found.findings]
 
 
@@ -58,19 +58,19 @@ def promises(found: SimulationResult) -> list[str]:
     ],
 )
 def test_each_broken_promise_is_named(texts: list[str], effects: list[EffectEntry], promise: str) -> None:
-    """A judge that finds nothing must be one that would have found it."""
+    """The judge reports each kind of fault, so its silence proves something."""
     assert promise in promises(judged([SAID, ASK, YES], list(texts), effects))
 
 
-def test_an_effect_that_nobody_agreed_to_is_named() -> None:
-    """A no, or nothing at all, is no yes."""
+def test_effect_without_a_yes_is_unwanted() -> None:
+    """A no, or no answer at all, is not a yes."""
     no = Act(3, "refuse", "b2", 3.0)
     assert "unwanted" in promises(judged([ASK, no], [ASKED, "Cancelled: Pay b2"], [EFFECT]))
     assert "unwanted" in promises(judged([ASK], [ASKED], [EFFECT]))
 
 
-def test_a_yes_of_strangers_is_none() -> None:
-    """What only they agreed to is unwanted; so is a tap of theirs that was not turned away."""
+def test_yes_of_a_stranger_does_not_count() -> None:
+    """An effect that only strangers approved is unwanted, and so is a stranger's tap that was not refused."""
     not_yours = "That button is for the person who asked. Nothing was done. Ask me yourself if you want the same."
     tap = Act(3, "agree", "b2", 3.0, stranger=1, tapped=True)
     typed = Act(4, "agree", "b2", 3.0, stranger=2)
@@ -82,8 +82,8 @@ def test_a_yes_of_strangers_is_none() -> None:
     assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
 
 
-def test_time_is_what_the_question_says() -> None:
-    """An effect of a late yes is unwanted; who was in time is not told to be late."""
+def test_deadline_of_the_question_decides() -> None:
+    """An effect of a late yes is unwanted, and a timely yes must not be called late."""
     words = "That confirmation expired: Pay b2\nNothing was done. Ask again if you still want it."
     expired, paid = ({"text": text, "media": None, "at": 311.0} for text in (words, "Paid b2."))
     late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
@@ -95,8 +95,8 @@ def test_time_is_what_the_question_says() -> None:
     assert promises(judged([ASK, at_the_end], [ASKED, expired])) == []
 
 
-def test_a_file_that_never_came_is_lost() -> None:
-    """Its words alone are no file; what was said instead of sending it twice is an answer."""
+def test_missing_file_is_lost() -> None:
+    """The text alone is not the file; a notice instead of a second send is an answer."""
     want = Act(1, "want", "", 1.0)
     words, file = "Here is t1.", {"text": "", "media": {"filename": "t1.csv"}}
     assert promises(judged([want], [words])) == ["lost"]
@@ -114,14 +114,14 @@ def test_a_file_that_never_came_is_lost() -> None:
         ([MARK + "You said: t1", ASKED, MARK + ASKED, "Paid b2.", MARK + "Paid b2."], 2),
     ],
 )
-def test_what_was_said_again_is_counted_when_it_is_marked(texts: list[str], repeated: int) -> None:
-    """A marked repeat breaks nothing, but there may not be many."""
+def test_marked_repetition_is_counted(texts: list[str], repeated: int) -> None:
+    """A marked repetition breaks no promise, but its number has a limit."""
     found = judged([SAID, ASK, YES], list(texts), [EFFECT])
     assert (found.repeated, promises(found)) == (repeated, [])
 
 
-def test_nothing_is_held_against_the_truth() -> None:
-    """Changing the subject, an early yes, two yeses and a correction are all in order."""
+def test_true_conversation_has_no_finding() -> None:
+    """A change of subject, an early yes, two yeses and a correction are all in order."""
     subject = [ASK, Act(3, "say", "", 3.0)]
     dropped = "Not confirmed, so I dropped this: Pay b2.\n\nYou said: something else t3"
     assert promises(judged(subject, [ASKED, dropped])) == []
@@ -136,13 +136,13 @@ def test_nothing_is_held_against_the_truth() -> None:
 
 
 def test_waits_begin_with_the_first_delivery() -> None:
-    """Seconds from the act to its first answer."""
+    """A wait lasts from the act to its first answer."""
     found = judged([SAID, ASK], ["You said: t1", ASKED])
     assert (found.waits, found.wait(0.5), found.wait(1.0)) == ([3.0, 3.0], 3.0, 3.0)
 
 
-def test_a_message_that_asks_and_drops_an_older_question_tells_of_both() -> None:
-    """Who stopped waiting asks anew; then both questions are dealt with in one message."""
+def test_message_may_ask_a_question_and_drop_an_older_one() -> None:
+    """A person who stopped waiting asks anew, and one message handles both questions."""
     new, yes = Act(3, "ask", "b3", 3.0), Act(4, "agree", "b3", 4.0)
     both = "Not confirmed, so I dropped this: Pay b2.\n\n" + ASKED.replace("b2", "b3")
     paid = EffectEntry("b3", "effect", "", 1)
@@ -151,8 +151,8 @@ def test_a_message_that_asks_and_drops_an_older_question_tells_of_both() -> None
     assert judged([ASK, new, yes], [ASKED, both, MARK + both, "Paid b3."], [paid]).repeated == 1
 
 
-def test_whoever_was_asked_again_and_did_not_answer_was_told() -> None:
-    """An early yes changes nothing, and is not for ever."""
+def test_early_yes_without_a_second_answer_ends_as_asked_again() -> None:
+    """An early yes changes nothing, and the person left before answering the repeated question."""
     early = "I had not asked yet when you said that. Do you want this? Pay b2"
     left = replace(YES, sent_at=4.0 - PATIENCE)
     found = judged([ASK, left], [ASKED, early])
@@ -160,8 +160,8 @@ def test_whoever_was_asked_again_and_did_not_answer_was_told() -> None:
     assert "untold" in promises(judged([ASK, YES], [ASKED, early], [EFFECT]))
 
 
-def test_a_first_try_that_arrives_after_its_repeat_breaks_nothing() -> None:
-    """A worker that was stopped in the middle of sending goes on when somebody else has sent it again."""
+def test_first_attempt_may_arrive_after_its_repetition() -> None:
+    """A worker that was stopped while sending resumes after another worker has repeated the reply."""
     twice, new, yes = Act(4, "agree", "b2", 4.0), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
     heard = [ASKED, "Paid b2.", MARK + "You said: yes", ASKED.replace("b2", "b5"), "You said: yes", "Paid b5."]
     effects = [EFFECT, EffectEntry("b5", "effect", "", 1)]
@@ -172,8 +172,8 @@ def test_a_first_try_that_arrives_after_its_repeat_breaks_nothing() -> None:
     assert promises(judged([ASK, YES, twice, new, yes, again], answered, effects)) == []
 
 
-def test_a_first_try_that_comes_last_puts_nothing_out_of_order() -> None:
-    """Two taps, two answers alike: the second was said again before its first try arrived, behind the next question."""
+def test_late_first_attempt_is_not_out_of_order() -> None:
+    """Two taps have equal answers. The second was repeated before its first attempt, which came after a question."""
     twice, new, yes = Act(4, "agree", "b2", 4.0, tapped=True), Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
     asked = ASKED.replace("b2", "b5")
     heard = [ASKED, "Paid b2.", MARK + "Paid b2.", asked, "Paid b5.", "Paid b2."]

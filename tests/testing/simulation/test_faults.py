@@ -1,4 +1,4 @@
-"""What breaks things: platforms that fail as told, a proxy that loses replies, deliveries that come again."""
+"""The faults of simulations: failing platforms, a proxy that loses replies, and repeated deliveries."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sayso.testing.simulation.webhooks import MAX_DELIVERIES, DeliveryResponse, 
 
 
 def message(chat: str) -> RecordedRequest:
-    """A message to a chat of Telegram."""
+    """Return a request that sends a message to a Telegram chat."""
     return RecordedRequest(
         "POST", "/bot1/sendMessage", {"content-type": "application/json"}, b'{"chat_id": "%s"}' % chat.encode()
     )
 
 
-def test_a_flaky_platform_fails_as_often_as_it_says_and_never_too_often_in_a_row() -> None:
-    """Each failure about as probable as its chance; after four in one chat the next message passes."""
+def test_flaky_platform_fails_at_its_rates_and_never_too_often_in_a_row() -> None:
+    """Each failure comes about as often as its chance; after four in one chat the next message passes."""
     flaky = FlakyPlatforms(Random(1), clock=lambda: 0.0)
     failures = [flaky("telegram", message(str(number % 7))) for number in range(4000)]
     share = Counter(failure.error for failure in failures if failure)
@@ -37,8 +37,8 @@ def test_a_flaky_platform_fails_as_often_as_it_says_and_never_too_often_in_a_row
     assert flaky.failures == share
 
 
-def test_who_sends_before_the_time_that_was_asked_for_is_counted() -> None:
-    """A message within the seconds of a 429 is impatient; after them it is not."""
+def test_message_before_the_end_of_a_rate_limit_is_counted() -> None:
+    """A message within the seconds of a 429 is impatient; a later one is not."""
     now = [0.0]
     flaky = FlakyPlatforms(Random(1), clock=lambda: now[0])
     while (
@@ -50,7 +50,7 @@ def test_who_sends_before_the_time_that_was_asked_for_is_counted() -> None:
 
 
 async def ask(socket: Path, words: bytes) -> bytes:
-    """What a server answers; nothing when it hangs up."""
+    """Return a server's answer; nothing when it closes the connection."""
     reader, writer = await asyncio.open_unix_connection(str(socket))
     writer.write(words)
     try:
@@ -60,7 +60,7 @@ async def ask(socket: Path, words: bytes) -> bytes:
 
 
 async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, list[bytes], Proxy]:
-    """One command through a proxy: what came back, what the server got, and the proxy."""
+    """Send one command through a proxy. Return the answer, the commands that the server got, and the proxy."""
     got: list[bytes] = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,22 +78,22 @@ async def through(proxy: Callable[[Path], Proxy], folder: Path) -> tuple[bytes, 
     return answer, got, between
 
 
-def test_a_proxy_that_cuts_lets_the_command_arrive_and_loses_the_reply(tmp_path: Path) -> None:
-    """The command took effect, and whoever sent it cannot know."""
+def test_cutting_proxy_delivers_the_command_and_loses_the_reply(tmp_path: Path) -> None:
+    """The command took effect, and its sender cannot know."""
     answer, got, proxy = asyncio.run(through(lambda to: Proxy(str(to), cut=1.0, slow_ms=0, chance=Random(1)), tmp_path))
     assert (answer, got, proxy.counts["lost replies"]) == (b"", [b"ping"], 1)
 
 
-def test_a_proxy_that_is_only_slow_loses_nothing(tmp_path: Path) -> None:
-    """The reply arrives whole."""
+def test_slow_proxy_loses_nothing(tmp_path: Path) -> None:
+    """The whole reply arrives."""
     answer, got, proxy = asyncio.run(through(lambda to: Proxy(str(to), cut=0.0, slow_ms=1, chance=Random(1)), tmp_path))
     assert (answer, got, proxy.counts["lost replies"]) == (b"PING", [b"ping"], 0)
 
 
 class WebServer(BaseHTTPRequestHandler):
-    """A web that answers 503 twice, the second time without a hint, and takes everything then.
+    """A web that answers 503 twice, the second time without Retry-After, and then accepts everything.
 
-    Its class keeps what came.
+    Its class keeps the received bodies.
     """
 
     came: list[bytes]
@@ -107,11 +107,11 @@ class WebServer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 twice, then taken, and one to four more times beside it, all of the same words."""
+def test_webhook_is_delivered_until_it_is_accepted_and_then_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The web answers 503 twice and then accepts; one to four repetitions with the same body follow."""
     monkeypatch.setattr("sayso.testing.simulation.webhooks.RETRY_SECONDS", 0.0)
     WebServer.came = []
     server = HTTPServer(("127.0.0.1", 0), WebServer)
@@ -133,8 +133,8 @@ def test_a_webhook_is_delivered_until_it_is_taken_and_then_again(monkeypatch: py
     assert 1 <= delivery.repeated < MAX_DELIVERIES
 
 
-def test_deliveries_are_spread_over_the_webs_and_each_is_signed_for_the_public_one() -> None:
-    """An address is where a delivery goes; the URL that was signed stays what it is."""
+def test_deliveries_are_spread_over_the_webs_and_signed_for_the_public_url() -> None:
+    """The address of a delivery varies; its signed URL stays the same."""
     delivery = WebhookDelivery(chance=Random(1), addresses=("a:1", "b:2"))
     went: list[tuple[str, str]] = []
 

@@ -1,4 +1,4 @@
-"""What is measured: how soon somebody is heard of, how much memory is held; and where it is a promise."""
+"""The figures of simulations: time to the first sign of life, memory, and the profiles that promise limits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sayso.testing.simulation.users import Act, ChatInbox, follow_typing_signs
 from tests.testing.simulation.test_conversations import judged
 
 
-def test_a_sign_of_life_is_typing_or_else_the_answer() -> None:
-    """Counted from the webhook's 200, and not where an earlier answer was still to come."""
+def test_first_sign_of_life_is_typing_or_the_answer() -> None:
+    """The time counts from the webhook's 200, and only without a pending earlier answer."""
     say, ask = Act(1, "say", "", 1.0, taken_at=1.5), Act(2, "ask", "b2", 4.5, taken_at=4.6)
     answers: list[Any] = ["You said: t1", "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."]
     assert judged([say, ask], answers).picked_up == pytest.approx([2.5, 0.4])
@@ -26,7 +26,7 @@ def test_a_sign_of_life_is_typing_or_else_the_answer() -> None:
 
 
 def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
-    """Other calls, and other chats, are nobody's sign."""
+    """Other calls and other chats give no sign of life."""
     ada, grace = ChatInbox(), ChatInbox()
     calls = [
         {"method": "sendChatAction", "params": {"chat_id": 5}},
@@ -59,16 +59,16 @@ def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
         ),
     ],
 )
-def test_speed_and_size_are_promises_of_the_rows_that_are_about_them(figures: Any, exceeded: list[str]) -> None:
-    """Elsewhere they are only told."""
+def test_speed_and_size_are_promises_only_of_their_profiles(figures: Any, exceeded: list[str]) -> None:
+    """Other profiles only report the figures."""
     found = SimulationResult(turns=500, picked_up=[0.9])
     memory = Memory([("worker 0", 100.0, 160.0), ("web 0", 60.0, 50.0)], 4000.0)
     profile = Profile(turns_per_second=100.0, measures=figures)
     assert SimulationReport(profile, found, 0, webhook_seconds=[0.2], memory=memory, seconds=10.0).exceeded == exceeded
 
 
-def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
-    """The longest of those that were sent before; what is sent later is not asked about."""
+def test_acts_waiting_at_a_kill_of_redis_are_answered_soon() -> None:
+    """The figure is the longest wait of the acts before the kill; later acts do not count."""
     found = SimulationResult(answered=[(0.0, 4.9), (1.0, 16.5), (4.0, 8.0), (6.0, 30.0)])
     report = SimulationReport(Profile(measures="recovery"), found, 0, killed_at={"redis": [5.0]})
     assert report.exceeded == ["seconds to answer all that waited when redis was killed: 12, and 10 is promised"]
@@ -80,7 +80,7 @@ def test_what_waited_when_redis_was_killed_is_answered_soon_after() -> None:
 
 
 @pytest.mark.parametrize(("machines", "exceeded"), [(1, ["repeated: 20 of 10000 replies, above 0.1%"]), (2, [])])
-def test_one_repeat_in_a_thousand_is_for_those_who_can_know_what_arrived(machines: int, exceeded: list[str]) -> None:
-    """What platforms took is noted in the folder of one machine; another has only the faults to answer for."""
+def test_limit_of_one_repetition_in_a_thousand_applies_to_one_machine(machines: int, exceeded: list[str]) -> None:
+    """One machine records receipts in its folder; several machines may repeat as often as the faults explain."""
     found = SimulationResult(replies=10_000, repeated=20)
     assert SimulationReport(Profile(machines=machines), found, hits=30).exceeded == exceeded

@@ -1,4 +1,4 @@
-"""Redis away, or without room: begun, mended and told of when it is time, and judged."""
+"""Redis outages and full storage: they begin and end on time, and the report judges them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sayso.testing.simulation.report import DRAINED_SECONDS, SimulationReport
 
 @dataclass
 class Server:
-    """A Redis of which only is known what was done to it. It ends itself when its disk is full."""
+    """A fake Redis that records the calls on it. A test ends it when its disk is full."""
 
     done: list[str] = field(default_factory=list)
     alive: bool = True
@@ -46,12 +46,12 @@ class Server:
 
 
 def outage(server: Any, seconds: float) -> Outage:
-    """One that is planned at second 0, without a web to ask."""
+    """Return an outage that was planned at second 0, without a web to query."""
     return Outage(server, (), seconds, 0.0)
 
 
-def test_redis_is_away_once_and_for_as_long_as_it_was_told() -> None:
-    """It begins when everybody talks, and ends by the clock, whoever is still there."""
+def test_redis_outage_happens_once_and_lasts_as_planned() -> None:
+    """The outage begins when all people are active, and ends by the clock."""
     server = Server()
     away = outage(server, 300.0)
     steps = []
@@ -62,13 +62,13 @@ def test_redis_is_away_once_and_for_as_long_as_it_was_told() -> None:
     assert steps == [before, during, during, after, after]
 
 
-def test_without_an_outage_nothing_is_ahead() -> None:
-    """A profile without one ends when its people are done."""
+def test_profile_without_an_outage_has_none_ahead() -> None:
+    """Such a profile ends when its people are done."""
     assert not outage(Server(), 0.0).is_ahead
 
 
-def test_what_ends_for_want_of_disk_is_started_again_until_there_is_room() -> None:
-    """Each second, without room as long as the fault lasts."""
+def test_redis_that_ends_on_a_full_disk_is_restarted_until_there_is_room() -> None:
+    """It restarts each second, without room until the fault ends."""
     server = Server()
     full = FullStorage(server)  # type: ignore[arg-type]
     assert full.begin("disk", 0.0)
@@ -79,14 +79,14 @@ def test_what_ends_for_want_of_disk_is_started_again_until_there_is_room() -> No
     assert (full.deaths, full.is_on) == (1, False)
 
 
-def test_no_memory_is_taken_from_what_is_away() -> None:
-    """The fault then did not happen, and is not counted as one."""
+def test_full_memory_does_not_begin_while_redis_is_down() -> None:
+    """The fault did not happen, and is not counted."""
     server = Server(alive=False)
     assert not FullStorage(server).begin("memory", 0.0)  # type: ignore[arg-type]
 
 
 def report(profile: Profile, away: OutageRecord, **faults: int) -> SimulationReport:
-    """One in which people noticed nothing."""
+    """Return the report of a run without findings by people."""
     return SimulationReport(profile, SimulationResult(), 0, Counter(faults), outage=away)
 
 
@@ -99,10 +99,10 @@ def report(profile: Profile, away: OutageRecord, **faults: int) -> SimulationRep
         (Profile(outage_seconds=9, spool=True), {200: 7, 503: 1}, ["HTTP 503 while Redis was away: 1"]),
     ],
 )
-def test_without_redis_webhooks_are_taken_only_by_a_spool(
+def test_webhooks_during_an_outage_are_accepted_only_with_a_spool(
     profile: Profile, statuses: dict[int, int], broken: list[str]
 ) -> None:
-    """200 is a promise, and 503 asks to come again."""
+    """200 promises an answer, and 503 asks for a repetition."""
     assert report(profile, OutageRecord(1.0, 10.0, statuses=Counter(statuses))).broken == broken
 
 
@@ -118,8 +118,10 @@ def test_without_redis_webhooks_are_taken_only_by_a_spool(
         (Profile(restart_every=20), {0, 200}),
     ],
 )
-def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(profile: Profile, allowed: set[int]) -> None:
-    """Whatever else a webhook hears is a broken promise, and so is a 503 that does not say when to come again."""
+def test_missing_answers_need_killed_webs_and_503_needs_an_unavailable_redis(
+    profile: Profile, allowed: set[int]
+) -> None:
+    """Any other status is a broken promise, and so is a 503 without Retry-After."""
     heard = Counter((0, 200, 302, 500, 503))
     odd = ", ".join(f"{status or 'no answer'} 1" for status in sorted(set(heard) - allowed))
     assert SimulationReport(profile, SimulationResult(), 9, http=heard).broken == [f"webhooks: {odd}"]
@@ -128,15 +130,15 @@ def test_no_answer_is_of_killed_webs_and_503_of_a_redis_that_cannot_answer(profi
     ]
 
 
-def test_what_must_be_started_again_has_not_recovered() -> None:
-    """A process that ended although nobody killed it is a broken promise where only Redis was without room."""
+def test_process_that_ended_without_a_kill_breaks_a_promise() -> None:
+    """Where only Redis was out of room, other processes must not end."""
     assert report(Profile(full_every={"disk": 9.0}), OutageRecord(), ended=1).broken == [
         "processes that ended for want of Redis: 1"
     ]
 
 
-def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
-    """A run in which nothing was lost, cut, repeated or failed shows nothing, whatever it was called."""
+def test_planned_fault_that_never_happened_is_a_finding() -> None:
+    """A run without a lost, cut, repeated or failed message shows nothing."""
     profile = Profile(outage_seconds=9, lost_replies=0.1, repeated_webhooks=0.1, failing_platforms=True)
     missing = [
         line.partition(":")[0]
@@ -155,15 +157,15 @@ def test_a_fault_that_was_planned_and_never_happened_is_a_finding() -> None:
     assert happened.exceeded == []
 
 
-def test_an_outage_may_cost_what_was_under_way_when_it_began() -> None:
-    """One word of "cannot tell" for each act that then waited for its answer, and no more."""
+def test_outage_allows_one_unknown_outcome_for_each_waiting_act() -> None:
+    """One "cannot tell" is allowed for each act that waited when the outage began."""
     found = SimulationResult(answered=[(1.0, 2.0), (1.0, 12.0), (6.0, 12.0)], endings=Counter(unknown=2))
     profile, away = Profile(outage_seconds=9), OutageRecord(5.0, 10.0)
     assert SimulationReport(profile, found, hits=0, outage=away).exceeded == ["unknown: 2, and only 1 hits"]
     assert SimulationReport(profile, found, hits=1, outage=away).exceeded == []
 
 
-def test_a_spool_that_drains_too_slowly_is_above_its_bound() -> None:
-    """Seconds from Redis's return to the last look at which messages waited."""
+def test_slowly_drained_spool_exceeds_its_limit() -> None:
+    """The time counts from Redis's return to the last check with waiting messages."""
     away = OutageRecord(1.0, 10.0, 10.0 + DRAINED_SECONDS + 1)
     assert report(Profile(outage_seconds=9, spool=True), away).exceeded == ["spool: empty 61 s after Redis was back"]

@@ -1,4 +1,4 @@
-"""Profiles of `sayso simulate`: those that ship, the full size of each, and files of one's own."""
+"""Profiles of `sayso simulate`: the shipped ones, the full size of each, and a user's own files."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ from sayso.testing.simulation.report import SimulationReport
         ("platforms", {"turns": 20_000, "conversations": 500, "workers": 4}),
     ],
 )
-def test_a_profile_at_full_size_is_as_large_as_was_promised(name: str, expected: dict[str, Any]) -> None:
-    """Its faults stay what they are; only their number changes."""
+def test_profile_at_full_size_has_its_documented_size(name: str, expected: dict[str, Any]) -> None:
+    """The faults stay the same; only their number changes."""
     (profile,) = load_profiles(name, full_size=True)
     assert {key: getattr(profile, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("full_size", [False, True])
-def test_the_matrix_is_every_other_profile_and_all_their_stories_exist(*, full_size: bool) -> None:
-    """A misspelled story would only be noticed hours later."""
+def test_matrix_has_every_other_profile_and_their_stories_exist(*, full_size: bool) -> None:
+    """A misspelled story would show only hours later."""
     rows = load_profiles("matrix", full_size=full_size)
     assert len(rows) == len(ready_names()) - len(NOT_IN_MATRIX)
     assert all(load_stories(STORIES, row.only_stories).stories for row in rows)
 
 
 def test_the_help_names_every_profile() -> None:
-    """A profile that is not listed there is found by nobody."""
+    """Users find a profile only if the help lists it."""
     text = " ".join(CliRunner().invoke(simulate, ["--help"]).output.split()).replace(".", ",")
     assert [name for name in ready_names() if f" {name}," not in text] == []
 
 
-def test_a_file_is_a_profile_and_its_paths_start_beside_it(tmp_path: Path) -> None:
-    """What the command line gives comes first."""
+def test_profile_file_has_paths_relative_to_itself(tmp_path: Path) -> None:
+    """Options on the command line override the file."""
     file = tmp_path / "mine.yaml"
     file.write_text("{turns: 5, outage_seconds: 9, stories: stories.yaml, config: sayso.yaml, full_size: {turns: 50}}")
     (profile,) = load_profiles(str(file), config=Path("other.yaml"), seconds=60.0)
@@ -85,8 +85,8 @@ def test_a_file_is_a_profile_and_its_paths_start_beside_it(tmp_path: Path) -> No
         ("{", "expected the node content"),
     ],
 )
-def test_a_file_that_is_no_profile_is_refused_with_its_problem(tmp_path: Path, text: str, problem: str) -> None:
-    """The message names the file, the key and what to write."""
+def test_invalid_profile_file_is_refused_with_its_problem(tmp_path: Path, text: str, problem: str) -> None:
+    """The message names the file, the key and the fix."""
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(InvalidProfile) as refused:
@@ -95,14 +95,14 @@ def test_a_file_that_is_no_profile_is_refused_with_its_problem(tmp_path: Path, t
     assert problem in str(refused.value)
 
 
-def test_an_unknown_name_is_wrong_usage_and_names_the_nearest() -> None:
-    """It ends before anything starts."""
+def test_unknown_profile_is_a_usage_error_that_names_the_nearest() -> None:
+    """The command ends before anything starts."""
     result = CliRunner().invoke(simulate, ["worker"])
     assert (result.exit_code, "no profile 'worker': did you mean 'workers'?" in result.output) == (2, True)
 
 
-def test_a_run_in_which_too_little_happened_shows_too_little() -> None:
-    """The counts of faults and of acts are compared with what the profile requires."""
+def test_run_with_too_few_faults_or_acts_is_a_finding() -> None:
+    """The report compares the counts of faults and acts with the profile's minimum."""
     profile = Profile(at_least={"pauses": 200, "confirmed": 10, "lost replies": 3})
     few = SimulationReport(profile, SimulationResult(confirmed=9), 0, Counter(pauses=200), lost_replies=3)
     assert few.exceeded == ["confirmed: 9, too few: 10 were asked for"]

@@ -1,4 +1,4 @@
-"""Stories are data: what cannot be played is refused with its place and its cure."""
+"""Stories are data: an invalid story is refused with its place and its fix."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from sayso.testing.simulation.profile import STORIES, InvalidStories, StoryStep,
         ("stories: {a: {steps: [{say: 'x {turn}', late: true}]}}", "late is True"),
     ],
 )
-def test_what_cannot_be_played_is_refused_with_its_cure(tmp_path: Path, text: str, words: str) -> None:
-    """The message names the story and what to write instead."""
+def test_invalid_story_is_refused_with_its_fix(tmp_path: Path, text: str, words: str) -> None:
+    """The message names the story and the valid form."""
     file = tmp_path / "stories.yaml"
     file.write_text(text)
     with pytest.raises(InvalidStories, match=re.escape(words)):
         load_stories(file)
 
 
-def test_only_those_named_are_played() -> None:
-    """A profile chooses among what ships, and a name that is not there is an error."""
+def test_profile_plays_only_its_stories() -> None:
+    """A profile selects among the shipped stories, and an unknown name is an error."""
     (profile,) = load_profiles("yes")
     assert {story.name for story in load_stories(STORIES, profile.only_stories).stories} == set(profile.only_stories)
     with pytest.raises(InvalidStories, match="no story 'sings'"):
         load_stories(STORIES, ("sings",))
 
 
-def test_a_story_is_read_as_it_is_written(tmp_path: Path) -> None:
-    """Verb, words and how often."""
+def test_story_keeps_its_steps_as_written(tmp_path: Path) -> None:
+    """A step has a verb, a text and a count."""
     file = tmp_path / "stories.yaml"
     file.write_text("stories: {a: {weight: 2, steps: [{ask: '/pay bill={bill}'}, {agree: button, times: 2}]}}")
     (story,) = load_stories(file).stories

@@ -1,4 +1,4 @@
-"""Crew: parents with their workers, on one machine or on several, and how a whole machine goes."""
+"""Worker processes: parents with their workers on one machine or several, and the kill of a whole machine."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sayso.testing.simulation.profile import Profile
 
 
 def folders(profile: Profile, data: Path) -> list[tuple[str, str]]:
-    """The data folder of each parent of workers, and how many it has."""
+    """Return the data folder of each parent of workers, and its number of workers."""
     platforms: Any = None
     commands = [parent.command for parent in Machine(profile, data, platforms)._parents()]
     return [(command[command.index("--data") + 1], command[-1]) for command in commands]
 
 
 def test_machines_share_files_and_nothing_else(tmp_path: Path) -> None:
-    """On one machine two parents share a folder; on several each has its own, but for the files made by tools."""
+    """On one machine two parents share a folder; separate machines share only the tools' media."""
     assert folders(Profile(workers=3), tmp_path) == [(str(tmp_path), "2"), (str(tmp_path), "1")]
     assert folders(Profile(workers=1), tmp_path) == [(str(tmp_path), "1")]
     apart = [Path(folder) for folder, _ in folders(Profile(workers=4, machines=3), tmp_path)]
@@ -32,8 +32,8 @@ def test_machines_share_files_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_machine_goes_with_all_that_its_parent_forked() -> None:
-    """Nobody is left to finish anything, and nobody is missed as one that died by itself."""
+def test_killed_machine_loses_every_process_of_its_parent() -> None:
+    """No forked process survives, and the restart counts none as ended by itself."""
     parent = Child("worker", ["sh", "-c", "sleep 60 & sleep 60 & wait"], os.environ)
     parent.start()
     assert parent.process is not None
