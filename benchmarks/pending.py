@@ -92,7 +92,7 @@ class Floor:
         self._client = client
         self._title = title
         self._bench = Bench(store, f"floor-{title}")
-        self._scripts = store.repository._scripts  # type: ignore[attr-defined]  # the product has no door to a bare call
+        self._scripts = store.repository._scripts  # type: ignore[attr-defined]  # the product has no API for a bare call
         self._run = self._scripts.arun
         for script in self._scripts._scripts.values():
             client.script_load(script.text)

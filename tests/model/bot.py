@@ -231,7 +231,7 @@ class ModelProcessor(ConversationProcessor):
             return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
         except (ConversationError, TypeError):  # a TypeError is a mistake in the tests
             raise
-        except Exception as exc:  # noqa: BLE001  # the rim of a turn: nothing may get this far
+        except Exception as exc:  # noqa: BLE001  # no error may escape a turn
             worker.broke("a turn is answered", repr(exc))
             return TurnChange(replies=((Reply(texts_for("en").broken()), ""),))
         finally:

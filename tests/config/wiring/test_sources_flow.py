@@ -75,7 +75,7 @@ def test_server_that_dies_after_the_yes_leaves_the_outcome_unknown(opened: Open,
     assert lines(tmp_path) == ["dies"]
 
 
-def test_no_runs_nothing(opened: Open, tmp_path: Path):
+def test_refused_action_is_not_sent_to_the_server(opened: Open, tmp_path: Path):
     """The server gets no call."""
     ask = bot(opened("    confirm: always\n"), WIPE).ask_channel
     assert ask("ana", "wipe the disk").content.startswith("box-wipe: name = disk, count = 2\n")
