@@ -83,7 +83,7 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 def _clear_caches() -> None:
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "pending":
+        if name.startswith("sayso.pending"):
             for value in list(vars(module).values()):
                 if hasattr(value, "cache_clear"):
                     value.cache_clear()
