@@ -10,8 +10,8 @@ demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	$(BIN)/sayso demo
 
 # Four groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
-SYSTEMS := tests/flows tests/browser tests/examples
-AGENT := tests/agent
+SYSTEMS := tests/flows tests/browser
+AGENT := tests/agent tests/examples
 COMMANDS := tests/config tests/channels/console tests/docs
 
 test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time; ROOM=pending for those of one package
