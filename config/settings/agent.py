@@ -36,7 +36,7 @@ def _any_model(model: str) -> str:
 
 
 def redis_address(url: str) -> str:
-    """Return the URL as it is. Raises ValueError."""
+    """Check that a URL names a Redis, and return it unchanged. Raises ValueError."""
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
     return url

@@ -101,8 +101,9 @@ class AgentDeps:
         redis: RedisParts | None = None,
         provider: Provider | None = None,
     ) -> AgentDeps:
-        """Return the dependencies of agents that run: a worker's, or without Redis those of an agent that runs alone,
-        of which only the memories outlive it. Raises ConfigError.
+        """Return the dependencies of agents that run. Raises ConfigError.
+
+        Without `redis` they are those of a single process, such as `sayso chat`: only its memories outlive it.
         """
         return cls(
             settings,
