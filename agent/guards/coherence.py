@@ -62,8 +62,7 @@ async def check_coherence(
     try:
         answer, answer_usage = await acall(provider, _request(call, tool_description, user_words, model, timeout))
         usage = answer_usage or usage
-        reply = _CODE_BLOCK.sub(r"\1", answer.content.strip())
-        coherent, explanation = _parse_json(reply) if reply.startswith("{") else _parse_text(reply)
+        coherent, explanation = _parse(_CODE_BLOCK.sub(r"\1", answer.content.strip()))
     except Exception as exc:  # a failed check never breaks a run
         reason = type(exc).__name__
         log.warning("coherence.check_failed", extra={"reason": reason, "tool": call.tool_name, "model": model})
@@ -88,16 +87,25 @@ def _request(
     )
 
 
-def _parse_json(text: str) -> tuple[bool, str]:
-    """Return the verdict and its explanation. Raise NotUnderstood."""
-    try:
-        verdict = json.loads(text, object_pairs_hook=_unique_keys)
-    except (ValueError, RecursionError) as exc:
-        raise NotUnderstood("no JSON") from exc
-    coherent = verdict.get("coherent")
-    if not isinstance(coherent, bool):
-        raise NotUnderstood("no verdict")
-    return coherent, str(verdict.get("explanation") or "")
+def _parse(reply: str) -> tuple[bool, str]:
+    """Return the verdict and its explanation: of a JSON object, or of a text that begins with yes or no.
+
+    Raise NotUnderstood for anything else, and for a text that also contains the other word, or JSON.
+    """
+    if reply.startswith("{"):
+        try:
+            verdict = json.loads(reply, object_pairs_hook=_unique_keys)
+        except (ValueError, RecursionError) as exc:
+            raise NotUnderstood("no JSON") from exc
+        coherent = verdict.get("coherent")
+        if not isinstance(coherent, bool):
+            raise NotUnderstood("no verdict")
+        return coherent, str(verdict.get("explanation") or "")
+    first = _FIRST_WORD.match(reply)
+    answers = {word.lower() for word in _YES_OR_NO.findall(reply)}
+    if first is None or len(answers) > 1 or "{" in reply:
+        raise NotUnderstood("neither yes nor no, or both")
+    return first[1].lower() == "yes", reply[first.end() :].lstrip(" *.,:;-\n")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -105,12 +113,3 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(dict(pairs)) < len(pairs):
         raise NotUnderstood("a key twice")
     return dict(pairs)
-
-
-def _parse_text(text: str) -> tuple[bool, str]:
-    """Read a text that begins with yes or no, and contains neither the other word nor JSON."""
-    first = _FIRST_WORD.match(text)
-    answers = {word.lower() for word in _YES_OR_NO.findall(text)}
-    if first is None or len(answers) > 1 or "{" in text:
-        raise NotUnderstood("neither yes nor no, or both")
-    return first[1].lower() == "yes", text[first.end() :].lstrip(" *.,:;-\n")

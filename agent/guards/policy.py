@@ -116,7 +116,17 @@ class ToolPolicy:
             if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
                 raise ValueError(f"{kind}={patterns!r} must be a list of patterns, such as ['delete_*']")
         for rule in self.deny_when:
-            _check_rule(rule)
+            if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
+                raise ValueError(
+                    f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
+                    "and may have 'matches'"
+                )
+            if rule.get("matches", "text") not in FORMS:
+                known = ", ".join(FORMS)
+                raise ValueError(f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {known}")
+            problem = problem_of(_form_of(rule), rule["pattern"])
+            if problem:  # such a rule could never match
+                raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """Return the decision for one call. The arguments are validated and JSON values."""
@@ -134,10 +144,14 @@ class ToolPolicy:
 
     def _by_argument(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision | None:
         for index, rule in enumerate(self.deny_when):
-            value, pattern = args.get(rule["arg"]), rule["pattern"]
-            if _is_named(tool_name, rule["tool"]) and _matches(value, pattern, _form_of(rule)):
-                reason = f"{rule['arg']!r} matches {rule['pattern']!r}"
-                return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
+            pattern, form = rule["pattern"], _form_of(rule)
+            if _is_named(tool_name, rule["tool"]) and any(
+                matches_text(text, pattern) or matches_form(form, text, pattern) or _is_same_number(leaf, pattern)
+                for leaf in _leaves(args.get(rule["arg"]))
+                for text in _spellings(leaf)
+            ):
+                reason = f"{rule['arg']!r} matches {pattern!r}"
+                return PolicyDecision("deny", reason, Rule("deny_when", index, pattern))
         return None
 
 
@@ -188,20 +202,19 @@ async def require_approval(
         raise ToolCallRefused(f"{tool.name!r} needs an approval that no user can give here: {reason}")
     try:
         async with asyncio.timeout(timeout_seconds):
-            answer = await _ask_person(confirm, tool.name, args, reason)
+            answer: Any = (
+                confirm(tool.name, args, reason)
+                if inspect.iscoroutinefunction(confirm)
+                else await call_in_tool_thread(lambda: confirm(tool.name, args, reason))
+            )
+            if inspect.isawaitable(answer):
+                answer = await await_isolated(answer)
     except TimeoutError as exc:
         raise ToolCallRefused(f"{tool.name!r} was not approved within {timeout_seconds} seconds") from exc
     except Exception as exc:
         raise ToolCallRefused(f"{tool.name!r} was not approved: asking failed with {type(exc).__name__}") from exc
     if answer is not True:
         raise ToolCallRefused(f"{tool.name!r} was rejected by the user")
-
-
-async def _ask_person(confirm: ConfirmAction, name: str, args: dict[str, Any], reason: str) -> Any:
-    if inspect.iscoroutinefunction(confirm):
-        return await await_isolated(confirm(name, args, reason))
-    answer = await call_in_tool_thread(lambda: confirm(name, args, reason))
-    return await await_isolated(answer) if inspect.isawaitable(answer) else answer
 
 
 def _by_name(
@@ -220,32 +233,10 @@ def _is_named(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.casefold(), pattern.casefold())
 
 
-def _check_rule(rule: Mapping[str, str]) -> None:
-    """Raise ValueError for a rule that can never match."""
-    if set(rule) - {"matches"} != _RULE_KEYS or not all(isinstance(part, str) for part in rule.values()):
-        raise ValueError(
-            f"deny_when rule {dict(rule)!r} needs the keys 'tool', 'arg' and 'pattern', each with text, "
-            "and may have 'matches'"
-        )
-    if rule.get("matches", "text") not in FORMS:
-        raise ValueError(f"deny_when rule {dict(rule)!r}: matches {rule['matches']!r} is none of {', '.join(FORMS)}")
-    problem = problem_of(_form_of(rule), rule["pattern"])
-    if problem:
-        raise ValueError(f"deny_when rule {dict(rule)!r}: {problem}")
-
-
 def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
     """Return the form that a rule looks for; a pattern with an @ means an address where the rule does not say."""
     form = cast("ArgumentForm", rule.get("matches", "text"))
     return "email" if form == "text" and "@" in rule["pattern"] else form
-
-
-def _matches(value: Any, pattern: str, form: ArgumentForm) -> bool:
-    return any(
-        matches_text(text, pattern) or matches_form(form, text, pattern) or _is_same_number(leaf, pattern)
-        for leaf in _leaves(value)
-        for text in _spellings(leaf)
-    )
 
 
 def _leaves(value: Any) -> Iterator[Any]:

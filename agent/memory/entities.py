@@ -9,13 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from sayso.agent.memory.extraction import (
-    TIMEOUT_SECONDS,
-    ExtractingMemory,
-    one_line,
-    section,
-    text_of,
-)
+from sayso.agent.memory.extraction import TIMEOUT_SECONDS, ExtractingMemory, one_line, section, text_of
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.pending.concurrency import run_sync
@@ -110,7 +104,16 @@ class EntityMemory(ExtractingMemory):
         """
         objects, usage = await self._extract("entities", PROMPT, messages, model, timeout)
         now = self._clock()
-        return [entity for each in objects if (entity := _entity(each, now)).name], usage
+        entities = []
+        for each in objects:
+            entity_type = text_of(each.get("type") or each.get("entity_type"))
+            attributes = each.get("attributes")
+            if not isinstance(attributes, Mapping):
+                attributes = {}
+            entity = Entity(text_of(each.get("name")), entity_type, attributes, now, now)
+            if entity.name:
+                entities.append(entity)
+        return entities, usage
 
     def extract_entities(self, messages: Sequence[Message], model: str | None = None) -> list[Entity]:
         """Do the same as `aextract_entities` for sync code, without the cost."""
@@ -149,14 +152,6 @@ class EntityMemory(ExtractingMemory):
         memory = EntityMemory(self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock)
         memory.update(Entity(**each) for each in (data or {}).get("entities", ()))
         return memory
-
-
-def _entity(data: Mapping[str, Any], now: float) -> Entity:
-    entity_type = text_of(data.get("type") or data.get("entity_type"))
-    attributes = data.get("attributes")
-    if not isinstance(attributes, Mapping):
-        attributes = {}
-    return Entity(text_of(data.get("name")), entity_type, attributes, now, now)
 
 
 def _line(entity: Entity) -> str:

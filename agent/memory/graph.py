@@ -290,8 +290,16 @@ class KnowledgeGraphMemory(ExtractingMemory):
         """
         objects, usage = await self._extract("triples", PROMPT, messages, model, timeout)
         turn, now = sum(message.role is Role.USER for message in messages), self._clock()
-        triples = [_triple(each, turn, now) for each in objects]
-        return [triple for triple in triples if triple.subject and triple.relation and triple.object], usage
+        triples = []
+        for each in objects:
+            subject, relation, object_ = (text_of(each.get(name)) for name in ("subject", "relation", "object"))
+            confidence = each.get("confidence", 1.0)
+            if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
+                confidence = 1.0
+            triple = Triple(subject, relation, object_, min(1.0, max(0.0, float(confidence))), turn, now)
+            if triple.subject and triple.relation and triple.object:
+                triples.append(triple)
+        return triples, usage
 
     def extract_triples(self, messages: Sequence[Message], model: str | None = None) -> list[Triple]:
         """Do the same as `aextract_triples` for sync code, without the cost."""
@@ -354,14 +362,6 @@ def _store(storage: str | TripleStore, path: str | Path) -> TripleStore:
     if storage == "sqlite":
         return SQLiteTripleStore(path)
     raise ValueError(f"storage={storage!r} is unknown: use 'memory', 'sqlite' or a TripleStore")
-
-
-def _triple(data: Mapping[str, Any], turn: int, now: float) -> Triple:
-    subject, relation, object_ = (text_of(data.get(name)) for name in ("subject", "relation", "object"))
-    confidence = data.get("confidence", 1.0)
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
-        confidence = 1.0
-    return Triple(subject, relation, object_, min(1.0, max(0.0, float(confidence))), turn, now)
 
 
 def _keywords(query: str) -> list[str]:

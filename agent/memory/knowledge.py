@@ -176,22 +176,17 @@ class KnowledgeMemory:
             ] = True,
         ) -> str:
             """Save a fact."""
+            scope = current_scope()
+            if scope is None and not self._scope:  # all users would share the folder
+                raise ToolError("no scope says whose memory this is: call it inside `in_scope(scope)`")
+            memory = self.bound_to(scope) if scope else self
             try:
-                return await call_in_thread(self._for_current_run().remember, content, category, persistent)
+                return await call_in_thread(memory.remember, content, category, persistent)
             except OSError as exc:  # its text contains the path of our folder
                 log.warning("memory.failed", extra={"kind": "knowledge", "reason": type(exc).__name__})
                 raise ToolError("nothing was kept: the notes cannot be written just now") from exc
 
         return remember
-
-    def _for_current_run(self) -> KnowledgeMemory:
-        """Return the memory of the run's scope. Raise ToolError where no scope was set: never use the shared folder."""
-        scope = current_scope()
-        if scope:
-            return self.bound_to(scope)
-        if scope is None and not self._scope:
-            raise ToolError("no scope says whose memory this is: call it inside `in_scope(scope)`")
-        return self
 
     def _facts(self) -> NotesFile:
         return NotesFile(self.directory / FACTS, self.max_entries)

@@ -84,10 +84,17 @@ class JsonFileSessionStore(KeyValueSessions):
             if self._get(key) == text:
                 self._remove(key)
 
-    def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
+    def _texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
         folder = self._folder / namespace_digest
         remove_older(folder.glob(".*"), time.time() - UNFINISHED_SECONDS)
-        return [(path.stem, text) for path in folder.glob("*.json") if (text := _read_text(path)) is not None]
+        for path in folder.glob("*.json"):
+            try:
+                text = path.read_text("ascii")
+            except FileNotFoundError:  # it was removed meanwhile
+                continue
+            except ValueError:
+                text = ""
+            yield path.stem, text
 
     def _path(self, key: SessionKey) -> Path:
         return self._folder / key.namespace_digest / f"{key.digest}.json"
@@ -103,16 +110,6 @@ class JsonFileSessionStore(KeyValueSessions):
 
     def _cure(self, error: Exception) -> str:
         return f"{self._folder}: {getattr(error, 'strerror', None) or error}; check its disk and rights"
-
-
-def _read_text(path: Path) -> str | None:
-    """Return the text of a file, "" if it is not ASCII, or None if it was removed meanwhile."""
-    try:
-        return path.read_text("ascii")
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return ""
 
 
 class RedisSessionStore(KeyValueSessions):

@@ -132,12 +132,14 @@ class OpenTelemetryObserver(AgentObserver):
         run = self._runs.get(run_id)
         if run is None or run.chat is None:
             return
-        run.chat.set_attributes(_request_attributes(call) | _response_attributes(call))
+        run.chat.set_attributes(_chat_attributes(call))
         if call.error is not None:
             self._end_span(run.chat, _class_name(call.error), call.error)
             run.chat = None
         elif call.answer is not None:
-            self._set_content(run.chat, gen_ai.OUTPUT_MESSAGES, [_answer_message(call.answer)])
+            reason = call.answer.details.finish_reason if call.answer.details else ""
+            reason = reason or ("tool_call" if call.answer.tool_calls else "stop")
+            self._set_content(run.chat, gen_ai.OUTPUT_MESSAGES, [_message(call.answer) | {"finish_reason": reason}])
             run.has_answer = True
 
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
@@ -176,7 +178,10 @@ class OpenTelemetryObserver(AgentObserver):
                 f"{gen_ai.EXECUTE_TOOL} {tool_name}", run.inner_context, attributes=attributes | run.conversation
             )
             self._set_content(span, gen_ai.TOOL_ARGUMENTS, dict(tool_args))
-            run.tools[call_id] = span, self._context_to_restore(run)
+            # Never restore the context of a parallel call, which may end first.
+            current = self._trace.get_current_span()
+            is_parallel = any(current is other for other, _ in run.tools.values())
+            run.tools[call_id] = span, run.outer_context if is_parallel else self._context.get_current()
             self._context.attach(self._trace.set_span_in_context(span, run.inner_context))
 
     def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
@@ -199,12 +204,6 @@ class OpenTelemetryObserver(AgentObserver):
         run = self._runs.get(run_id)
         if run and call_id in run.tools:
             self._end_tool(run, call_id, _class_name(error), error)
-
-    def _context_to_restore(self, run: _RunSpans) -> Context:
-        """Return the context for the time after a tool call; never that of a parallel call, which may end first."""
-        current = self._trace.get_current_span()
-        is_parallel = any(current is span for span, _ in run.tools.values())
-        return run.outer_context if is_parallel else self._context.get_current()
 
     def _end_run(self, run_id: str, error_type: str = "", error: BaseException | None = None) -> None:
         """End the run's span and all spans of it that are still open."""
@@ -298,7 +297,8 @@ def _call_attributes(call: LlmCall) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value}
 
 
-def _request_attributes(call: LlmCall) -> dict[str, Any]:
+def _chat_attributes(call: LlmCall) -> dict[str, Any]:
+    """Return the attributes of a chat span: its request, and what is known of the answer or the error."""
     attributes = _call_attributes(call)
     for name, value in call.settings.items():
         if name in gen_ai.REQUEST_SETTINGS:
@@ -306,18 +306,13 @@ def _request_attributes(call: LlmCall) -> dict[str, Any]:
     attributes[gen_ai.OUTPUT_TYPE] = "json" if call.is_json else "text"
     if call.is_streamed:
         attributes[gen_ai.REQUEST_STREAM] = True
-    return attributes
-
-
-def _response_attributes(call: LlmCall) -> dict[str, Any]:
-    details = call.answer.details if call.answer else None
-    attributes: dict[str, Any] = {}
-    if details is not None:
-        attributes[gen_ai.FINISH_REASONS] = [details.finish_reason] if details.finish_reason else None
-        attributes[gen_ai.RESPONSE_ID] = details.response_id
+    response: dict[str, Any] = {}
     if isinstance(call.error, ProviderError):
-        attributes = {gen_ai.HTTP_STATUS: call.error.status, gen_ai.FAILURE: call.error.kind}
-    return {name: value for name, value in attributes.items() if value}
+        response = {gen_ai.HTTP_STATUS: call.error.status, gen_ai.FAILURE: call.error.kind}
+    elif call.answer and (details := call.answer.details):
+        reasons = [details.finish_reason] if details.finish_reason else None
+        response = {gen_ai.FINISH_REASONS: reasons, gen_ai.RESPONSE_ID: details.response_id}
+    return attributes | {name: value for name, value in response.items() if value}
 
 
 def _message(message: Message) -> dict[str, Any]:
@@ -330,12 +325,6 @@ def _message(message: Message) -> dict[str, Any]:
         for call in message.tool_calls
     ]
     return {"role": message.role.value, "parts": parts}
-
-
-def _answer_message(message: Message) -> dict[str, Any]:
-    """Return a model's answer in the format of the conventions, with its finish reason."""
-    reason = message.details.finish_reason if message.details else ""
-    return _message(message) | {"finish_reason": reason or ("tool_call" if message.tool_calls else "stop")}
 
 
 def _text_part(content: str) -> dict[str, Any]:
@@ -354,27 +343,8 @@ _OPERATIONS: dict[str, tuple[str, str, str]] = {
 
 def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
     """Return a finished run and its steps as spans in plain data, the run first (see `AgentTrace.to_otel_spans`)."""
-    ids = {"trace_id": _otel_trace_id(trace), "parent_span_id": root_span_id(trace.run_id)}
-    return [_run_span(trace), *(ids | _step_span(trace, number, include_content) for number in range(len(trace)))]
-
-
-def _otel_trace_id(trace: AgentTrace) -> str:
-    """Return the run id if it is a valid trace id, else a hash of it. A nested run has its parent's."""
-    run_id = trace.parent_run_id or trace.run_id
-    return run_id if _TRACE_ID.fullmatch(run_id) else hashlib.sha256(run_id.encode()).hexdigest()[:32]
-
-
-def root_span_id(run_id: str) -> str:
-    """Return the id of a run's own span. It follows from the run id, so that nested runs can refer to it."""
-    return _span_id(run_id, "run")
-
-
-def _span_id(run_id: str, part: str) -> str:
-    digest = hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
-    return digest if digest.strip("0") else "1".rjust(16, "0")
-
-
-def _run_span(trace: AgentTrace) -> dict[str, Any]:
+    run_id = trace.parent_run_id or trace.run_id  # a nested run is part of its parent's trace
+    trace_id = run_id if _TRACE_ID.fullmatch(run_id) else hashlib.sha256(run_id.encode()).hexdigest()[:32]
     errors = [step.error for step in trace.filter("error") if step.error]
     attributes = {
         gen_ai.OPERATION: gen_ai.INVOKE_AGENT,
@@ -386,8 +356,8 @@ def _run_span(trace: AgentTrace) -> dict[str, Any]:
     for key, value in trace.metadata.items():
         is_plain = isinstance(value, str | int | float | bool)
         attributes[f"sayso.metadata.{key}"] = value if is_plain else json.dumps(value, default=str)
-    return {
-        "trace_id": _otel_trace_id(trace),
+    run_span = {
+        "trace_id": trace_id,
         "span_id": root_span_id(trace.run_id),
         "parent_span_id": root_span_id(trace.parent_run_id) if trace.parent_run_id else "",
         "name": gen_ai.INVOKE_AGENT,
@@ -396,6 +366,18 @@ def _run_span(trace: AgentTrace) -> dict[str, Any]:
         "attributes": attributes | _error_type(errors[-1] if errors else None),
         "status": {"code": "ERROR" if errors else "OK"},
     }
+    ids = {"trace_id": trace_id, "parent_span_id": root_span_id(trace.run_id)}
+    return [run_span, *(ids | _step_span(trace, number, include_content) for number in range(len(trace)))]
+
+
+def root_span_id(run_id: str) -> str:
+    """Return the id of a run's own span. It follows from the run id, so that nested runs can refer to it."""
+    return _span_id(run_id, "run")
+
+
+def _span_id(run_id: str, part: str) -> str:
+    digest = hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
+    return digest if digest.strip("0") else "1".rjust(16, "0")
 
 
 def _step_span(trace: AgentTrace, number: int, include_content: bool) -> dict[str, Any]:
