@@ -86,20 +86,20 @@ def _in_order(schema: Mapping[str, Any]) -> str:
 def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return the messages as data, with each id of a call replaced by a number in order of appearance."""
     numbers: dict[str, int] = {"": 0}
-    entries = [{**message.to_dict(), **_picture_ids(message)} for message in messages]
-    for entry in entries:
+    entries = []
+    for message in messages:
+        entry = message.to_dict()
         entry.pop("reasoning", None)  # its signatures are new each time
+        if message.pictures:
+            entry["pictures"] = [
+                each.media.ref if each.media else hashlib.sha256(each.data).hexdigest() for each in message.pictures
+            ]
         for call in entry.get("tool_calls", ()):
             call["id"] = numbers.setdefault(call["id"], len(numbers))
         if "tool_call_id" in entry:
             entry["tool_call_id"] = numbers.setdefault(entry["tool_call_id"], len(numbers))
+        entries.append(entry)
     return entries
-
-
-def _picture_ids(message: Message) -> dict[str, Any]:
-    """Return what identifies the pictures of a message: their references, or hashes of their bytes."""
-    ids = [each.media.ref if each.media else hashlib.sha256(each.data).hexdigest() for each in message.pictures]
-    return {"pictures": ids} if ids else {}
 
 
 async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message] = ()) -> CacheEntry | None:
@@ -108,8 +108,15 @@ async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message]
     Call ids that the transcript already has are replaced by new ones.
     """
     try:
-        entry = await call_in_thread(cache.get, key)
-        return entry and _checked_answer(entry, transcript)
+        entry: Any = await call_in_thread(cache.get, key)
+        match entry:
+            case None:
+                return None
+            case (Message(role=Role.ASSISTANT, content=str()) as message, UsageStats() as usage) if is_complete(entry):
+                taken = {call.id for each in transcript for call in each.tool_calls if call.id}
+                calls = [replace(c, id=f"call_{random_id()}") if c.id in taken else c for c in message.tool_calls]
+                return replace(message, tool_calls=tuple(calls)), countable(usage)
+        raise TypeError(f"a cache gave {type(entry).__name__!r} for an answer")
     except Exception as exc:  # a failing cache must never prevent an answer
         _warn(exc)
         return None
@@ -141,22 +148,6 @@ def is_complete(value: CacheEntry, max_tokens: int | None = None) -> bool:
     message, usage = value
     has_content = bool(message.content.strip() or message.tool_calls)
     return has_content and (max_tokens is None or usage.completion_tokens < max_tokens)
-
-
-def _checked_answer(entry: Any, transcript: Iterable[Message]) -> CacheEntry:
-    """Return an answer that a run can use, whatever the cache contained. Raises TypeError."""
-    match entry:
-        case (Message(role=Role.ASSISTANT, content=str()) as message, UsageStats() as usage) if is_complete(entry):
-            return _with_new_ids(message, transcript), countable(usage)
-    raise TypeError(f"a cache gave {type(entry).__name__!r} for an answer")
-
-
-def _with_new_ids(answer: Message, transcript: Iterable[Message]) -> Message:
-    taken = {call.id for message in transcript for call in message.tool_calls if call.id}
-    if taken.isdisjoint(call.id for call in answer.tool_calls):
-        return answer
-    calls = [replace(call, id=f"call_{random_id()}") if call.id in taken else call for call in answer.tool_calls]
-    return replace(answer, tool_calls=tuple(calls))
 
 
 def _warn(error: Exception) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Literal
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
@@ -24,7 +25,7 @@ from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
-from sayso.agent.run.state import CallOutcome, JournaledAnswer, ModelAnswer, OpenRound, RunRequest, RunState
+from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunRequest, RunState
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -87,7 +88,12 @@ class AgentLoop:
                 end = await self._run_until_cancelled(run)
                 return await self._finish(run, end, session)
             except BaseException as exc:
-                await _report_failure(run, exc)
+                run.events.note("error", error=f"{type(exc).__name__}: {exc}")
+                is_cancelled = isinstance(exc, asyncio.CancelledError | KeyboardInterrupt)
+                if is_cancelled and not run.is_end_reported:
+                    await run.events.tell("cancelled", run.iterations, "task cancelled")
+                elif isinstance(exc, Exception) and not run.is_end_reported:
+                    await run.events.tell("error", exc, {"iteration": run.iterations})
                 raise
 
     def _create_state(self, request: RunRequest) -> RunState:
@@ -137,9 +143,14 @@ class AgentLoop:
 
     async def _run(self, run: RunState) -> AgentResult:
         """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation."""
+        iteration = self._observed_iteration if run.events.has_observers else self._iteration
         try:
             await self._add_user_messages(run)
-            return await self._iterate(run)
+            for run.iterations in range(1, self._config.max_iterations + 1):
+                end = await iteration(run)
+                if end is not None:
+                    return end
+            return _too_many_steps(run)
         except GuardrailBlocked:
             return AgentResult(stop_text("refused"), stop_reason="guardrail")
         except ProviderError as exc:
@@ -160,14 +171,6 @@ class AgentLoop:
                     continue
             run.messages.append(message)
 
-    async def _iterate(self, run: RunState) -> AgentResult:
-        iteration = self._observed_iteration if run.events.has_observers else self._iteration
-        for run.iterations in range(1, self._config.max_iterations + 1):
-            end = await iteration(run)
-            if end is not None:
-                return end
-        return _too_many_steps(run)
-
     async def _observed_iteration(self, run: RunState) -> AgentResult | None:
         """Run an iteration and report it to observers, without the text of an answer that was blocked."""
         await run.events.tell("iteration_start", run.iterations, run.transcript)
@@ -181,7 +184,10 @@ class AgentLoop:
         return end
 
     async def _iteration(self, run: RunState) -> AgentResult | None:
-        """Handle one answer of the model. Return how the run ends, or None for another iteration."""
+        """Handle one answer of the model. Return how the run ends, or None for another iteration.
+
+        The model is shown the tools that the policy and the selector leave.
+        """
         journaled = await run.request.journal.next_answer()
         if journaled is not None:
             answer = journaled.answer
@@ -190,19 +196,14 @@ class AgentLoop:
             end = await budget_end(run, self._config) if self._has_budget else None
             if end is not None:
                 return end
-            answer = await self._ask_model(run)
+            tools, names = allowed_tools(self._toolset.all(), self._config.tool_policy), None
+            if self._selector is not None:
+                names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
+                tools = [tool for tool in tools if tool.name in names]
+            schemas = await schemas_for_model(tools, self._tools_without_schema)
+            answer = ModelAnswer(*await self._model_caller.ask(run, schemas), names)
         run.answer_text = answer.message.content
         return await self._handle_answer(run, answer, journaled)
-
-    async def _ask_model(self, run: RunState) -> ModelAnswer:
-        """Ask the model, with the tools that the policy and the selector leave."""
-        tools, names = allowed_tools(self._toolset.all(), self._config.tool_policy), None
-        if self._selector is not None:
-            names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
-            tools = [tool for tool in tools if tool.name in names]
-        schemas = await schemas_for_model(tools, self._tools_without_schema)
-        answer, usage = await self._model_caller.ask(run, schemas)
-        return ModelAnswer(answer, usage, names)
 
     async def _handle_answer(
         self, run: RunState, answer: ModelAnswer, journaled: JournaledAnswer | None
@@ -238,12 +239,11 @@ class AgentLoop:
         try:
             parsed = parse_and_validate(content, response_format)
         except ValueError as exc:
-            return await self._reject_answer(run, content, attempt, str(exc))
-        await run.events.tell("structured_validate", True, attempt, None)
-        run.rejected.clear()
-        return AgentResult(content, stop_reason="answer", parsed=parsed)
-
-    async def _reject_answer(self, run: RunState, content: str, attempt: int, error: str) -> AgentResult | None:
+            error = str(exc)
+        else:
+            await run.events.tell("structured_validate", True, attempt, None)
+            run.rejected.clear()
+            return AgentResult(content, stop_reason="answer", parsed=parsed)
         await run.events.tell("structured_validate", False, attempt, error)
         run.events.note("structured_retry", error=error)
         await self._model_caller.delete_cached_answer(run)
@@ -255,27 +255,34 @@ class AgentLoop:
 
     async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> AgentResult | None:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
-        config, answer = self._config, journaled.answer.message
+        config, answer, names = self._config, journaled.answer.message, journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
-        names, policy = journaled.answer.tools, config.tool_policy
-        tools = {
+        tools = {  # tools that are always denied stay: the policy refuses their calls
             tool.name: tool
             for tool in self._toolset.all()
-            if names is None or tool.name in names or is_always_denied(tool, policy)  # whose calls the policy refuses
+            if names is None or tool.name in names or is_always_denied(tool, config.tool_policy)
         }
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
         await self._model_caller.book(run, sum(new_usage, NO_USAGE))
         await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it
-        end = _end_by_outcomes(outcomes)
+        ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each
+        # A proposal comes first: the user must see what waits for a yes.
+        reason: Literal["pending", "terminal"] = "pending" if "pending" in ends else "terminal"
+        end = AgentResult(ends[reason], stop_reason=reason) if ends else None
         if run.loop_watch is None and config.loop_detector is not None:
             run.loop_watch = config.loop_detector.watch()
         watch = run.loop_watch if end is None else None
         fingerprints = [outcome.fingerprint for outcome in outcomes] if watch else []
         verdict = watch.add_round(answer.tool_calls, fingerprints) if watch else ""
         run.close_round(outcomes, note=NUDGE if verdict == "nudge" else "")
-        return await _report_loop(run, verdict, watch.kind) if watch and verdict else end
+        if watch is None or not verdict:
+            return end
+        names_called = [call.tool_name for call in run.tool_calls[-1:]]
+        await run.events.tell("tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called})
+        run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names_called)}")
+        return AgentResult(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
 
     async def _cancel(self, run: RunState, reason: str) -> AgentResult:
         """End a run that was cancelled. Every call in progress gets an outcome."""
@@ -322,34 +329,7 @@ class AgentLoop:
             memory.add_many(run.messages)
 
 
-async def _report_failure(run: RunState, error: BaseException) -> None:
-    """Record an exception that ends the run, and tell observers unless they know how the run ends."""
-    run.events.note("error", error=f"{type(error).__name__}: {error}")
-    if run.is_end_reported:
-        return
-    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
-        await run.events.tell("cancelled", run.iterations, "task cancelled")
-    elif isinstance(error, Exception):
-        await run.events.tell("error", error, {"iteration": run.iterations})
-
-
 def _too_many_steps(run: RunState) -> AgentResult:
     return AgentResult(
         f"I stopped after {run.iterations} steps without reaching an answer.", stop_reason="max_iterations"
     )
-
-
-async def _report_loop(run: RunState, verdict: str, kind: str) -> AgentResult | None:
-    """Report that the run repeats itself. Return its end, unless this is the first warning."""
-    names = [call.tool_name for call in run.tool_calls[-1:]]
-    await run.events.tell("tool_loop_detected", kind, {"verdict": verdict, "tools": names})
-    run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names)}")
-    return AgentResult(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
-
-
-def _end_by_outcomes(outcomes: Sequence[CallOutcome]) -> AgentResult | None:
-    """Return how the calls end the run, or None. A proposal comes first: the user must see what waits for a yes."""
-    ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each
-    if "pending" in ends:
-        return AgentResult(ends["pending"], stop_reason="pending")
-    return AgentResult(ends["terminal"], stop_reason="terminal") if ends else None

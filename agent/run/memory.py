@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, summarize
@@ -151,15 +150,11 @@ class RunMemory:
         exceeds_messages = remaining + len(removed) > memory.max_messages
         reason = "max_tokens" if memory.max_tokens and not exceeds_messages else "max_messages"
         await self.events.tell("memory_trim", len(removed), remaining, reason)
-        if self._config.summarize_on_trim and may_summarize:
-            await self._update_summary(memory, removed, latest_summary or partial(getattr, memory, "summary"))
-
-    async def _update_summary(
-        self, memory: ConversationMemory, removed: Sequence[Message], latest_summary: Callable[[], str]
-    ) -> None:
+        if not (self._config.summarize_on_trim and may_summarize):
+            return
         previous, summary = memory.summary, await self._summary_of(removed, memory.summary)
         for _ in range(MAX_REPEATS):
-            latest = latest_summary()
+            latest = latest_summary() if latest_summary else memory.summary
             if latest == previous:
                 break
             # Another run of this conversation has written its summary meanwhile: build on that one.

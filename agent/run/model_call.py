@@ -80,8 +80,21 @@ class ModelCaller:
 
         Raises ProviderError if there is no answer.
         """
-        request, on_text = await self._build_request(run, schemas), run.on_text
-        cache, run.cache_key = self._config.cache, ""
+        config, on_text, response_format = self._config, run.on_text, run.request.response_format
+        model, prompt = await self._select_model(run), "\n\n".join(filter(None, [config.prompt, run.context]))
+        if not getattr(self._provider, "supports_response_format", False):
+            response_format = None
+        request = ProviderRequest(
+            model=model,
+            system_prompt=prompt,
+            messages=self._build_messages(run, model, prompt, schemas),
+            tools=schemas,
+            temperature=config.temperature,
+            max_tokens=config.max_tokens,
+            timeout=config.request_timeout,
+            response_format=None if response_format is None else schema_from_response_format(response_format),
+        )
+        cache, run.cache_key = config.cache, ""
         if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)
             answer, usage = await self._call(run, request, on_text)
         else:
@@ -127,23 +140,6 @@ class ModelCaller:
         if self._config.budget is not None:
             await book_usage(self._config.budget, run.request.scope, usage)
 
-    async def _build_request(self, run: RunState, schemas: Sequence[ResponseSchema]) -> ProviderRequest:
-        config, is_native = self._config, getattr(self._provider, "supports_response_format", False)
-        response_format = run.request.response_format
-        model, prompt = await self._select_model(run), "\n\n".join(filter(None, [config.prompt, run.context]))
-        return ProviderRequest(
-            model=model,
-            system_prompt=prompt,
-            messages=self._build_messages(run, model, prompt, schemas),
-            tools=schemas,
-            temperature=config.temperature,
-            max_tokens=config.max_tokens,
-            timeout=config.request_timeout,
-            response_format=schema_from_response_format(response_format)
-            if response_format is not None and is_native
-            else None,
-        )
-
     async def _select_model(self, run: RunState) -> str:
         """Return the model of this step as the provider is asked for it; "" for the provider's default.
 
@@ -167,25 +163,21 @@ class ModelCaller:
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
     ) -> Sequence[Message]:
         """Return the part of the transcript that the model is sent."""
-        messages: Sequence[Message] = run.transcript
-        is_small = sum(len(message.content) for message in messages) < SMALL_CHARS  # fits every model
-        if run.max_transcript_tokens is not None or self._config.context_tokens is not None or not is_small:
-            messages = self._fit_messages(run, model, prompt, schemas)
-        return without_files(messages) if run.names_files_only else messages
-
-    def _fit_messages(
-        self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
-    ) -> Sequence[Message]:
-        config, current = self._config, [*run.messages, *run.rejected]
+        config, messages = self._config, run.transcript
         limit, result_tokens = run.max_transcript_tokens, config.result_tokens
-        if limit is None:
+        is_small = sum(len(message.content) for message in messages) < SMALL_CHARS  # fits every model
+        must_fit = limit is not None or config.context_tokens is not None or not is_small
+        if must_fit and limit is None:
             known_window = getattr(self._provider, "context_tokens", None)
             known = known_window(model) if callable(known_window) else None
             window = config.context_tokens or known or DEFAULT_CONTEXT_TOKENS
             others = config.max_tokens + text_tokens(prompt) + text_tokens(json.dumps(list(schemas), default=str))
             limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
             result_tokens = result_tokens or window // 4
-        return fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
+        if limit is not None:
+            current = [*run.messages, *run.rejected]
+            messages = fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
+        return without_files(messages) if run.names_files_only else messages
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
@@ -202,16 +194,12 @@ class ModelCaller:
         except (TypeError, ValueError, RecursionError):  # the request cannot be written as JSON
             return await self._call(run, request, None)
         cached = await cached_answer(cache, key, transcript=request.messages)
-        if cached is not None:
-            return await self._replay(run, cached)
-        answer = await self._call(run, request, None)
-        await store_answer(cache, key, answer, max_tokens=request.max_tokens)
-        return answer
-
-    async def _replay(self, run: RunState, cached: Completion) -> Completion:
-        """Return a cached answer. Its usage is counted again (seed: Integration with Usage Tracking)."""
+        if cached is None:
+            completion = await self._call(run, request, None)
+            await store_answer(cache, key, completion, max_tokens=request.max_tokens)
+            return completion
         answer, usage = cached
-        run.usage += usage
+        run.usage += usage  # it is counted again (seed: Integration with Usage Tracking)
         self._add_usage(usage)
         run.events.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
         if run.events.has_observers:
@@ -305,10 +293,15 @@ class ModelCaller:
         than it looks. If a content filter rejected it, the history is left out, so that one message does not block all
         that follow.
         """
-        if error.kind == "too_long" and (shorter := self._halve_messages(run, request)) is not None:
-            log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
-            return shorter
-        if error.kind != "too_long" and (error.kind != "refused" or error.status not in _REJECTED_STATUSES):
+        if error.kind == "too_long":
+            tokens, limit = transcript_tokens(request.messages), run.max_transcript_tokens
+            run.max_transcript_tokens = tokens // 2
+            shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
+            if transcript_tokens(shorter) <= tokens * 0.9:
+                log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
+                return shorter
+            run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
+        elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
             return None
         if not run.names_files_only and any(message.media or message.pictures for message in request.messages):
             run.names_files_only, run.max_transcript_tokens = True, None
@@ -319,16 +312,6 @@ class ModelCaller:
         else:
             return None
         return self._build_messages(run, request.model, request.system_prompt, request.tools or ())
-
-    def _halve_messages(self, run: RunState, request: ProviderRequest) -> Sequence[Message] | None:
-        """Return about half of the transcript; None if it cannot become notably shorter."""
-        tokens, limit = transcript_tokens(request.messages), run.max_transcript_tokens
-        run.max_transcript_tokens = tokens // 2
-        shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
-        if transcript_tokens(shorter) <= tokens * 0.9:
-            return shorter
-        run.max_transcript_tokens = limit
-        return None
 
     async def _call_with_retries(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None

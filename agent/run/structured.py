@@ -106,14 +106,8 @@ class _JsonScanner:
                 self._ends[opened.pop()] = at
                 if not opened:
                     return
-            expected = _expected(mark, text[opened[-1]])
-
-
-def _expected(mark: str, inside: str) -> re.Pattern[str]:
-    """Return what may follow a match with this last character, in an array or an object."""
-    if mark == ":":
-        return _VALUE
-    return _NEXT[inside] if mark == "," else _REST[inside]
+            inside = text[opened[-1]]
+            expected = _VALUE if mark == ":" else _NEXT[inside] if mark == "," else _REST[inside]
 
 
 #: A string in single or double quotes. One without an end contains the rest of the text, which is read only once.
@@ -209,7 +203,19 @@ def schema_from_response_format(fmt: ResponseFormat) -> dict[str, Any]:
     if not isinstance(fmt, Mapping):
         cure = "give a subclass of pydantic's BaseModel, or a JSON Schema as a dict"
         raise TypeError(f"response_format is {quoted(fmt)}: {cure}")
-    return _checked_schema(fmt)
+    import jsonschema
+
+    try:
+        written = _schema_text(fmt)
+        _validator(written)
+    except jsonschema.SchemaError as exc:
+        where = "/".join(map(str, exc.absolute_path)) or "its top"
+        cure = "give the schema itself, in no wrapping of a vendor's"
+        raise ValueError(f"response_format is no JSON Schema: at {where}, {quoted(exc.instance)}; {cure}") from exc
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise ValueError(f"response_format is no usable JSON Schema: {_first_line(exc)}") from exc
+    schema: dict[str, Any] = json.loads(written)
+    return schema
 
 
 def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
@@ -218,12 +224,22 @@ def parse_and_validate(text: str, fmt: ResponseFormat) -> Any:
     A null where none is allowed counts as left out. Raises ValueError with the path of each mistake, so that the model
     can correct it, and TypeError for an invalid format.
     """
-    read = _value_reader(fmt)
-    candidates = list(itertools.islice(values_in(text), MAX_CANDIDATES)) or [_scalar_text(text)]
+    make: Callable[[Any], Any]
+    if isinstance(fmt, type) and issubclass(fmt, BaseModel):
+        make = functools.partial(_instance, fmt)
+    else:
+        make = functools.partial(_data, _validator(_schema_text(schema_from_response_format(fmt))))
+    candidates = list(itertools.islice(values_in(text), MAX_CANDIDATES))
+    if not candidates:
+        try:
+            json.loads(text, strict=False, parse_constant=refuse_constant)
+        except (ValueError, RecursionError) as exc:
+            raise ValueError(f"the answer holds no JSON that can be read: {_break_position(text)}") from exc
+        candidates = [text]  # a value without brackets
     errors: dict[str, ValueError] = {}
     for candidate in candidates:
         try:
-            return read(candidate)
+            return _read(make, candidate)
         except ValueError as exc:
             errors[candidate] = exc
     raise errors[max(candidates, key=len)]  # shorter values are more likely quotations
@@ -253,8 +269,13 @@ def native_schema(fmt: ResponseFormat, api_format: ApiFormat = "openai-chat") ->
     An optional property may be null there, which `parse_and_validate` accepts. The result may require less than the
     format, but nothing else. Raises the errors of `schema_from_response_format`.
     """
-    schema = _object_schema(schema_from_response_format(fmt))
-    if schema is None:
+    schema = schema_from_response_format(fmt)
+    target = str(schema.get("$ref", "")).rpartition("/")[2]
+    definitions = schema.get("$defs", {})
+    if target in definitions and "properties" not in schema:
+        schema = {**definitions[target], "$defs": definitions}
+    has_properties = schema.get("type") == "object" and schema.get("properties")
+    if not has_properties or schema.keys() & _UNSUPPORTED_AT_TOP:
         return None
     try:
         described = vendor_schema("answer", "", plain(schema), api_format, strict=True)
@@ -273,41 +294,22 @@ def _model_schema(model: type[BaseModel]) -> dict[str, Any]:
         raise ValueError(f"response_format {model.__name__} has no JSON Schema: {_first_line(exc)}") from exc
 
 
-def _checked_schema(given: Mapping[str, Any]) -> dict[str, Any]:
-    import jsonschema
-
-    try:
-        written = _schema_text(given)
-        _validator(written)
-    except jsonschema.SchemaError as exc:
-        where = "/".join(map(str, exc.absolute_path)) or "its top"
-        cure = "give the schema itself, in no wrapping of a vendor's"
-        raise ValueError(f"response_format is no JSON Schema: at {where}, {quoted(exc.instance)}; {cure}") from exc
-    except (TypeError, ValueError, RecursionError) as exc:
-        raise ValueError(f"response_format is no usable JSON Schema: {_first_line(exc)}") from exc
-    schema: dict[str, Any] = json.loads(written)
-    return schema
-
-
 def _schema_text(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, allow_nan=False)
 
 
 @functools.lru_cache(maxsize=256)
 def _validator(written: str) -> Validator:
-    """Return the validator of a schema. Cached, because checking a schema takes a millisecond in every run."""
-    schema = json.loads(written)
-    draft_of(schema).check_schema(schema)
-    _check_references(schema)
-    return bounded_validator(schema)
+    """Return the validator of a schema. Cached, because checking a schema takes a millisecond in every run.
 
-
-def _check_references(schema: Any) -> None:
-    """Raise ValueError if the schema refers to something outside of it: nothing is fetched."""
+    Raises ValueError if the schema refers to something outside of it, because nothing is fetched.
+    """
     from referencing import Registry
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
+    schema = json.loads(written)
+    draft_of(schema).check_schema(schema)
     registry: Registry[Any] = Registry().with_resource("", DRAFT202012.create_resource(schema))
     resolver = registry.crawl().resolver()
     for target in _references(schema):
@@ -317,6 +319,7 @@ def _check_references(schema: Any) -> None:
             resolver.lookup(target)
         except Unresolvable as exc:
             raise ValueError(f"it refers to {target!r}, which it does not have: put that under '$defs'") from exc
+    return bounded_validator(schema)
 
 
 def _references(schema: Any) -> Iterator[str]:
@@ -340,15 +343,8 @@ class _DoesNotFit(ValueError):
         self.nulls = [path for path, _, value in mistakes if value is None and path]
 
 
-def _value_reader(fmt: ResponseFormat) -> Callable[[str], Any]:
-    """Return the function that reads a JSON text as a value of this format. It raises ValueError."""
-    if isinstance(fmt, type) and issubclass(fmt, BaseModel):
-        return functools.partial(_read, functools.partial(_instance, fmt))
-    validator = _validator(_schema_text(schema_from_response_format(fmt)))
-    return functools.partial(_read, functools.partial(_data, validator))
-
-
 def _read(make: Callable[[Any], Any], candidate: str) -> Any:
+    """Return the value of a JSON text, checked by `make`. Raises ValueError."""
     try:
         value = json.loads(candidate, strict=False, parse_constant=refuse_constant)
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # a lone surrogate cannot be stored
@@ -416,15 +412,6 @@ def _mistake_text(error: Any) -> str:
     return f"{quoted(error.instance)} breaks {error.validator}: {quoted(error.validator_value)}"
 
 
-def _scalar_text(text: str) -> str:
-    """Return the text if it is a JSON value without brackets. Raises ValueError otherwise."""
-    try:
-        json.loads(text, strict=False, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as exc:
-        raise ValueError(f"the answer holds no JSON that can be read: {_break_position(text)}") from exc
-    return text
-
-
 def _break_position(text: str) -> str:
     """Return where the first text that looks like JSON becomes invalid."""
     start = next(starts_in(text), None)
@@ -438,16 +425,6 @@ def _break_position(text: str) -> str:
     except (ValueError, RecursionError) as exc:
         return _first_line(exc)
     return "it ends too early"
-
-
-def _object_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema of an object with known properties, with a reference at its top resolved; None otherwise."""
-    target = str(schema.get("$ref", "")).rpartition("/")[2]
-    definitions = schema.get("$defs", {})
-    if target in definitions and "properties" not in schema:
-        schema = {**definitions[target], "$defs": definitions}
-    has_properties = schema.get("type") == "object" and schema.get("properties")
-    return None if not has_properties or schema.keys() & _UNSUPPORTED_AT_TOP else schema
 
 
 def _first_line(error: BaseException) -> str:

@@ -113,7 +113,11 @@ class ToolCallParser:
         self._scan = re.compile(f"{_FENCE}|{_LEAD}(?<!\\w)(?P<marker>{word}){_TRAIL}", re.IGNORECASE)
         self._called = re.compile(f"(?<!\\w)(?={word}{_TRAIL})", re.IGNORECASE)
         self._started = re.compile(f"{_LEAD}(?<!\\w){word}", re.IGNORECASE)
-        self._beginning = re.compile(f"{_LEAD}(?:(?<!\\w){_prefixes(marker)})?\\Z", re.IGNORECASE)
+        prefixes = ""  # matches every prefix of the marker, longest first
+        for char in reversed(marker):
+            pattern = r"[\s_-]?" if char in " _-" else re.escape(char)
+            prefixes = f"{pattern}(?:{prefixes})?" if prefixes else pattern
+        self._beginning = re.compile(f"{_LEAD}(?:(?<!\\w){prefixes})?\\Z", re.IGNORECASE)
 
     def parse(self, text: str) -> ParseResult:
         """Return the calls in the text. Raises nothing: an unreadable or too long payload stays text."""
@@ -140,37 +144,18 @@ class ToolCallParser:
         while match := self._scan.search(text, position):
             position = match.end()
             if match["boundary"]:
-                position = _after_data(text, match["boundary"], position)
+                line = f"<<<end of data {match['boundary']}>>>"
+                end = text.find(line, position)
+                position = len(text) if end < 0 else end + len(line)  # a cut-off answer may have no end of the data
                 continue
             payload = text[position : position + self._max_payload_chars]
             value, length = decode_value(payload, repair=repairs > 0)
             repairs -= not length
             position += length
-            for call in _as_calls(value):
-                yield match.start(), call
-
-
-def _prefixes(marker: str) -> str:
-    """Return a pattern that matches every prefix of the marker, longest first. Its words may be separated variously."""
-    chars = [r"[\s_-]?" if char in " _-" else re.escape(char) for char in marker]
-    pattern = ""
-    for char in reversed(chars):
-        pattern = f"{char}(?:{pattern})?" if pattern else char
-    return pattern
-
-
-def _after_data(text: str, boundary: str, position: int) -> int:
-    """Return the position after the data. Data without an end, as in a cut-off answer, reaches the end of the text."""
-    line = f"<<<end of data {boundary}>>>"
-    end = text.find(line, position)
-    return len(text) if end < 0 else end + len(line)
-
-
-def _as_calls(value: Any) -> list[ToolCall]:
-    """Return the calls of a payload, an object or a list. Return no calls if any item is something else."""
-    calls = [_as_call(item) for item in (value if isinstance(value, list) else [value])]
-    valid = [call for call in calls if call is not None]
-    return valid if len(valid) == len(calls) else []
+            items = value if isinstance(value, list) else [value]
+            calls = [call for item in items if (call := _as_call(item)) is not None]
+            if len(calls) == len(items):  # a list that contains something else is no list of calls
+                yield from ((match.start(), call) for call in calls)
 
 
 def _as_call(value: Any) -> ToolCall | None:

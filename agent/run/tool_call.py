@@ -196,7 +196,13 @@ class ToolCaller:
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
             return ToolRun(await _proposal_outcome(request, await self._propose(request)))
-        approved, parameters = _arguments_to_approve(request)
+        # The person approves the arguments that run, even if defaults are created anew for each call. A value that JSON
+        # cannot represent, such as a secret, runs as it was given.
+        try:
+            parameters: Mapping[str, Any] = tool.validate_record(request.call.parameters)
+            approved = deepcopy(dict(parameters))
+        except ToolParameterError:
+            approved, parameters = request.checked.json, request.call.parameters
         await require_approval(tool, approved, decision.reason, config.confirm_action, config.approval_timeout)
         value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
         return await self._finished_run(request, value)
@@ -234,19 +240,16 @@ class ToolCaller:
 
     async def _result_outcome(self, request: ToolRequest, raw: str) -> CallOutcome:
         """Return the outcome of a result, and whether the run ends with it. The stop condition gets the raw result."""
-        ends = self._meets_stop_condition(request.tool.name, raw) or request.tool.terminal
-        outcome = _outcome(request.call, await result_for_model(request.tool, raw, whole=ends), raw)
-        return replace(outcome, ends="terminal", final_text=outcome.content) if ends else outcome
-
-    def _meets_stop_condition(self, name: str, raw: str) -> bool:
-        """Return whether the stop condition is met. If it fails it is not: the tool's result must not be lost."""
-        stop_condition = self._config.stop_condition
+        tool, stop_condition = request.tool, self._config.stop_condition
+        ends = tool.terminal
         try:
-            return stop_condition is not None and bool(stop_condition(name, raw))
-        except Exception as exc:  # its text may quote the result: only its type and place are logged
-            reason = {"tool": name, "reason": type(exc).__name__, "at": place_of(exc)}
+            if stop_condition is not None:
+                ends = bool(stop_condition(tool.name, raw)) or tool.terminal
+        except Exception as exc:  # the tool's result must not be lost. The error may quote it: only its place is logged
+            reason = {"tool": tool.name, "reason": type(exc).__name__, "at": place_of(exc)}
             log.warning("agent.stop_condition_failed", extra=reason)
-            return False
+        outcome = _outcome(request.call, await result_for_model(tool, raw, whole=ends), raw)
+        return replace(outcome, ends="terminal", final_text=outcome.content) if ends else outcome
 
 
 async def invoke(
@@ -267,19 +270,6 @@ async def invoke(
         raise ToolCallRefused(
             f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
         ) from exc
-
-
-def _arguments_to_approve(request: ToolRequest) -> tuple[dict[str, Any], Mapping[str, Any]]:
-    """Return the arguments that a person approves, and those to run with.
-
-    They are equal, even if defaults are created anew for each call. A value that JSON cannot represent, such as a
-    secret, runs as it was given.
-    """
-    try:
-        exact = request.tool.validate_record(request.call.parameters)
-        return deepcopy(exact), exact
-    except ToolParameterError:
-        return request.checked.json, request.call.parameters
 
 
 async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:

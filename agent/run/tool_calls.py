@@ -164,7 +164,12 @@ class _CallsRunner:
         return CallOutcome(request.call, f"Error: {objection}") if objection else request
 
     async def _run_in_parallel(self, requests: Mapping[int, ToolRequest]) -> None:
-        tasks = [asyncio.create_task(self._run_and_save(at, request)) for at, request in requests.items()]
+        async def run_and_save(at: int, request: ToolRequest) -> None:
+            keep_caller_thread()
+            self.round.outcomes[at] = await self._run_call(at, request)
+            await self.journal.save()
+
+        tasks = [asyncio.create_task(run_and_save(at, request)) for at, request in requests.items()]
         try:
             await asyncio.gather(*tasks)
         finally:  # no TaskGroup, which would wait for a call that does not stop
@@ -173,11 +178,6 @@ class _CallsRunner:
                 task.cancel()
             if running:
                 await asyncio.wait(running, timeout=STOP_SECONDS)
-
-    async def _run_and_save(self, at: int, request: ToolRequest) -> None:
-        keep_caller_thread()
-        self.round.outcomes[at] = await self._run_call(at, request)
-        await self.journal.save()
 
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:
         """Run one call, and return its recorded outcome."""

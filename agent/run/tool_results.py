@@ -32,15 +32,11 @@ SUMMARY_PROMPT = (
 MIN_SUMMARY_TOKENS, CHARS_PER_TOKEN = 256, 2
 
 
-class SummaryError(Exception):
-    """Base class of the reasons why a summary cannot be used."""
-
-
-class EmptySummary(SummaryError):
+class EmptySummary(Exception):
     """Raised when the model wrote nothing."""
 
 
-class SummaryCutOff(SummaryError):
+class SummaryCutOff(Exception):
     """Raised when a summary reached its token limit: what is missing is unknown."""
 
 
@@ -74,10 +70,21 @@ class Compressor:
         A summary that is longer than the result is dropped. If there is no usable summary, the beginning of the result
         replaces it.
         """
-        usage = UsageStats()
+        usage, max_tokens = UsageStats(), max(MIN_SUMMARY_TOKENS, self._threshold // CHARS_PER_TOKEN)
+        request = ProviderRequest(
+            model=self._model,
+            system_prompt=SUMMARY_PROMPT,
+            messages=(Message(Role.USER, f"The output of the tool {tool_name!r}:\n{fenced(raw)}"),),
+            max_tokens=max_tokens,
+            timeout=self._timeout,
+        )
         try:
-            answer, usage = await acall(self._provider, self._request(tool_name, raw))
-            text = self._summary_text(answer, usage)
+            answer, usage = await acall(self._provider, request)
+            text = answer.content.strip()
+            if usage.completion_tokens >= max_tokens:  # the only sign that it was cut off
+                raise SummaryCutOff(f"{usage.completion_tokens} tokens")
+            if not text:
+                raise EmptySummary("no text")
         except Exception as exc:  # a failed summary must never prevent an answer
             if not self._has_warned:
                 reason = type(exc.__cause__ or exc).__name__  # a ProviderError has the original error as its cause
@@ -86,27 +93,6 @@ class Compressor:
             return self._beginning(raw, usage)
         mark = f"[compressed from {len(raw)} chars] "
         return Summary("", raw, usage) if len(mark + text) > len(raw) else Summary(mark, text, usage)
-
-    def _request(self, tool_name: str, raw: str) -> ProviderRequest:
-        return ProviderRequest(
-            model=self._model,
-            system_prompt=SUMMARY_PROMPT,
-            messages=(Message(Role.USER, f"The output of the tool {tool_name!r}:\n{fenced(raw)}"),),
-            max_tokens=self._max_tokens,
-            timeout=self._timeout,
-        )
-
-    @property
-    def _max_tokens(self) -> int:
-        return max(MIN_SUMMARY_TOKENS, self._threshold // CHARS_PER_TOKEN)
-
-    def _summary_text(self, answer: Message, usage: UsageStats) -> str:
-        """Return the text of a usable summary. The number of tokens is the only sign that it was cut off."""
-        if usage.completion_tokens >= self._max_tokens:
-            raise SummaryCutOff(f"{usage.completion_tokens} tokens")
-        if not answer.content.strip():
-            raise EmptySummary("no text")
-        return answer.content.strip()
 
     def _beginning(self, raw: str, usage: UsageStats) -> Summary:
         mark = f"[truncated from {len(raw)} chars; compression failed] "

@@ -122,6 +122,6 @@ MUTANTS = (
     Mutant("leave out what no guardrail passed", RunState, "close", _leave_out_what_was_withheld),
     Mutant("end a call in silence", call_watch.ToolCaller, "_report_end", _end_in_silence),
     Mutant("tell the end twice", RunEvents, "tell", _tell_twice),
-    Mutant("one step more", loop.AgentLoop, "_iterate", _one_step_more),
+    Mutant("one step more", loop.AgentLoop, "_run", _one_step_more),
     Mutant("leave the rest of a batch behind", batch, "_run_all", _leave_others_behind),
 )  # fmt: skip
