@@ -24,6 +24,11 @@ MAX_ISSUES = 10
 LONE_SURROGATE = "it holds half a character (a lone surrogate), which no UTF-8 can hold"
 #: The problem of a required parameter that is left out (seed: Parameter Validation).
 MISSING = "Missing required parameter"
+#: The type that belongs there, by the type of pydantic's issue.
+_WANTED: Mapping[str, type] = {
+    **{f"{name}_type": kind for name, kind in [("string", str), ("list", list), ("dict", dict)]},
+    **{f"{kind.__name__}_{how}": kind for kind in (int, float, bool) for how in ("type", "parsing", "from_float")},
+}
 
 
 class ValidatedArguments:
@@ -115,8 +120,24 @@ class TypedArguments(ParameterModel):
             raise self._refusal(exc) from exc
 
     def _refusal(self, error: ValidationError) -> ToolParameterError:
+        """Return pydantic's issues in words for the model."""
+        mistakes = []
+        for issue in error.errors(include_url=False):
+            value, is_top_level = issue["input"], len(issue["loc"]) == 1
+            if issue["type"] == "extra_forbidden" and is_top_level:
+                problem = ""
+            elif issue["type"] == "missing":
+                problem = MISSING
+            elif issue["type"] == "string_unicode":
+                problem = f"is {quoted(value)}: {LONE_SURROGATE}"
+            else:
+                problem = f"is {quoted(value)}: {issue['msg']}"
+            path = ".".join(map(str, issue["loc"])) or "parameters"
+            # Below the top level, a path may name a part of a union, which a call cannot give.
+            wanted = _WANTED.get(issue["type"]) if is_top_level else None
+            mistakes.append(Mistake(path, problem, cure_of_type(path, value, wanted) if wanted else ""))
         expected = {name: bool(each.required) for name, each in self.parameters.items()}
-        return refusal(self._tool_name, [_mistake(issue) for issue in error.errors(include_url=False)], expected)
+        return refusal(self._tool_name, mistakes, expected)
 
     def _unusable(self, why: str) -> ToolParameterError:
         return ToolParameterError(tool_name=self._tool_name, issue=f"its arguments {why}")
@@ -204,30 +225,6 @@ def quoted(value: Any) -> str:
     except Exception:  # nested too deep, or a number of too many digits
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
-
-
-#: The type that belongs there, by the type of pydantic's issue.
-_WANTED: Mapping[str, type] = {
-    **{f"{name}_type": kind for name, kind in [("string", str), ("list", list), ("dict", dict)]},
-    **{f"{kind.__name__}_{how}": kind for kind in (int, float, bool) for how in ("type", "parsing", "from_float")},
-}
-
-
-def _mistake(issue: Mapping[str, Any]) -> Mistake:
-    """Return pydantic's issue as a mistake."""
-    path, value, is_top_level = issue["loc"], issue["input"], len(issue["loc"]) == 1
-    if issue["type"] == "extra_forbidden" and is_top_level:
-        problem = ""
-    elif issue["type"] == "missing":
-        problem = MISSING
-    elif issue["type"] == "string_unicode":
-        problem = f"is {quoted(value)}: {LONE_SURROGATE}"
-    else:
-        problem = f"is {quoted(value)}: {issue['msg']}"
-    name = ".".join(map(str, path)) or "parameters"
-    # Below the top level, a path may name a part of a union, which a call cannot give.
-    wanted = _WANTED.get(issue["type"]) if is_top_level else None
-    return Mistake(name, problem, cure_of_type(name, value, wanted) if wanted else "")
 
 
 #: Returns what to inject into a call: a mapping or None, or a context manager or generator of one, closed after the

@@ -221,7 +221,14 @@ def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
 
     Schemas inside that are `true` or `false` become objects. Raises TypeError for what is no schema.
     """
-    modern = _dependencies(_prefix_items(with_exclusive_limits(dict(schema))))
+    modern = _prefix_items(with_exclusive_limits(dict(schema)))
+    dependencies = modern.pop("dependencies", None)
+    if isinstance(dependencies, dict):  # of a property on others: lists of their names, or schemas
+        names = {key: value for key, value in dependencies.items() if isinstance(value, list)}
+        schemas = {key: value for key, value in dependencies.items() if key not in names}
+        for key, value in (("dependentRequired", names), ("dependentSchemas", schemas)):
+            if value:
+                modern[key] = {**value, **modern.get(key, {})}
     if isinstance(modern.get("required"), bool):  # draft 3 puts it on the property itself
         del modern["required"]
     for key in _LIST_KEYWORDS:
@@ -253,18 +260,6 @@ def _prefix_items(schema: dict[str, Any]) -> dict[str, Any]:
         count = len(schema.get("prefixItems", ()))
         schema["maxItems"] = min(count, schema.get("maxItems", count))
     return {key: value for key, value in schema.items() if (key, value) != ("prefixItems", [])}
-
-
-def _dependencies(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace `dependencies` by `dependentRequired` for lists of names, and `dependentSchemas` for schemas."""
-    both = schema.pop("dependencies", None)
-    if isinstance(both, dict):
-        names = {key: value for key, value in both.items() if isinstance(value, list)}
-        schemas = {key: value for key, value in both.items() if key not in names}
-        for key, value in (("dependentRequired", names), ("dependentSchemas", schemas)):
-            if value:
-                schema[key] = {**value, **schema.get(key, {})}
-    return schema
 
 
 def types_of(schema: Mapping[str, Any]) -> list[Any]:
@@ -312,7 +307,13 @@ class _Composer:
         whole = self.merged(schema)
         if "oneOf" in whole:  # `anyOf` is the only choice that vendors know
             whole = {"anyOf": whole["oneOf"], **without(whole, "oneOf")}
-        simple = each_part(_without_impossible(_with_type(self._distributed(whole))), self.simplified)
+        whole = self._distributed(whole)
+        if not whole.keys() & {"type", "anyOf", "enum", "$ref"}:
+            if whole.keys() & set(_OBJECT_KEYWORDS):
+                whole = {"type": "object", **whole}
+            elif whole.keys() & {"items", "prefixItems"}:
+                whole = {"type": "array", **whole}
+        simple = each_part(_without_impossible(whole), self.simplified)
         self._path = outer
         return simple
 
@@ -354,23 +355,13 @@ class _Composer:
         only_narrows = not any(part.keys() & _CONTENT_KEYWORDS - {"type"} for part in parts)
         if self._inlines_left < 0 or ("properties" in rest and only_narrows):
             return without(schema, "anyOf")
-        return {**annotations, "anyOf": [_with_siblings(part, rest) for part in parts]}
-
-
-def _with_siblings(part: dict[str, Any], siblings: dict[str, Any]) -> dict[str, Any]:
-    kinds = types_of(part)
-    own = limited_to_types(siblings, kinds)
-    if kinds == ["null"] or is_nothing(part) or (own.keys() == {"type"} and "$ref" in part):
-        return part
-    return {"allOf": [part, own]}
-
-
-def _with_type(schema: dict[str, Any]) -> dict[str, Any]:
-    if schema.keys() & {"type", "anyOf", "enum", "$ref"}:
-        return schema
-    if schema.keys() & set(_OBJECT_KEYWORDS):
-        return {"type": "object", **schema}
-    return {"type": "array", **schema} if schema.keys() & {"items", "prefixItems"} else schema
+        alternatives = []
+        for part in parts:
+            kinds = types_of(part)
+            siblings = limited_to_types(rest, kinds)
+            stays = kinds == ["null"] or is_nothing(part) or (siblings.keys() == {"type"} and "$ref" in part)
+            alternatives.append(part if stays else {"allOf": [part, siblings]})
+        return {**annotations, "anyOf": alternatives}
 
 
 def _without_impossible(schema: dict[str, Any]) -> dict[str, Any]:

@@ -60,14 +60,6 @@ class ToolParameter:
     json_schema: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        self._complete_type()
-        if self.enum is not None:
-            object.__setattr__(self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum))
-        if self.json_schema is None:
-            self._check()
-
-    def _complete_type(self) -> None:
-        """Fill in what follows from the other fields."""
         if self.required is None:
             object.__setattr__(self, "required", not self.type and self.default is None)
         if self.element_type is None:
@@ -79,6 +71,10 @@ class ToolParameter:
             raise ToolValidationError(f"parameter {self.name!r} has the type {self.type!r}; known: {known}")
         elif json_type_of(self.param_type) != self.type:  # equal after `dataclasses.replace`: the hint says more
             object.__setattr__(self, "param_type", JSON_TYPES[self.type])
+        if self.enum is not None:
+            object.__setattr__(self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum))
+        if self.json_schema is None:
+            self._check()
 
     def _check(self) -> None:
         """Raise ToolValidationError for fields that contradict the parameter's type."""

@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,12 @@ class SchemaArguments:
         if self._raw.get("type", "object") != "object":
             raise ToolValidationError(f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema")
         self._raw = {"type": "object", "properties": {}, **self._raw}
-        self._raw.setdefault(_closing_keyword(self._raw), False)
+        # No other properties. Only `unevaluatedProperties` takes those into account that parts of the schema name.
+        lists = [self._raw[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(self._raw.get(key), list)]
+        parts = [part for each in lists for part in each if isinstance(part, dict)]
+        have_properties = any(part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts)
+        sees_parts = have_properties and "additionalProperties" not in self._raw
+        self._raw.setdefault("unevaluatedProperties" if sees_parts else "additionalProperties", False)
         try:
             self.schema: dict[str, Any] = frozen(plain(self._raw))
             json.dumps(self.schema, allow_nan=False)
@@ -133,16 +138,6 @@ def is_json_schema(parameters: Any) -> bool:
     return not parameters or any(key in parameters for key in ("type", "properties", *DEFINITIONS))
 
 
-def _closing_keyword(schema: Mapping[str, Any]) -> str:
-    """Return the keyword that forbids other properties: one that sees properties in parts of the schema, if any."""
-    lists = [schema[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list)]
-    parts = [part for each in lists for part in each if isinstance(part, dict)]
-    have_properties = any(part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts)
-    return (
-        "unevaluatedProperties" if have_properties and "additionalProperties" not in schema else "additionalProperties"
-    )
-
-
 def _mistakes(error: Any) -> list[Mistake]:
     """Return jsonschema's error as mistakes."""
     path, keyword, expected = ".".join(map(str, error.absolute_path)), error.validator, error.validator_value
@@ -182,7 +177,10 @@ class _Repairer:
         for part in schema.get("allOf", ()):
             value = self._by(part, value)
         for key in ("anyOf", "oneOf"):
-            value = self._by_first_match(schema.get(key, ()), value)
+            alternatives = schema.get(key, ())
+            if not any(self._accepts(part, value) for part in alternatives):
+                repaired = ((part, self._by(part, value)) for part in alternatives)
+                value = next((each for part, each in repaired if self._accepts(part, each)), value)
         return value
 
     def _children(self, schema: Mapping[str, Any], value: Any) -> Any:
@@ -198,13 +196,6 @@ class _Repairer:
                 if each is not None or name in required or name not in parts or self._accepts(parts[name], None)
             }
         return _read_as(schema, value) if isinstance(value, str) else value
-
-    def _by_first_match(self, alternatives: Sequence[Mapping[str, Any]], value: Any) -> Any:
-        """Return the value repaired by the first alternative that then accepts it; as it is if one accepts it so."""
-        if any(self._accepts(schema, value) for schema in alternatives):
-            return value
-        repaired = ((schema, self._by(schema, value)) for schema in alternatives)
-        return next((each for schema, each in repaired if self._accepts(schema, each)), value)
 
     def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
         return bool(self._validator.evolve(schema=schema).is_valid(value))

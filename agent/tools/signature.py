@@ -36,7 +36,11 @@ def infer_parameters(
     """
     own = list(_signature(function).items())
     hints = _hints(function)
-    hidden = {*injected, *_bound_keywords(function), *(name for name, hint in hints.items() if is_context(hint))}
+    hidden = {*injected, *(name for name, hint in hints.items() if is_context(hint))}
+    inner = function
+    while isinstance(inner, functools.partial):  # a call may override what it binds, but a model must not
+        hidden |= set(inner.keywords)
+        inner = inner.func
     visible = {
         name: param
         for name, param in (own[1:] if is_method(function) else own)
@@ -70,15 +74,6 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
             f"cannot resolve the type hints of {name_of(function)!r}: {exc}; "
             "define what they name in the function's module, or import it there at run time"
         ) from exc
-
-
-def _bound_keywords(function: Any) -> set[str]:
-    """Return the arguments bound by `functools.partial`: Python lets a call override them, but a model must not."""
-    bound: set[str] = set()
-    while isinstance(function, functools.partial):
-        bound |= set(function.keywords)
-        function = function.func
-    return bound
 
 
 def _check_metadata(
@@ -186,7 +181,19 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """
     while isinstance(function, functools.partial):  # a partial's own docstring is Python's
         function = function.func
-    general, of_parameters = _split_sections(_lines(inspect.getdoc(function) or ""))
+    lines = _lines(inspect.getdoc(function) or "")
+    general: list[str] = []
+    of_parameters: list[str] = []
+    target = general
+    style: _Style | None = None
+    for index, line in enumerate(lines):
+        if style is not None and _has_ended(style, lines, index):
+            target, style = general, None
+        section = _section_at(lines, index)
+        if section is not None:
+            is_about_parameters, style = section
+            target = of_parameters if is_about_parameters else []
+        target.append(line)
     try:  # the library expects a summary before the first section
         params = docstring_parser.parse("\n".join(["-", "", *of_parameters])).params
     except docstring_parser.ParseError:
@@ -201,23 +208,6 @@ def _lines(text: str) -> list[str]:
     title = _TITLE.fullmatch(first)
     lost_indent = title and title[2] and not _is_indented(next(filter(str.strip, rest), ""))
     return [first, *(f"    {line}" for line in rest)] if lost_indent else [first, *rest]
-
-
-def _split_sections(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the lines of the description, and those about parameters."""
-    general: list[str] = []
-    of_parameters: list[str] = []
-    target = general
-    style: _Style | None = None
-    for index, line in enumerate(lines):
-        if style is not None and _has_ended(style, lines, index):
-            target, style = general, None
-        section = _section_at(lines, index)
-        if section is not None:
-            is_about_parameters, style = section
-            target = of_parameters if is_about_parameters else []
-        target.append(line)
-    return general, of_parameters
 
 
 def _section_at(lines: Sequence[str], index: int) -> tuple[bool, _Style] | None:

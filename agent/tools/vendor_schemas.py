@@ -196,19 +196,17 @@ def strict_schema(name: str, schema: dict[str, Any], dialect: SchemaDialect) -> 
             raise ToolValidationError(
                 f"{name!r} has no strict schema: of a value nothing is said; ask without strict=True"
             )
-        return _closed_object(name, whole) if "object" in types_of(whole) else whole
+        if "object" not in types_of(whole):
+            return whole
+        if whole.get("additionalProperties") or "properties" not in whole:
+            raise ToolValidationError(
+                f"{name!r} has no strict schema: it takes an object of any keys; ask without strict=True"
+            )
+        required = whole.get("required", [])
+        properties = {key: each if key in required else _with_null(each) for key, each in whole["properties"].items()}
+        return {**whole, "properties": properties, "required": list(properties), "additionalProperties": False}
 
     return strict(schema)
-
-
-def _closed_object(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    if schema.get("additionalProperties") or "properties" not in schema:
-        raise ToolValidationError(
-            f"{name!r} has no strict schema: it takes an object of any keys; ask without strict=True"
-        )
-    all_properties = {key: each if key in required else _with_null(each) for key, each in properties.items()}
-    return {**schema, "properties": all_properties, "required": list(properties), "additionalProperties": False}
 
 
 def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
@@ -262,19 +260,14 @@ class _GeminiTranslator:
     def _inlined(self, name: str, siblings: dict[str, Any]) -> dict[str, Any]:
         self._inlines_left -= 1
         if name in self._path or name not in self._definitions or self._inlines_left < 0:
-            return self.translated(_placeholder(name, self._definitions.get(name, {}), siblings))
+            description = filter(None, [siblings.get("description"), f"Another {name}, as above"])
+            kind = {"type": "object"} if types_of(self._definitions.get(name, {})) == ["object"] else {}
+            flag = {"nullable": True} if siblings.get("nullable") else {}
+            return self.translated({**kind, **flag, "description": ": ".join(description)})
         outer, self._path = self._path, (*self._path, name)
         whole = self.translated({**self._definitions[name], **siblings})
         self._path = outer
         return whole
-
-
-def _placeholder(name: str, definition: Mapping[str, Any], siblings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what takes the place of a definition inside itself."""
-    description = filter(None, [siblings.get("description"), f"Another {name}, as above"])
-    kind = {"type": "object"} if types_of(definition) == ["object"] else {}
-    flag = {"nullable": True} if siblings.get("nullable") else {}
-    return {**kind, **flag, "description": ": ".join(description)}
 
 
 def _with_null_flag(schema: dict[str, Any]) -> dict[str, Any]:
