@@ -194,9 +194,11 @@ class AccessControl:
             case UnknownSender():
                 self._refuse_unknown_sender(turn, rules, config.people)
                 return Accepted("unknown_sender", 0)
-            case Admitted(admitted) if config.quota and not waited_seconds and _is_rate_limited(admitted, rules):
-                return self._accept_within_limit(admitted, rules, config.quota)
-            case Admitted(admitted):  # turns that waited elsewhere were not sent all at once
+            case Admitted(admitted):
+                # Turns that waited elsewhere were not sent all at once.
+                is_limited = rules.per_minute is not None and not (admitted.tap or admitted.is_stop or waited_seconds)
+                if config.quota and is_limited:
+                    return self._accept_within_limit(admitted, rules, config.quota)
                 return self._inbox.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
 
     def admits(self, turn: Turn) -> bool:
@@ -235,11 +237,6 @@ class AccessControl:
             lines.append(texts.your_id(turn.user_id))
         if self._inbox.notify(turn, Reply("\n".join(lines), language=texts.language, collapse=REFUSAL)):
             people.record_notified(channel, ids[0])
-
-
-def _is_rate_limited(turn: Turn, rules: AccessRules) -> bool:
-    """Return whether the turn counts against the sender's limit. Taps and stops do not."""
-    return rules.per_minute is not None and not turn.tap and not turn.is_stop
 
 
 class Quota:

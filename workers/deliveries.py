@@ -96,8 +96,12 @@ class RedisDeliveries:
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
         """Return the last deliveries of a conversation, and why its address takes no messages."""
         entries, closed, held = self._scripts.run("delivery_status", conversation)
-        by_number = sorted(hash_from_reply(entries).items(), key=lambda each: int(each[0]))
-        statuses = [_parse_status(f"{conversation}#{number}", entry) for number, entry in by_number]
+        statuses = []
+        for number, entry in sorted(hash_from_reply(entries).items(), key=lambda each: int(each[0])):
+            state, at, tries, receipt, reason = entry.split(" ", 4)
+            state, receipt = cast("DeliveryState", state), "" if receipt == "-" else receipt
+            status = DeliveryStatus(f"{conversation}#{number}", state, int(at) / 1000, int(tries), receipt, reason)
+            statuses.append(status)
         if held:
             number, since, why = held
             statuses.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
@@ -158,12 +162,6 @@ def new_id(delivery_id: str, number: str) -> str:
     if not number:
         raise NotRepeatable(f"{delivery_id} is not among the dead deliveries")
     return f"{split_id(delivery_id)[0]}#{number}"
-
-
-def _parse_status(delivery_id: str, entry: str) -> DeliveryStatus:
-    word, at, tries, receipt, reason = entry.split(" ", 4)
-    state = cast("DeliveryState", word)  # our scripts write only states
-    return DeliveryStatus(delivery_id, state, int(at) / 1000, int(tries), "" if receipt == "-" else receipt, reason)
 
 
 def _put_aside(state: UndeliveredState, entry: str) -> DeliveryStatus:

@@ -6,12 +6,10 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-from redis import Redis
 
 #: Seconds to wait for a turn under work, for audit entries that no ledger has yet, and for a rewrite of the file.
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
@@ -41,23 +39,44 @@ class ErasedPerson:
 class Erasure:
     """Erases people from the Redis of one deployment. Lives as long as a command."""
 
-    client: Redis
+    client: Any  # a Redis that decodes its answers
     prefix: str
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
 
     def erase(self, person: ErasedPerson) -> int:
         """Remove what is stored of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
-        return _PersonKeys(self.client, self.prefix, person, self._until).erase()
+        self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)  # the ledger copies them first
+        count = 0
+        for _ in range(ROUNDS):
+            shared, alone = self._conversations(person)
+            known = {**shared, **alone}
+            if not self._until(partial(self._are_idle, known), BUSY_SECONDS):
+                break
+            leases = self._leases(known)
+            count += sum(self._erase_conversation(*each) for each in alone.items())
+            count += sum(self._erase_part(person, *each) for each in shared.items())
+            for kind in ("history", "live"):
+                scopes = (f"{{*}}:{kind}:{person.channel}:*:{user}" for user in person.users)
+                count += sum(self._delete(*self._keys(scope)) for scope in scopes)
+            actions = [key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"]
+            count += self._delete(*(key for key in actions if self.client.hget(key, "user") in person.users))
+            if leases == self._leases(known):
+                return count
+        raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
 
     def rewrite_file(self) -> bool:
         """Have Redis write its append-only file anew; return whether that was done in time."""
-        if not _persistence(self.client)["aof_enabled"]:
+
+        def is_written() -> bool:
+            state = self.client.info("persistence")
+            return not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
+
+        if not self.client.info("persistence")["aof_enabled"]:
             return True
-        # A rewrite that began before the erasure still holds what is gone now.
-        self._until(lambda: not _is_rewriting(self.client), REWRITE_SECONDS)
+        self._until(is_written, REWRITE_SECONDS)  # a rewrite that began before still holds what is erased now
         self.client.bgrewriteaof()
-        return self._until(lambda: not _is_rewriting(self.client), REWRITE_SECONDS)
+        return self._until(is_written, REWRITE_SECONDS)
 
     def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:
         deadline = self.clock() + seconds
@@ -65,67 +84,23 @@ class Erasure:
             self.sleep(0.05)
         return answer
 
-
-def _persistence(client: Redis) -> dict[str, Any]:
-    return dict(client.info("persistence"))
-
-
-def _is_rewriting(client: Redis) -> bool:
-    state = _persistence(client)
-    return bool(state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
-
-
-@dataclass(slots=True)
-class _PersonKeys:
-    """The keys of one person on a server."""
-
-    client: Any
-    prefix: str
-    person: ErasedPerson
-    until: Callable[[Callable[[], bool], float], bool]
-
-    def erase(self) -> int:
-        """Remove them, after the audit ledger has copied what it needs."""
-        self.until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)
-        count = 0
-        for _ in range(ROUNDS):
-            shared, alone = self._conversations()
-            known = {**shared, **alone}
-            if not self.until(partial(self._are_idle, known), BUSY_SECONDS):
-                break
-            leases = self._leases(known)
-            count += self._erase_all(shared, alone)
-            if leases == self._leases(known):
-                return count
-        raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
-
     def _leases(self, conversations: Mapping[str, str]) -> list[Any]:
         """Return the fencing epochs of the conversations. A lease taken meanwhile may have written a history back."""
         return [self.client.hget(self._lease_key(*each), "epoch") for each in conversations.items()]
 
-    def _erase_all(self, shared: Mapping[str, str], alone: Mapping[str, str]) -> int:
-        count = sum(self._erase_conversation(*each) for each in alone.items())
-        count += sum(self._erase_part(*each) for each in shared.items())
-        scoped = [f":{self.person.channel}:*:{user}" for user in self.person.users]
-        for kind in ("history", "live"):
-            count += sum(self._delete(*self._keys(f"{{*}}:{kind}{scope}")) for scope in scoped)
-        return count + self._delete(*self._actions())
-
-    def _conversations(self) -> tuple[dict[str, str], dict[str, str]]:
+    def _conversations(self, person: ErasedPerson) -> tuple[dict[str, str], dict[str, str]]:
         """Return the shards of the conversations that the person shares, and of those that are theirs alone."""
         users, shards = defaultdict[str, set[str]](set), dict[str, str]()
-        for key in self._keys(f"{{*}}:*:{self.person.channel}:*"):
+        for key in self._keys(f"{{*}}:*:{person.channel}:*"):
             name = key.removeprefix(self.prefix)
             if match := _SCOPED.fullmatch(name):
                 users[match["conversation"]].add(match["user"])
                 shards[match["conversation"]] = match["shard"]
-            elif (conversation := ":".join(name.split(":")[2:4])) in self.person.conversations:
+            elif (conversation := ":".join(name.split(":")[2:4])) in person.conversations:
                 shards[conversation] = name.split(":")[0]
-        conversations_of_person = {
-            each for each in shards if users[each] & self.person.users or each in self.person.conversations
-        }
-        alone = {each for each in conversations_of_person if users[each] <= self.person.users}
-        return {each: shards[each] for each in conversations_of_person - alone}, {each: shards[each] for each in alone}
+        theirs = {each for each in shards if users[each] & person.users or each in person.conversations}
+        alone = {each for each in theirs if users[each] <= person.users}
+        return {each: shards[each] for each in theirs - alone}, {each: shards[each] for each in alone}
 
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
         """Return whether no worker holds the lease of one of the conversations."""
@@ -144,23 +119,18 @@ class _PersonKeys:
             self._drop_entries(key, lambda entry: str(json.loads(entry).get("id", "")).startswith(f"{conversation}#"))
         return self._delete(*keys)
 
-    def _erase_part(self, conversation: str, shard: str) -> int:
+    def _erase_part(self, person: ErasedPerson, conversation: str, shard: str) -> int:
         """Remove what is the person's in a shared conversation: their waiting turns, and their timers."""
         inbox, journal = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("in", "journal"))
-        if _user_of(self.client.lindex(inbox, 0) or "") in self.person.users:
+        if _user_of(self.client.lindex(inbox, 0) or "") in person.users:
             self._delete(journal)
-        count = self._drop_entries(inbox, lambda entry: _user_of(entry) in self.person.users)
+        count = self._drop_entries(inbox, lambda entry: _user_of(entry) in person.users)
         timer, timers = (f"{self.prefix}{shard}:{kind}:{conversation}" for kind in ("timer", "timers"))
         for name, timer_entry in self.client.hgetall(timer).items():
-            if json.loads(timer_entry).get("user") in self.person.users:
+            if json.loads(timer_entry).get("user") in person.users:
                 self.client.hdel(timer, name)
                 count += int(self.client.zrem(timers, name))
         return count
-
-    def _actions(self) -> Iterator[str]:
-        for key in self._keys("{*}:pending:*"):
-            if self.client.type(key) == "hash" and self.client.hget(key, "user") in self.person.users:
-                yield key
 
     def _drop_entries(self, key: str, is_theirs: Callable[[str], bool]) -> int:
         return sum(int(self.client.lrem(key, 0, entry)) for entry in self.client.lrange(key, 0, -1) if is_theirs(entry))

@@ -225,11 +225,6 @@ class ConversationProcessor:
         is_shown = channel is not None and not (queued.is_stopped and queued.attempt == 1)  # or stopped before any work
         draft = self._draft(queued, channel) if channel and is_shown else None
 
-        async def commit(change: TurnChange) -> NextItem:
-            shown = draft.shown if draft else ""
-            pieces = await _split(_replace_draft(shown, _shown_to(queued, change)), channel)
-            return await self.mailbox.commit(held.lease, queued, pieces, let_go=True)
-
         held.begin(queued)
         if channel and is_shown:
             texts = partial(self.texts_for, queued.turn)
@@ -238,10 +233,26 @@ class ConversationProcessor:
         else:
             change = await self._answer(held, queued)
         try:
-            return await commit(change)
+            return await self._commit(held.lease, queued, change, draft)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
-            return await commit(await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken()))
+            change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken())
+            return await self._commit(held.lease, queued, change, draft)
+
+    async def _commit(
+        self, lease: Lease, queued: QueuedTurn, change: TurnChange, draft: DraftMessage | None
+    ) -> NextItem:
+        """Commit what a turn changes, with its replies as the platform takes them. Return what is next."""
+        channel = self.channels.get(queued.turn.conversation.channel)
+        replies = tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies)
+        if draft and draft.shown:
+            replies = replace_draft(draft.shown, replies)
+        change = replace(change, replies=replies)
+        if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:  # it takes as long as a whole turn
+            change = await call_in_thread(split_replies, change, channel)
+        else:
+            change = split_replies(change, channel)
+        return await self.mailbox.commit(lease, queued, change, let_go=True)
 
     def _draft(self, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
         """Return the draft message of a turn: of the answer, or only of the notice. None: the channel shows none."""
@@ -354,35 +365,15 @@ def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str 
     return None
 
 
-def _replace_draft(shown: str, change: TurnChange) -> TurnChange:
-    """Let the first text of a change replace the draft message; if there is no text, a sign replaces it."""
-    if not shown:
-        return change
-    replies = list(change.replies)
+def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:
+    """Let the first text replace the draft message `shown`; if there is no text, a sign replaces it."""
     for at, (reply, pid) in enumerate(replies):
         if reply.text and not (reply.media or reply.edits):
-            replies[at] = (replace(reply, edits=shown), pid)
-            break
-    else:
-        replies.insert(0, (Reply(NO_WORDS, edits=shown, optional=True), ""))
-    return replace(change, replies=tuple(replies))
+            return (*replies[:at], (replace(reply, edits=shown), pid), *replies[at + 1 :])
+    return ((Reply(NO_WORDS, edits=shown, optional=True), ""), *replies)
 
 
-def _shown_to(queued: QueuedTurn, change: TurnChange) -> TurnChange:
-    """Return the change with replies that only the sender of an ephemeral turn sees."""
-    if not queued.turn.ephemeral:
-        return change
-    return replace(change, replies=tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies))
-
-
-async def _split(change: TurnChange, channel: Channel | None) -> TurnChange:
-    """Split the replies into platform messages. A long reply is split in a thread: it takes as long as a whole turn."""
-    if sum(len(reply.text) for reply, _ in change.replies) > LONG_CHARS:
-        return await call_in_thread(_split_now, change, channel)
-    return _split_now(change, channel)
-
-
-def _split_now(change: TurnChange, channel: Channel | None) -> TurnChange:
+def split_replies(change: TurnChange, channel: Channel | None) -> TurnChange:
     """Split each reply into the platform messages it needs. A question counts as shown with its last piece."""
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:

@@ -168,18 +168,15 @@ class DraftMessage:
             with self._task.calling():
                 pause = await self._show_now()
 
-    async def _is_paused(self) -> bool:
-        """Return whether the platform asked another process to wait."""
-        with suppress(RedisError):
-            return await call_in_thread(self._notes.get, self._pause_key) is not None
-        return False
-
     async def _show_now(self) -> float | None:
         """Show the draft as it is now. Return the seconds until the next time, None for never again."""
         text = self._text if self._text.strip() else self._notice_text
         if text in ("", self._shown_text):
             return self._gap
-        if await self._is_paused() or self._task.is_over:
+        pause = None
+        with suppress(RedisError):  # the platform may have asked another process to wait
+            pause = await call_in_thread(self._notes.get, self._pause_key)
+        if pause is not None or self._task.is_over:
             self._changed.set()
             return self._gap
         try:
@@ -192,8 +189,11 @@ class DraftMessage:
         except Exception:
             log.exception("draft.failed", extra={"channel": self._channel.name})
             return None
-        self._shown_text = text
-        await self._note(shown)
+        is_new = shown not in ("", self.shown)
+        self.shown, self._shown_text = shown, text
+        if is_new:  # the next worker continues with this message if this one dies
+            with suppress(RedisError):
+                await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
         return self._gap
 
     async def _pause(self, seconds: float) -> float:
@@ -204,13 +204,6 @@ class DraftMessage:
             with suppress(RedisError):
                 await call_in_thread(self._notes.put, self._pause_key, "1", seconds=ceil(seconds))
         return max(self._gap, seconds)
-
-    async def _note(self, shown: str) -> None:
-        """Remember the message, so that the next worker continues with it if this one dies."""
-        is_new, self.shown = shown not in ("", self.shown), shown
-        if is_new:
-            with suppress(RedisError):
-                await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
 
 
 class ProgressIndicator:
@@ -254,12 +247,8 @@ class ProgressIndicator:
         """End all of it: anything that came after the answer would stay."""
         if self._due:
             self._due.cancel()
-        sides: list[BackgroundTask | DraftMessage] = [
-            self._typing,
-            self._notice,
-            *([self._draft] if self._draft else []),
-        ]
-        await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides))
+        sides = (self._typing, self._notice, self._draft)
+        await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides if side))
 
     async def _keep_typing(self) -> None:
         while True:  # once in any case: a tap is to be acknowledged

@@ -26,7 +26,7 @@ from sayso.workers.mailbox import token_prefix
 #: The folder of the lock files in the data folder.
 ALIVE = "alive"
 #: Identifies one boot of a machine: a folder may be shared, and a file lock says nothing across machines.
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 #: Seconds for which files of another machine, or of an earlier boot, are kept: a week.
 KEEP_SECONDS = 7 * 24 * 3600
 #: Seconds after its last heartbeat that a worker counts as gone.
@@ -56,7 +56,11 @@ class WorkerLock:
     def __init__(self, folder: Path) -> None:
         self.name = random_id(8)
         self._folder = folder
-        self._ours = f"{_this_run()}.."
+        try:
+            boot = BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            boot = platform.node().replace(".", "-")
+        self._ours = f"{boot}.."
         self._file = -1
 
     def hold(self) -> None:
@@ -98,14 +102,6 @@ class WorkerLock:
                 foreign = not path.name.startswith(self._ours.split(".", 1)[0])
                 if foreign and time.time() - path.stat().st_mtime > KEEP_SECONDS:
                     path.unlink()
-
-
-def _this_run() -> str:
-    """Return the id of this boot of this machine."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return platform.node().replace(".", "-")
 
 
 @contextmanager

@@ -66,6 +66,16 @@ FinalState = Literal["dead", "doubtful", "closed", "limited"]
 #: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
 #: accept the channel, its slot is later, or the user must write first.
 PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
+#: Why a reply is postponed after an error (None: it is given up at once), and how it ends when it is given up. The
+#: first row that fits counts.
+_AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], ...] = (
+    (RateLimited, "limited", "limited"),
+    (WindowClosed, "held", "dead"),
+    (DeliveryUncertain, "suspect", "doubtful"),
+    (Unreachable, "tried", "dead"),
+    (AddressClosed, None, "closed"),
+    (SendError, None, "dead"),
+)
 #: The folder's name in the data folder.
 RECEIPTS = "receipts"
 #: Bytes of one file, 3,000 receipts; then a new file is begun and only the one before it is kept.
@@ -165,19 +175,36 @@ class ReplySender:
         worker may have the lease. Raises ConversationParked when the reply has to wait, LeaseLost.
         """
         delivery = reply.delivery(lease)
-        if reply.is_forwarded:
-            return await self._forward(lease, reply, delivery)
+        if reply.is_forwarded:  # a problem with that platform delays nothing here
+            there = await self._outbox.forward(delivery)
+            if not there:
+                full = GivenUp("too many replies wait in the conversation that it is for")
+                return await self._give_up(lease, reply, full)
+            log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
+            return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
             return await self._give_up(lease, reply, GivenUp("the channel is no longer configured"))
-        earlier_receipt = await self._earlier_receipt(reply, delivery)
+        earlier_receipt = reply.receipt or None
+        if reply.suspect and earlier_receipt is None:
+            earlier_receipt = await call_in_thread(self._receipts.find, delivery)
         if earlier_receipt is not None:
             log.info("reply.already_sent", extra={"delivery": delivery.id})
             return await self._outbox.mark_delivered(lease, reply, Sent(earlier_receipt), let_go=True)
         if reply.closed:
             return await self._give_up(lease, reply, GivenUp(reply.closed, "closed"))
-        if reply.held is not None:
-            return await self._hold(lease, reply)
+        if reply.held is not None:  # the user has not written since, so the platform is not asked again
+            if reply.held >= KEEP_HELD_MS / 1000:
+                reason = f"WindowClosed: nobody wrote for {KEEP_HELD_MS / 1000 / 86400:g} days"
+                return await self._give_up(lease, reply, GivenUp(reason))
+            await self._outbox.postpone(lease, reply, 0.0, "held")
+            raise ConversationParked(lease.conversation)
+        return await self._attempt(lease, reply, channel, delivery, is_held)
+
+    async def _attempt(
+        self, lease: Lease, reply: QueuedReply, channel: Channel, delivery: Delivery, is_held: Callable[[], bool]
+    ) -> NextItem:
+        """Send the reply at its slot, and record the result."""
         pace_of = self._paces.get(delivery.conversation.channel)
         pace = pace_of(delivery.conversation) if pace_of else RateLimit()
         await self._wait_for_slot(lease, reply, delivery.conversation.channel, pace)
@@ -194,29 +221,6 @@ class ReplySender:
         sent = Sent(receipt.message_id, receipt.written_at, pace.chat_gap)
         return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
 
-    async def _hold(self, lease: Lease, reply: QueuedReply) -> NextItem:
-        """Keep a held reply waiting: the user has not written since, so the platform is not asked again."""
-        if reply.held is not None and reply.held >= KEEP_HELD_MS / 1000:
-            reason = f"WindowClosed: nobody wrote for {KEEP_HELD_MS / 1000 / 86400:g} days"
-            return await self._give_up(lease, reply, GivenUp(reason))
-        await self._outbox.postpone(lease, reply, 0.0, "held")
-        raise ConversationParked(lease.conversation)
-
-    async def _earlier_receipt(self, reply: QueuedReply, delivery: Delivery) -> str | None:
-        """Return the platform's message id of a reply that an earlier worker sent; None if it is to be sent."""
-        if reply.receipt or not reply.suspect:
-            return reply.receipt or None
-        return await call_in_thread(self._receipts.find, delivery)
-
-    async def _forward(self, lease: Lease, reply: QueuedReply, delivery: Delivery) -> NextItem:
-        """Append the reply to the outbox of another conversation: a problem with that platform delays nothing here."""
-        there = await self._outbox.forward(delivery)
-        if not there:
-            full = GivenUp("too many replies wait in the conversation that it is for")
-            return await self._give_up(lease, reply, full)
-        log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
-        return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
-
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""
         wait = reply.wait
@@ -232,25 +236,23 @@ class ReplySender:
             await self._sleep(wait)
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
+        """Postpone the reply, or give it up and return what is next."""
         if isinstance(error, ChannelDown):
-            return await self._alert_operator(lease, reply, error)
-        waits = isinstance(error, RateLimited | Unreachable | DeliveryUncertain | WindowClosed)
-        if not waits or reply.attempt >= MAX_ATTEMPTS:
-            reason = f"{type(error).__name__}: {error}"
-            return await self._give_up(lease, reply, GivenUp(reason, _end(error), _asked_seconds(error)))
+            channel = lease.conversation.partition(":")[0]
+            log.error("channel.down", extra={"channel": channel, "reason": str(error)})
+            await call_in_thread(self._alerts.note, channel, str(error))
+            await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
+            raise ConversationParked(lease.conversation)
+        _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
+        asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
+        reason = f"{type(error).__name__}: {error}"
+        if why is None or reply.attempt >= MAX_ATTEMPTS:
+            return await self._give_up(lease, reply, GivenUp(reason, end, asked))
         pause = backoff_seconds(reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance())
-        wait, why = max(pause, _asked_seconds(error)), _why(error)
+        wait = max(pause, asked)
         extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
         log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
-        await self._outbox.postpone(lease, reply, wait, why, f"{type(error).__name__}: {error}")
-        raise ConversationParked(lease.conversation)
-
-    async def _alert_operator(self, lease: Lease, reply: QueuedReply, error: ChannelDown) -> NextItem:
-        """Postpone the reply and alert the operator: the platform does not accept the channel."""
-        channel = lease.conversation.partition(":")[0]
-        log.error("channel.down", extra={"channel": channel, "reason": str(error)})
-        await call_in_thread(self._alerts.note, channel, str(error))
-        await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
+        await self._outbox.postpone(lease, reply, wait, why, reason)
         raise ConversationParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
@@ -282,27 +284,6 @@ class ReplySender:
         marked = replace(reply, text=texts.repeated(reply.text))
         # A message of the maximum length is sent without the mark: the platform would refuse it.
         return delivery if len(channel.split(marked)) > 1 else replace(delivery, reply=marked)
-
-
-def _why(error: SendError) -> PostponeReason:
-    if isinstance(error, RateLimited):
-        return "limited"
-    if isinstance(error, WindowClosed):
-        return "held"
-    return "suspect" if isinstance(error, DeliveryUncertain) else "tried"
-
-
-def _asked_seconds(error: SendError) -> float:
-    """Return the seconds that the platform asks to wait, capped."""
-    return min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
-
-
-def _end(error: SendError) -> FinalState:
-    if isinstance(error, AddressClosed):
-        return "closed"
-    if isinstance(error, RateLimited):
-        return "limited"
-    return "doubtful" if isinstance(error, DeliveryUncertain) else "dead"
 
 
 class RedisOutbox:
@@ -414,20 +395,17 @@ class ReceiptFiles:
         return None
 
     def _begin(self) -> None:
+        """Begin a new file, and remove the files of dead processes."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._file >= 0:
             os.close(self._file)
             self._path.replace(self._path.with_name(f"{self._path.name}.old"))
-        self._sweep()
-        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
-        self._size = 0
-
-    def _sweep(self) -> None:
-        """Remove the files of dead processes."""
         for path in self._path.parent.glob("*"):
             with contextlib.suppress(OSError):  # another process removed it first
                 if time.time() - path.stat().st_mtime > KEEP_RECEIPTS_SECONDS:
                     path.unlink()
+        self._file = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_TRUNC, 0o600)
+        self._size = 0
 
 
 def _key(delivery: Delivery) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
@@ -165,7 +164,12 @@ class SpoolFile:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = (self._folder / "forward.lock").open("a")
         with lock:
-            yield _locked(lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
 
     def _check_room(self, db: sqlite3.Connection, conversation: str) -> None:
         count = "SELECT count(*), count(*) FILTER (WHERE conversation = ?) FROM turns"
@@ -194,14 +198,6 @@ class SpoolFile:
         with _translated(self._path), open_database(self._path, _SCHEMA, synchronous="EXTRA") as db:
             db.execute(f"PRAGMA max_page_count = {self._limits.bytes // _PAGE_BYTES}")
             yield db
-
-
-def _locked(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnCh
 from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA
 from sayso.workers.mailbox import InboxLimits, RedisMailbox, token_prefix
-from sayso.workers.processor import ConversationProcessor, _split_now
+from sayso.workers.processor import ConversationProcessor, split_replies
 from sayso.workers.sender import RedisOutbox, ReplySender
 from tests.contracts.rigs import voice
 from tests.model.judge import Judge
@@ -226,7 +226,7 @@ class ModelProcessor(ConversationProcessor):
         worker.answering = True
         try:
             change = await self.agents[queued.turn.conversation.channel].answer(queued, held.lease)
-            return _split_now(change, self.sender._channels["chat"])
+            return split_replies(change, self.sender._channels["chat"])
         except asyncio.CancelledError:  # raised by the turn's time limit
             return TurnChange(replies=((Reply(texts_for("en").too_long()), ""),))
         except (ConversationError, TypeError):  # a TypeError is a mistake in the tests

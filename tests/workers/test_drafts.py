@@ -451,9 +451,8 @@ def test_nothing_is_streamed_where_it_is_not_configured():
 def test_reply_that_edits_a_message_does_not_replace_the_draft():
     """The first reply without an edit replaces the draft."""
     outcome, file = Reply("Done", edits="p1"), Reply("chart", media=object())
-    change = processor._replace_draft("d1", TurnChange(replies=((outcome, ""), (file, ""), (Reply("more"), ""))))
-    assert [reply.edits for reply, _ in change.replies] == ["p1", "", "d1"]
-    assert processor._replace_draft("", change) == change
+    replies = processor.replace_draft("d1", ((outcome, ""), (file, ""), (Reply("more"), "")))
+    assert [reply.edits for reply, _ in replies] == ["p1", "", "d1"]
 
 
 @pytest.mark.parametrize(
@@ -461,8 +460,8 @@ def test_reply_that_edits_a_message_does_not_replace_the_draft():
 )
 def test_draft_of_an_answer_without_text_does_not_stay(said):
     """After a stop, or with only a file, no half answer and no "still working" stays."""
-    change = processor._replace_draft("d1", TurnChange(replies=tuple((reply, "") for reply in said)))
-    assert change.replies == ((Reply("…", edits="d1", optional=True), ""), *((reply, "") for reply in said))
+    replies = tuple((reply, "") for reply in said)
+    assert processor.replace_draft("d1", replies) == ((Reply("…", edits="d1", optional=True), ""), *replies)
 
 
 @pytest.mark.parametrize(

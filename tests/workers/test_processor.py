@@ -15,7 +15,7 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns import TurnChange
 from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
-from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, _split_now
+from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, split_replies
 from sayso.workers.sender import ReplySender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
 from tests.workers.fakes import FakeAgent, FakeChannel
@@ -368,7 +368,7 @@ def test_a_long_reply_is_cut_beside_the_loop(size: int, beside: bool):
 def test_each_piece_of_a_question_belongs_to_it():
     """The window opens with the last piece. If an earlier one never arrives, the question ends."""
     change = TurnChange(replies=((Reply("a|b"), "pid"), (Reply("c|d"), "")))
-    pieces = _split_now(change, FakeChannel()).replies
+    pieces = split_replies(change, FakeChannel()).replies
     assert [(reply.text, pid) for reply, pid in pieces] == [("a", "+pid"), ("b", "pid"), ("c", ""), ("d", "")]
 
 
@@ -378,7 +378,7 @@ def test_edit_that_a_platform_cannot_show_is_left_out():
     channel.split = lambda reply: () if reply.optional else (reply,)
     edit = Reply("Delete it?", edits="m7", optional=True)
     change = TurnChange(replies=((edit, ""), (Reply("done"), ""), (edit, "pid")))
-    assert _split_now(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
+    assert split_replies(change, channel).replies == ((Reply("done"), ""), (edit, "pid"))
 
 
 def test_busy_conversation_is_handed_over():

@@ -70,7 +70,8 @@ def test_locks_of_another_machine_are_ignored(worker, tmp_path, monkeypatch):
     """The folder may be shared by machines whose locks do not reach each other."""
     worker.kill()
     worker.wait()
-    monkeypatch.setattr(lifeline, "_this_run", lambda: "another")
+    (tmp_path / "boot").write_text("another\n")
+    monkeypatch.setattr(lifeline, "BOOT_ID", tmp_path / "boot")
     assert buried(WorkerLock(tmp_path)) == []
 
 

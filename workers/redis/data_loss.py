@@ -232,7 +232,13 @@ class DataLossGuard:
     def look(self) -> None:
         """Check the server's watermark, and give it an identity if it has none. Raises redis.RedisError."""
         run_dialog(self.dialog(creates_identity=True), self._client.execute_command)
-        self._store_watermark()
+        known = self._known
+        if not (self._file and known) or self._stored.get(self._address) == known:
+            return
+        if self._clock() - self._stored_at >= KEEP_SECONDS:  # the file survives this process
+            self._stored_at = self._clock()
+            self._stored[self._address] = known
+            self._file.keep(self._address, known)
 
     def dialog(self, *, creates_identity: bool = False) -> Dialog:
         """Yield the commands that check a server, and receive their answers. Raises redis.RedisError: do not use it.
@@ -242,9 +248,14 @@ class DataLossGuard:
         known = self._known  # what is learned from here on may be newer than the answer
         state = ServerState.of((yield ("MGET", *self._keys)))
         if state.halted:
-            self._note_halt(state.halted)
+            self._refusing = False
+            if not self._halt:
+                log.error("redis.halted", extra=self._extra(HaltReason.read(state.halted)) | {"advice": CURE})
+            self._halt = state.halted
             return
-        known = known or self._remembered(state)
+        if known is None:  # what was stored for this server before this process began, at whatever address
+            stored = (watermark for watermark in self._stored.values() if watermark.id in state.ids)
+            known = max(stored, key=lambda watermark: watermark.n, default=None)
         if state.forgot(known) and known:
             yield from self._write_halt(known, state)
             return
@@ -272,11 +283,6 @@ class DataLossGuard:
                 log.exception("watermark.check_failed")
             time.sleep(LOOK_SECONDS)
 
-    def _remembered(self, state: ServerState) -> Watermark | None:
-        """Return the watermark that was stored for this server before this process began, at whatever address."""
-        watermarks = [watermark for watermark in self._stored.values() if watermark.id in state.ids]
-        return max(watermarks, key=lambda watermark: watermark.n, default=None)
-
     def _write_halt(self, known: Watermark, state: ServerState) -> Dialog:
         """Write the halt into the server. Until that succeeds, this process refuses by itself."""
         same = known.id in state.ids
@@ -294,12 +300,6 @@ class DataLossGuard:
         self._refusing = False
         log.error("redis.rolled_back", extra=self._extra(halt) | {"advice": CURE})
         self._halt = json.dumps(asdict(halt))
-
-    def _note_halt(self, text: str) -> None:
-        self._refusing = False
-        if not self._halt:
-            log.error("redis.halted", extra=self._extra(HaltReason.read(text)) | {"advice": CURE})
-        self._halt = text
 
     def _extra(self, halt: HaltReason) -> dict[str, Any]:
         seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"
@@ -327,16 +327,6 @@ class DataLossGuard:
             return None
         last, _ = moments[-1]
         return last - next((at for at, seen in moments if seen > n), last) + LOOK_SECONDS
-
-    def _store_watermark(self) -> None:
-        """Store the watermark where it survives this process."""
-        known = self._known
-        if not (self._file and known) or self._stored.get(self._address) == known:
-            return
-        if self._clock() - self._stored_at >= KEEP_SECONDS:
-            self._stored_at = self._clock()
-            self._stored[self._address] = known
-            self._file.keep(self._address, known)
 
 
 def keys_of(prefix: str = PREFIX) -> tuple[str, str, str]:

@@ -106,6 +106,12 @@ class _Entry:
     over: bool = False
     error: BaseException | None = None
 
+    @property
+    def dismissal(self) -> tuple[str | int, ...]:
+        """Return what `_DISMISS` takes of a job."""
+        execution = self.execution.id if self.execution else ""
+        return self.job.id, execution, int(self.written), int(self.error is not None)
+
 
 class JobRegistry:
     """Writes on a thread of its own for the life of its worker. What cannot be written now is written later."""
@@ -179,19 +185,24 @@ class JobRegistry:
         if not over and not fresh:
             return
         with self._worker.connection.pipeline() as pipe:
-            self._register(fresh, pipe)
-            self._dismiss(over, pipe)
+            if fresh:
+                self._register(fresh, pipe)
+            if over:  # they leave no result: they carry an id, and the conversation has the rest
+                pipe.eval(_DISMISS, 3, *self._keys, *(arg for entry in over for arg in entry.dismissal))
             self._count(sum(entry.error is None for entry in over), len(entries) - len(over), pipe)
             _report(pipe.execute(raise_on_error=False))
         for entry in fresh:
             entry.written = True
         for entry in over:
-            self._forget(entry)
+            if entry.error is not None:
+                self._fail(entry, entry.error)
+            if entry.execution is not None:
+                self._worker.executions.pop(entry.execution.id, None)
+            with self._lock:
+                self._entries.pop(entry.job.id, None)
 
     def _register(self, entries: list[_Entry], pipe: Any) -> None:
         """Register jobs. Sent again when the answer is lost: an execution keeps its id."""
-        if not entries:
-            return
         worker, at = self._worker, now()
         ttl = worker.get_heartbeat_ttl(entries[0].job)
         times = (at.timestamp(), utcformat(at), ttl, current_timestamp() + ttl)
@@ -207,15 +218,6 @@ class JobRegistry:
             job.worker_name, job.started_at = worker.name, execution.created_at
             entry.execution = worker.executions[execution.id] = execution
         return entry.execution
-
-    def _dismiss(self, entries: list[_Entry], pipe: Any) -> None:
-        """Remove jobs. They leave no result: they carry an id, and the conversation has the rest."""
-        parts: list[str] = []
-        for entry in entries:
-            execution = entry.execution.id if entry.execution else ""
-            parts += [entry.job.id, execution, "1" if entry.written else "0", "0" if entry.error is None else "1"]
-        if parts:
-            pipe.eval(_DISMISS, 3, *self._keys, *parts)
 
     @property
     def _keys(self) -> tuple[str, str, str]:
@@ -233,14 +235,6 @@ class JobRegistry:
             pipe.hincrby(self._worker.key, "successful_job_count", succeeded)
         if self._worker.get_state() not in (WorkerStatus.SUSPENDED, _state(running)):
             self._worker.set_state(_state(running), pipeline=pipe)
-
-    def _forget(self, entry: _Entry) -> None:
-        if entry.error is not None:
-            self._fail(entry, entry.error)
-        if entry.execution is not None:
-            self._worker.executions.pop(entry.execution.id, None)
-        with self._lock:
-            self._entries.pop(entry.job.id, None)
 
     def _fail(self, entry: _Entry, error: BaseException) -> None:
         """Store a failure as RQ does: among the failed jobs or, if the job was told to stop, among the stopped ones."""

@@ -147,6 +147,8 @@ def new_worker(
     services: WorkerServices, loop: LoopThread, stop_requested: threading.Event | None = None
 ) -> SaysoWorker:
     """Return an RQ worker that runs the conversations of the queue on `loop`."""
+    # It retries a lost connection but not a silent one: RQ's loop does, and sees signals then.
+    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
     return SaysoWorker(
         [services.queue],
         perform=services.processor.run,
@@ -154,18 +156,12 @@ def new_worker(
         capacity=services.capacity,
         on_stop=services.processor.hand_over,
         stop_requested=stop_requested,
-        connection=_connect(services.redis_url),
+        connection=Redis.from_url(services.redis_url, socket_connect_timeout=2, retry=retry),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
         maintenance_interval=MAINTENANCE_INTERVAL,
         log_job_description=False,
     )
-
-
-def _connect(url: str) -> Redis:
-    """Return RQ's client. It retries a lost connection but not a silent one: the loop does, and sees signals then."""
-    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
-    return Redis.from_url(url, socket_connect_timeout=2, retry=retry)
 
 
 def _return_large_blocks() -> None:

@@ -155,10 +155,17 @@ class SaysoWorker(BaseWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Start the job, and those that were taken with it. This does not wait for their end."""
+
+        async def rounds() -> None:
+            for _ in range(ROUNDS):
+                await asyncio.sleep(0)
+
         self._start(cast("SaysoJob", job))
         while self._taken_jobs:
             self._start(self._taken_jobs.popleft())
-        self._wait_for_loop()
+        if self._loop is not None:  # it first runs what was started, among its other work
+            with contextlib.suppress(TimeoutError):
+                self._loop.submit(rounds()).result(WAIT_SECONDS)
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Send RQ's heartbeat when the job registry writes it. The main thread sends none of its own."""
@@ -257,25 +264,22 @@ class SaysoWorker(BaseWorker):
         time.sleep(2.0)
 
     def _wait_for_jobs(self, patient: bool) -> list[SaysoJob]:
+        """Take jobs from the queue: as many as there are places for any job, and for urgent ones."""
         self.heartbeat()
         if self.should_run_maintenance_tasks:
             self.run_maintenance_tasks()
-        room = self._free_places(patient)
-        taken = self._take(room) if room[1] > 0 else []
-        if taken or not patient or room[0] <= 0:
-            return taken
-        queue = self.queues[0]
-        moved = self.connection.blmove(queue.key, _intermediate_queue(queue), WAIT_SECONDS, "LEFT", "RIGHT")
-        return self._take(room, moved) if moved else []
-
-    def _free_places(self, patient: bool) -> tuple[int, int]:
-        """Return the free places for any job and for urgent ones; if there is none for any job, after a short wait."""
         most = self._capacity.after(time.monotonic() - self._started_at)
         with self._job_ended:
             if len(self._running) >= most or not patient:
                 self._job_ended.wait(FULL_SECONDS)
             free = most - len(self._running)
-        return min(free, BATCH), min(free + self._capacity.reserve, BATCH)
+        room = min(free, BATCH), min(free + self._capacity.reserve, BATCH)
+        taken = self._take(room) if room[1] > 0 else []
+        if taken or not patient or free <= 0:
+            return taken
+        queue = self.queues[0]
+        moved = self.connection.blmove(queue.key, _intermediate_queue(queue), WAIT_SECONDS, "LEFT", "RIGHT")
+        return self._take(room, moved) if moved else []
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
         queue = self.queues[0]
@@ -328,17 +332,6 @@ class SaysoWorker(BaseWorker):
             self._running.pop(job.id, None)
             self._stopped.discard(job.id)
             self._job_ended.notify()
-
-    def _wait_for_loop(self) -> None:
-        """Wait until the loop has run what was started, among its other work."""
-
-        async def rounds() -> None:
-            for _ in range(ROUNDS):
-                await asyncio.sleep(0)
-
-        if self._loop is not None:
-            with contextlib.suppress(TimeoutError):
-                self._loop.submit(rounds()).result(WAIT_SECONDS)
 
     def _ask_redis(self, call: Callable[[], Any]) -> Any:
         """Send a request of RQ between jobs. If Redis is away, log it and return None: running jobs go on."""
