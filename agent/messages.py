@@ -136,12 +136,15 @@ class Message:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Message:
         """Return the message that `to_dict` wrote. Raises ValueError or TypeError for anything else."""
+        reasoning = data.get("reasoning", {})
+        if not isinstance(reasoning, Mapping):
+            raise TypeError(f"a message has {type(reasoning).__name__!r} for its reasoning")
         fields = {name: value for name, value in data.items() if name != "reasoning"} | {
             "role": Role(data["role"]),
             "tool_calls": tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
             "media": tuple(Media(**media) for media in data.get("media", ())),
             "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
-            "details": AnswerDetails(reasoning=_require_mapping(data["reasoning"])) if "reasoning" in data else None,
+            "details": AnswerDetails(reasoning=reasoning) if "reasoning" in data else None,
         }
         message = cls(**fields)
         _require_texts(message.content, message.tool_call_id, message.tool_name)
@@ -234,12 +237,6 @@ def without_notes(content: str) -> str:
     while lines and lines[0].startswith("[") and lines[0].endswith("]"):
         lines.pop(0)
     return "\n".join(lines)
-
-
-def _require_mapping(value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"a message has {type(value).__name__!r} for its reasoning")
-    return value
 
 
 def _require_texts(*values: object) -> None:

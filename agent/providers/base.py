@@ -223,17 +223,24 @@ def name_of(provider: object) -> str:
 async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     """Call the provider through its best method and return the answer and its usage.
 
-    Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an invalid answer.
+    Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an invalid answer. A
+    provider may return text in place of the message (seed: Retry Implementation), and None in place of the usage.
     """
     try:
-        answer = await await_within(
+        answer: Any = await await_within(
             await_isolated(_complete(provider, request.as_kwargs())), _timeout(provider, request)
         )
     except ProviderError:
         raise
     except Exception as exc:
         raise _no_answer(request) if isinstance(exc, DeadlineExceeded) else _as_provider_error(exc) from exc
-    return _valid_answer(provider, answer)
+    match answer:
+        case (str() | Message() as message, UsageStats() | None as usage):
+            message = Message(Role.ASSISTANT, message) if isinstance(message, str) else message
+            if isinstance(message.content, str):
+                return _valid_message(message), UsageStats() if usage is None else countable(usage)
+    kind = type(provider).__name__
+    raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
 
 
 async def astream_call(provider: Provider, request: ProviderRequest, on_text: OnText) -> Completion:
@@ -359,20 +366,6 @@ def _as_provider_error(exc: Exception) -> ProviderError:
     if says_too_long(str(error)):
         error.kind, error.retryable = "too_long", False
     return error
-
-
-def _valid_answer(provider: Provider, answer: Any) -> Completion:
-    """Return the answer with a valid message and usage. Raise ProviderError if it is not an answer.
-
-    A provider may return text in place of the message (seed: Retry Implementation), and None in place of the usage.
-    """
-    match answer:
-        case (str() | Message() as message, UsageStats() | None as usage):
-            message = Message(Role.ASSISTANT, message) if isinstance(message, str) else message
-            if isinstance(message.content, str):
-                return _valid_message(message), UsageStats() if usage is None else countable(usage)
-    kind = type(provider).__name__
-    raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
 
 
 def _valid_item(item: Any) -> StreamItem:

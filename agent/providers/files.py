@@ -103,21 +103,17 @@ class FileReading:
             files = list[str | Binary]()
             sources: tuple[Media | Picture, ...] = (*message.media, *message.pictures)
             for each in sources:
-                if isinstance(each, Picture):
-                    file = await self._tool_image(each, room)
-                else:
+                if isinstance(each, Media):
                     file = await self._file(message, each, room)
+                else:
+                    data = each.data or (await self._bytes(each.media) if each.media else None)
+                    kind = _verified_type(data) if data else ""
+                    is_sent = data and kind in self.accepts and len(data) <= min(self.max_bytes, room)
+                    file = Binary(data, kind) if data and is_sent else _UNSEEN
                 room -= len(file.data) if isinstance(file, Binary) else 0
                 files.append(file)
             results.append(MessageWithFiles(message, tuple(files)))
         return results[::-1]
-
-    async def _tool_image(self, picture: Picture, room: int) -> str | Binary:
-        data = picture.data or (await self._bytes(picture.media) if picture.media else None)
-        kind = _verified_type(data) if data else ""
-        if not data or kind not in self.accepts or len(data) > min(self.max_bytes, room):
-            return _UNSEEN
-        return Binary(data, kind)
 
     def _is_too_large(self, media: Media) -> bool:
         return media.size > self.max_bytes and not _is_text(_type(media))
@@ -145,7 +141,14 @@ class FileReading:
     async def _sendable(self, media: Media, data: bytes, kind: str, room: int) -> str | Binary:
         """Return the file as text, or a note that the model cannot read it or has no room for it."""
         if _is_text(kind):
-            return _text_excerpt(media, data)
+            text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # all of it could take four times its bytes
+            cut = ""
+            if len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS:
+                decoder = getincrementaldecoder("utf-8")("replace")
+                blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
+                chars = sum(len(decoder.decode(block)) for block in blocks) + len(decoder.decode(b"", final=True))
+                cut = f", its first {MAX_TEXT_CHARS} of {chars} characters"
+            return f"[file {_quoted_name(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
         if kind not in self.accepts:
             converted = await call_in_tool_thread(partial(as_mp3, data)) if self._is_convertible(kind) else None
             if not converted:
@@ -242,17 +245,6 @@ def _verified_type(data: bytes) -> str:
 
 def _is_text(kind: str) -> bool:
     return kind.startswith("text/") or kind in _TEXT_TYPES
-
-
-def _text_excerpt(media: Media, data: bytes) -> str:
-    text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # decoded, all of it could take four times its bytes
-    cut = ""
-    if len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS:
-        decoder = getincrementaldecoder("utf-8")("replace")
-        blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
-        chars = sum(len(decoder.decode(block)) for block in blocks) + len(decoder.decode(b"", final=True))
-        cut = f", its first {MAX_TEXT_CHARS} of {chars} characters"
-    return f"[file {_quoted_name(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
 
 
 def _cannot(kind: str) -> str:

@@ -185,23 +185,21 @@ def with_reasoning(
     except (KeyError, ValidationError):
         return parts
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
-    if sum(isinstance(part, ToolCallPart) for part in original_parts) != len(calls):
+    original_calls: list[Any] = [part for part in original_parts if isinstance(part, ToolCallPart)]
+    if len(original_calls) != len(calls):
         return parts
     original_text = "".join(part.content for part in original_parts if isinstance(part, TextPart))
     if original_text != message.content:  # it was shortened, or a guardrail rewrote it
         original_parts = [
             *(part for part in original_parts if isinstance(part, ThinkingPart)),
             *(part for part in parts if isinstance(part, TextPart)),
-            *(part for part in original_parts if isinstance(part, ToolCallPart)),
+            *original_calls,
         ]
-    next_call = iter(calls)
-    return [
-        _as_in_transcript(part, next(next_call)) if isinstance(part, ToolCallPart) else part for part in original_parts
-    ]
-
-
-def _as_in_transcript(original: ToolCallPart, call: ToolCallPart) -> ToolCallPart:
-    return replace(original, tool_name=call.tool_name, args=call.args, tool_call_id=call.tool_call_id)
+    sent_calls = (
+        replace(original, tool_name=call.tool_name, args=call.args, tool_call_id=call.tool_call_id)
+        for original, call in zip(original_calls, calls, strict=True)
+    )
+    return [next(sent_calls) if isinstance(part, ToolCallPart) else part for part in original_parts]
 
 
 def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:

@@ -171,7 +171,13 @@ class ModelRequest:
         temperature = self.vendor.model_settings.get("temperature", self.request.temperature)
         if isinstance(temperature, UnchosenTemperature) and (not is_known or "anthropic_thinking" in settings):
             temperature = None  # many unknown and thinking models refuse the default
-        if temperature is not None and _accepts_temperature(self.model.profile):
+        profile: Mapping[str, Any] = self.model.profile
+        thinks_by_default = profile.get("thinking_enabled_by_default", False)
+        can_stop = profile.get("openai_supports_reasoning_effort_none", False) and not thinks_by_default
+        must_think = profile.get("openai_supports_reasoning", False) and not can_stop
+        # Thinking models take no temperature, and the library would warn each time.
+        takes_none = must_think or profile.get("anthropic_disallows_sampling_settings", False)
+        if temperature is not None and not takes_none:
             settings["temperature"] = temperature
         if self.request.timeout is not None and not is_stream:
             settings["request_timeout"] = self.request.timeout
@@ -179,7 +185,11 @@ class ModelRequest:
 
     def _parameters(self) -> ModelRequestParameters:
         tools = [tool for schema in self.request.tools or () if (tool := self._tool(schema)) is not None]
-        parameters = ModelRequestParameters(function_tools=tools, instruction_parts=self._instructions())
+        first, *added = instructions(self.request.system_prompt, self.messages)
+        parts = [InstructionPart(content="\n\n".join([first, *added]))]
+        if self.vendor.api_format == "anthropic":  # it caches the first part
+            parts = [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
+        parameters = ModelRequestParameters(function_tools=tools, instruction_parts=parts)
         schema = self.request.response_format
         if schema is not None:
             profile: Mapping[str, Any] = self.model.profile
@@ -192,13 +202,6 @@ class ModelRequest:
             )
             parameters.allow_text_output = False
         return parameters
-
-    def _instructions(self) -> list[InstructionPart]:
-        """Return the system prompt: for Anthropic in two parts, because it caches the first, else in one."""
-        first, *added = instructions(self.request.system_prompt, self.messages)
-        if self.vendor.api_format != "anthropic":
-            return [InstructionPart(content="\n\n".join([first, *added]))]
-        return [InstructionPart(content=first), *(InstructionPart(content=each, dynamic=True) for each in added)]
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
         """Return a tool in the vendor's format, or None if the vendor would refuse the whole request because of it."""
@@ -223,15 +226,6 @@ class ModelRequest:
         )
 
 
-def _accepts_temperature(profile: Mapping[str, Any]) -> bool:
-    """Return whether a model takes a temperature. Thinking models do not, and the library would warn each time."""
-    if profile.get("anthropic_disallows_sampling_settings", False):
-        return False
-    thinks = profile.get("openai_supports_reasoning", False)
-    can_stop = profile.get("openai_supports_reasoning_effort_none", False)
-    return not thinks or (can_stop and not profile.get("thinking_enabled_by_default", False))
-
-
 def _text(event: Any) -> str:
     if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
         return event.part.content
@@ -243,26 +237,23 @@ def _text(event: Any) -> str:
 def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
     """Return the tokens and the cost of an answer. `model` is the requested one, if the answer names none."""
     usage, name = response.usage, response.model_name or model
+    try:
+        cost = float(response.cost().total_price)
+    except Exception as exc:  # an unknown price never costs an answer
+        cost = 0.0
+        if (provider, name) not in _logged_unpriced and len(_logged_unpriced) < _MAX_LOGGED_UNPRICED:
+            _logged_unpriced.add((provider, name))
+            log.info("provider.no_price provider=%s model=%s reason=%s", provider, name, type(exc).__name__)
     return UsageStats(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
         total_tokens=usage.input_tokens + usage.output_tokens,
-        cost_usd=_cost_usd(response, provider, name),
+        cost_usd=cost,
         model=name,
         provider=provider,
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
-
-
-def _cost_usd(response: ModelResponse, provider: str, model: str) -> float:
-    try:
-        return float(response.cost().total_price)
-    except Exception as exc:  # an unknown price never costs an answer
-        if (provider, model) not in _logged_unpriced and len(_logged_unpriced) < _MAX_LOGGED_UNPRICED:
-            _logged_unpriced.add((provider, model))
-            log.info("provider.no_price provider=%s model=%s reason=%s", provider, model, type(exc).__name__)
-        return 0.0
 
 
 class ChatModel(OpenAIChatModel):

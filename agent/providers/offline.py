@@ -314,7 +314,12 @@ class ArgumentExtractor:
 
     def extract(self) -> dict[str, Any]:
         """Return the arguments by parameter name, in the order of the parameters."""
-        self._take_assignments()
+        properties = self.tool["parameters"]["properties"]
+        for token in list(self.tokens):  # those that name their parameter come first, such as `invoice_id=INV-42`
+            name, _, value = token.text.partition("=")
+            if value and name in properties and not token.quoted:
+                self.args[name] = convert(value, properties[name])
+                self.tokens.remove(token)
         for name, parameter in self._open_parameters():
             if _MOMENT_PARAMETER.search(name):
                 self._take_moment(name)
@@ -323,20 +328,11 @@ class ArgumentExtractor:
         for name, parameter in self._open_parameters():
             if name in self.tool["parameters"].get("required", ()) and parameter.get("type") == "string":
                 self._take_string(name, parameter)
-        return {name: self.args[name] for name in self.tool["parameters"]["properties"] if name in self.args}
+        return {name: self.args[name] for name in properties if name in self.args}
 
     def _open_parameters(self) -> list[tuple[str, Mapping[str, Any]]]:
         parameters = self.tool["parameters"]["properties"].items()
         return [(name, parameter) for name, parameter in parameters if name not in self.args]
-
-    def _take_assignments(self) -> None:
-        """Take values that name their parameter, such as `invoice_id=INV-42`."""
-        parameters = self.tool["parameters"]["properties"]
-        for token in list(self.tokens):
-            name, _, value = token.text.partition("=")
-            if value and name in parameters and not token.quoted:
-                self.args[name] = convert(value, parameters[name])
-                self.tokens.remove(token)
 
     def _take_first(self, name: str, read: Callable[[Token], Any]) -> None:
         """Take the first token that `read` has a value for."""
@@ -359,17 +355,17 @@ class ArgumentExtractor:
                 return
 
     def _take_string(self, name: str, parameter: Mapping[str, Any]) -> None:
-        """Take a quotation, a bare number for an identifier, or the words that are left over."""
+        """Take a quotation, a bare number for an identifier, or the words that are left over.
+
+        These are all from the first to the last word that is no stop word: "Bank of America" keeps its "of".
+        """
         if "enum" in parameter or "format" in parameter or _MOMENT_PARAMETER.search(name):
             return
         self._take_first(name, lambda token: token.text if token.quoted else None)
         if name not in self.args and _ID_PARAMETER.search(name):
             self._take_first(name, _bare_number)
-        elif name not in self.args:
-            self._take_words(name)
-
-    def _take_words(self, name: str) -> None:
-        """Take all from the first to the last word that is no stop word: "Bank of America" keeps its "of"."""
+        if name in self.args or _ID_PARAMETER.search(name):
+            return
         tool_stems = {stem(word) for word in name_words(self.tool["name"])}
         words = [token for token in self.tokens if stem(token.text) not in tool_stems]
         meaningful = [index for index, token in enumerate(words) if token.text.lower() not in STOP_WORDS]

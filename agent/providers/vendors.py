@@ -242,7 +242,13 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
     if headers := settings.get("extra_headers"):
         for_library["extra_headers"] = {str(name): str(value) for name, value in headers.items() if value is not None}
     if (budget := settings.get("thinking_budget")) is not None:
-        fields.update(_thinking_fields(budget, api_format))
+        if api_format == "anthropic":
+            fields["thinking"] = {"type": "enabled", "budget_tokens": budget} if budget else {"type": "disabled"}
+        elif api_format == "gemini":
+            fields["thinkingConfig"] = {"thinkingBudget": budget}
+        else:
+            cure = "use reasoning_effort: low"
+            raise ValueError(f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: {cure}")
     if api_format == "anthropic" and "thinking" in fields:  # not in the body: thinking changes what the library sends
         for_library["anthropic_thinking"] = fields.pop("thinking")
     if api_format == "gemini" and fields:
@@ -250,16 +256,6 @@ def library_settings(settings: Mapping[str, Any], api_format: ApiFormat) -> dict
     if body := {**fields, **(settings.get("extra_body") or {})}:
         for_library["extra_body"] = body
     return for_library
-
-
-def _thinking_fields(budget: Any, api_format: ApiFormat) -> dict[str, Any]:
-    if api_format == "anthropic":
-        return {"thinking": {"type": "enabled", "budget_tokens": budget} if budget else {"type": "disabled"}}
-    if api_format == "gemini":
-        return {"thinkingConfig": {"thinkingBudget": budget}}
-    raise ValueError(
-        f"model_settings.thinking_budget={budget!r} is for Anthropic and Gemini: use reasoning_effort: low"
-    )
 
 
 def _camel_case(value: Any) -> Any:
