@@ -245,21 +245,17 @@ def parse_csv(text: str) -> Table:
 
 
 def _csv_lines(text: str) -> Iterator[list[str]]:
+    """Yield the rows. The delimiter is the most frequent one of the first line, outside of quotes if there is any."""
     content = text.lstrip("\ufeff\r\n")
-    delimiter = _delimiter(content)
+    for head in ("".join(content.split('"')[::2]), content):
+        counts = {mark: head.partition("\n")[0].count(mark) for mark in _DELIMITERS}
+        if any(counts.values()):
+            break
+    delimiter = max(_DELIMITERS, key=lambda mark: counts[mark])
     try:
         yield from csv.reader(io.StringIO(content), delimiter=delimiter)
     except csv.Error as exc:
         raise ValueError(f"that is not CSV: {exc}. Put cells with a {delimiter!r} or a line break in quotes") from exc
-
-
-def _delimiter(text: str) -> str:
-    """Return the most frequent delimiter of the first line, outside of quotes if there is any."""
-    for head in ("".join(text.split('"')[::2]), text):
-        counts = {mark: head.partition("\n")[0].count(mark) for mark in _DELIMITERS}
-        if any(counts.values()):
-            break
-    return max(_DELIMITERS, key=lambda mark: counts[mark])
 
 
 def _cell_test(condition: Condition) -> Callable[[str], bool]:

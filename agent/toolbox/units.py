@@ -135,7 +135,9 @@ def _convert(amount: Decimal, source: str, target: str) -> Decimal:
         if all(each.lower() in _TEMPERATURES or _parse(each).dimensionality == {"[temperature]": 1} for each in both):
             source, target = (_TEMPERATURES.get(each.lower(), each) for each in both)
         units = _parse(source), _parse(target)
-        if _is_below_absolute_zero(amount, *units):
+        is_temperature = units[0].dimensionality == {"[temperature]": 1}
+        is_difference = "delta_" in f"{units[0]} {units[1]}"  # which may be negative
+        if is_temperature and not is_difference and _registry().Quantity(amount, units[0]).to("kelvin").magnitude < 0:
             raise ValueError(
                 f"{format_number(amount)} {source} is below absolute zero: check the amount and the unit; a difference "
                 "of temperatures is 'delta_degC' or 'delta_degF'"
@@ -148,13 +150,6 @@ def _convert(amount: Decimal, source: str, target: str) -> Decimal:
         ) from exc
     except (pint.PintError, DecimalException, ArithmeticError, TypeError, AttributeError) as exc:
         raise ValueError(f"cannot convert {source!r} to {target!r}: name plain units such as 'km' and 'mile'") from exc
-
-
-def _is_below_absolute_zero(amount: Decimal, source: pint.Unit, target: pint.Unit) -> bool:
-    """Return whether the amount is a temperature below absolute zero. Differences of temperatures may be negative."""
-    if source.dimensionality != {"[temperature]": 1} or "delta_" in f"{source} {target}":
-        return False
-    return bool(_registry().Quantity(amount, source).to("kelvin").magnitude < 0)
 
 
 def _with_turns(unit: pint.Unit, other: pint.Unit) -> pint.Unit:

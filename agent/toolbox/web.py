@@ -115,37 +115,29 @@ def fetch_tool(rules: WebRules) -> Tool:
 
 async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRules()) -> str:
     """Return the page as text, or one part of a long page. Raises ValueError."""
-    download = SafeDownload(
-        MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
-    )
-    file = BytesIO()
-    try:
-        page = await download.save(_https_url(url), file, None)
-    except FetchError as exc:
-        raise ValueError(f"the page was not fetched: {exc}") from exc
-    # Parsing a large page takes a second.
-    return await call_in_tool_thread(lambda: _part(_page_text(page, file.getvalue()), part))
-
-
-def _https_url(url: str) -> str:
-    """Return the URL, with https:// added if it has no scheme. Raises ValueError for any other scheme."""
     address = url.strip()
     if "://" not in address and re.match(r"[\w-]+(?:\.[\w-]+)+(?:/|$)", address):
         address = f"https://{address}"
     if not address.lower().startswith("https://") or any(char.isspace() or not char.isprintable() for char in address):
         raise ValueError(f"{url[:80]!r} cannot be fetched: the URL must begin with https://")
-    return address
+    download = SafeDownload(
+        MAX_PAGE_BYTES, MAX_REDIRECTS, resolve=_rules.resolve, transport=_rules.transport, refusal=_rules.refusal
+    )
+    file = BytesIO()
+    try:
+        page = await download.save(address, file, None)
+    except FetchError as exc:
+        raise ValueError(f"the page was not fetched: {exc}") from exc
+    # Parsing a large page takes a second.
+    return await call_in_tool_thread(lambda: _part_of_page(page, file.getvalue(), part))
 
 
-def _page_text(page: DownloadedFile, data: bytes) -> str:
+def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
     if not _TEXT_TYPE.fullmatch(page.content_type):
         raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
     declared = _META_CHARSET.search(data[:2048])
     text = decoded(data, page.charset or (declared[1].decode("ascii", "replace") if declared else ""))
-    return text_of_html(text) if "html" in page.content_type else text.strip()
-
-
-def _part(text: str, part: int) -> str:
+    text = text_of_html(text) if "html" in page.content_type else text.strip()
     parts = max(1, -(-len(text) // MAX_PART_CHARS))
     if part > parts:
         raise ValueError(f"there is no part {part}: the page has {parts}")

@@ -124,7 +124,8 @@ class EmbeddingSelector:
         if len({len(vector) for vector in vectors.values()}) > 1:
             self._vectors.clear()  # cached ones may be of another model with the same name
             raise EmbeddingError("vectors of different lengths cannot be compared: use one model for all")
-        return [_dot_product(vectors[query], vectors[text]) for text in texts]
+        wanted = vectors[query]
+        return [sum((one * other for one, other in zip(wanted, vectors[text], strict=True)), 0.0) for text in texts]
 
     async def _vectors_of(self, texts: Sequence[str]) -> Mapping[str, Vector]:
         """Return the vector of each text, cached or embedded now together with all missing ones."""
@@ -142,10 +143,6 @@ class EmbeddingSelector:
         while len(self._vectors) > self._max_vectors:
             self._vectors.popitem(last=False)
         return known
-
-
-def _dot_product(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum((left * right for left, right in zip(one, other, strict=True)), 0.0)
 
 
 def _unit(vector: Sequence[float]) -> Vector:
@@ -236,21 +233,21 @@ class NgramEmbedder:
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return one vector of length 1 per text; all zeros for a text without letters."""
-        return [self._vector(text) for text in texts]
-
-    def _vector(self, text: str) -> list[float]:
-        words = [f" {word} " for word in words_of(text)]
-        grams = Counter(
-            word[start : start + size] for word in words for size in _SIZES for start in range(len(word) - size + 1)
-        )
-        vector = [0.0] * self.dimensions
-        for gram, count in grams.items():
-            code = zlib.crc32(gram.encode(errors="surrogatepass"))
-            # Longer n-grams mean more. In scripts without spaces, two letters are a word.
-            weight = (_SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1) * (1 + math.log(count))
-            # One bit of the hash is the sign: chance collisions cancel out as often as they add up.
-            vector[(code >> 1) % self.dimensions] += weight if code & 1 else -weight
-        return list(_unit(vector))
+        vectors = []
+        for text in texts:
+            words = [f" {word} " for word in words_of(text)]
+            grams = Counter(
+                word[start : start + size] for word in words for size in _SIZES for start in range(len(word) - size + 1)
+            )
+            vector = [0.0] * self.dimensions
+            for gram, count in grams.items():
+                code = zlib.crc32(gram.encode(errors="surrogatepass"))
+                # Longer n-grams mean more. In scripts without spaces, two letters are a word.
+                weight = (_SIZES[-1] if any(map(needs_no_space, gram)) else len(gram) - 1) * (1 + math.log(count))
+                # One bit of the hash is the sign: chance collisions cancel out as often as they add up.
+                vector[(code >> 1) % self.dimensions] += weight if code & 1 else -weight
+            vectors.append(list(_unit(vector)))
+        return vectors
 
 
 #: How Unicode's names of letters begin in scripts without spaces between words, where any character may end a word.
@@ -326,15 +323,12 @@ def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
         for term, weight in query_weights.items()
         if term in frequency
     }
-    return [
-        sum(weight * _saturated(document[term], length / mean) for term, weight in weights.items() if term in document)
-        for document, length in zip(documents, lengths, strict=True)
-    ]
-
-
-def _saturated(count: int, relative_length: float) -> float:
-    penalty = _SATURATION * (1 - _LENGTH_PENALTY + _LENGTH_PENALTY * relative_length)
-    return count * (_SATURATION + 1) / (count + penalty)
+    scores = []
+    for document, length in zip(documents, lengths, strict=True):
+        penalty = _SATURATION * (1 - _LENGTH_PENALTY + _LENGTH_PENALTY * (length / mean))
+        found = ((document[term], weight) for term, weight in weights.items() if term in document)
+        scores.append(sum(weight * (count * (_SATURATION + 1) / (count + penalty)) for count, weight in found))
+    return scores
 
 
 @lru_cache(maxsize=64)

@@ -320,7 +320,12 @@ def value_of(result: CallToolResult) -> Any:
     base64 in either of them becomes an artifact, too, and a note takes its place.
     """
     sender = FileSender()
-    files = [_send_block(block, sender) for block in [each for each in result.content if _is_file(each)][:MAX_FILES]]
+    file_blocks = [
+        block
+        for block in result.content
+        if block.type in ("image", "audio") or (block.type == "resource" and hasattr(block.resource, "blob"))
+    ]
+    files = [_send_block(block, sender) for block in file_blocks[:MAX_FILES]]
     value = _text(result) if result.structured_content is None else result.structured_content
     if isinstance(value, dict) and list(value) == ["result"]:  # how servers wrap a plain value: it was an object once
         value = value["result"]
@@ -355,10 +360,6 @@ def _block_text(block: Any) -> str:
         case "resource":
             return str(getattr(block.resource, "text", ""))
     return ""
-
-
-def _is_file(block: Any) -> bool:
-    return block.type in ("image", "audio") or (block.type == "resource" and hasattr(block.resource, "blob"))
 
 
 def _send_block(block: Any, sender: FileSender) -> str:

@@ -45,6 +45,10 @@ MAX_ANSWER_BYTES = 50_000_000
 SEND_SECONDS = 30.0
 #: Longest line of a program's standard error, in characters; a longer one is passed on in parts.
 MAX_STDERR_CHARS = 65_536
+#: Log levels that the SDK and its HTTP client get: they log what a server wrote, and every URL. Both may hold secrets.
+_SDK_LOG_LEVELS = {
+    "mcp": logging.CRITICAL, "client": logging.CRITICAL, "httpx2": logging.WARNING, "httpcore2": logging.WARNING,
+}  # fmt: skip
 #: Longest text quoted from a library or a server, in characters: the rest quotes what it read.
 MAX_QUOTE_CHARS = 200
 
@@ -152,7 +156,9 @@ class McpConnection:
         return CallRefused(message)
 
     async def _run(self) -> None:
-        _silence_sdk_logs()
+        for name, level in _SDK_LOG_LEVELS.items():
+            logger = logging.getLogger(name)
+            logger.setLevel(max(logger.level, level))
         try:
             async with AsyncExitStack() as stack:
                 await self._enter(stack)
@@ -240,18 +246,6 @@ async def _list_tools(client: Any) -> list[Definition]:
         if not cursor or len(definitions) > 10 * MAX_TOOLS:
             break
     return definitions
-
-
-def _silence_sdk_logs() -> None:
-    """Raise log levels: the SDK logs what a server wrote, and the HTTP client every URL; both may hold secrets."""
-    for name, level in (
-        ("mcp", logging.CRITICAL),
-        ("client", logging.CRITICAL),
-        ("httpx2", logging.WARNING),
-        ("httpcore2", logging.WARNING),
-    ):
-        logger = logging.getLogger(name)
-        logger.setLevel(max(logger.level, level))
 
 
 #: How the SDK says that no answer will come. Servers use its code for that, -32000, for errors of their own.

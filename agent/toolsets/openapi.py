@@ -168,7 +168,9 @@ class OpenApiToolProvider:
                 return self._text(answer)
         if _is_text(kind):
             return self._text(answer)
-        filename = _filename(answer.headers.get("content-disposition", ""))
+        header = Message()
+        header["content-disposition"] = answer.headers.get("content-disposition") or "inline"
+        filename = (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]  # without any path
         file = emit_artifact(data=answer.content, mime_type=kind or None, filename=filename)
         return f"(handed to the user: {file.filename or 'a file'}, {file.mime_type}, {file.size} bytes)"
 
@@ -236,7 +238,11 @@ class OpenApiToolProvider:
             raise SourceError(
                 f"{self._source_name} sends its calls to {urlsplit(url).netloc!r}: if you mean it, write it as base_url"
             )
-        selected = [_without(each, self._fixed) for each in self._selected(document)]
+        selected = []
+        for each in self._selected(document):  # no model sees the fixed arguments
+            properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
+            required = [name for name in each.schema["required"] if name not in self._fixed]
+            selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
         names = legal_names([each.name for each in selected])
         title = str(as_mapping(document.root.get("info")).get("title", self.name))
         return _Api(title, {names[each.name]: each for each in selected}, self._client(url, self._max_bytes))
@@ -280,13 +286,6 @@ class OpenApiToolProvider:
         return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
-def _without(operation: Operation, fixed: Mapping[str, Any]) -> Operation:
-    """Return the operation with a schema without the fixed arguments."""
-    properties = {name: each for name, each in operation.schema["properties"].items() if name not in fixed}
-    required = [name for name in operation.schema["required"] if name not in fixed]
-    return replace(operation, schema={**operation.schema, "properties": properties, "required": required})
-
-
 def _read_file(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
@@ -320,13 +319,6 @@ def _is_same_origin(url: str, other: str) -> bool:
 
 def _is_text(kind: str) -> bool:
     return not kind or kind.startswith("text/") or is_json_type(kind) or kind in ("application/xml", "application/yaml")
-
-
-def _filename(disposition: str) -> str:
-    """Return the file name of a download, without any path."""
-    header = Message()
-    header["content-disposition"] = disposition or "inline"
-    return (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]
 
 
 def _unclear(error: str, operation: Operation) -> ToolOutcome:

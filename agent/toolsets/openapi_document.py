@@ -86,10 +86,14 @@ class Inliner:
 
     def _inlined_parts(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
         plain = {
-            key: _without_read_only(key, value)
+            key: value
             for key, value in schema.items()
             if isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
         }
+        for key in ("properties", "patternProperties"):
+            if isinstance(plain.get(key), Mapping):  # without read-only ones, which only the server sets
+                named = plain[key].items()
+                plain[key] = {str(name): each for name, each in named if as_mapping(each).get("readOnly") is not True}
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
@@ -97,13 +101,6 @@ class Inliner:
         if name not in self.cuts:
             self.cuts.append(name)
         return {"description": f"Another {name}, not shown again." if name != "..." else "Not shown: too deep."}
-
-
-def _without_read_only(key: str, value: Any) -> Any:
-    """Return a map of properties without read-only ones, which only the server sets."""
-    if key not in ("properties", "patternProperties") or not isinstance(value, Mapping):
-        return value
-    return {str(name): each for name, each in value.items() if as_mapping(each).get("readOnly") is not True}
 
 
 def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
@@ -388,7 +385,11 @@ def _operation(
         "required": [name for name, place in places.items() if arguments[place][1]],
         "additionalProperties": False,
     }
-    return Operation(name, method, path, _description(operation, item, inliner.cuts), schema, places, body_type)
+    texts = [operation.get("summary") or item.get("summary"), operation.get("description") or item.get("description")]
+    description = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
+    if inliner.cuts:
+        description = f"{description}\n\n(Nested {', '.join(inliner.cuts)} not shown in full.)".strip()
+    return Operation(name, method, path, description, schema, places, body_type)
 
 
 def _places(places: Sequence[Place]) -> dict[str, Place]:
@@ -400,12 +401,6 @@ def _places(places: Sequence[Place]) -> dict[str, Place]:
     ]
     legal = legal_names(unique)
     return {legal[name]: place for name, place in zip(unique, places, strict=True)}
-
-
-def _description(operation: Mapping[str, Any], item: Mapping[str, Any], cuts: Sequence[str]) -> str:
-    texts = [operation.get("summary") or item.get("summary"), operation.get("description") or item.get("description")]
-    description = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
-    return f"{description}\n\n(Nested {', '.join(cuts)} not shown in full.)".strip() if cuts else description
 
 
 def _parameters(document: Document, item: Mapping[str, Any], operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -145,8 +145,8 @@ class RoleBasedSelector:
     """Selects tools by role (seed): exactly those of `allowed`, by default the class's `ALLOWED_TOOLS`.
 
     `role` is a role, or a function that returns the current user's role, sync or async. Names of tools may be patterns
-    (`find_*`); the case of roles is ignored. An unknown role may use no tool, and while the function raises, no
-    user may use any: `narrow` ensures that.
+    (`find_*`); the case of roles is ignored. An unknown role may use no tool, and while the function raises, no user
+    may use any: `narrow` ensures that. Raises ValueError for a role given twice, and for text in place of a list.
     """
 
     #: The tools of each role; subclasses may set it.
@@ -158,7 +158,13 @@ class RoleBasedSelector:
 
     def __init__(self, role: str | RoleFunction, *, allowed: Mapping[str, Collection[str]] | None = None) -> None:
         self.role = role.lower() if isinstance(role, str) else role
-        self.allowed = _patterns_by_role(self.ALLOWED_TOOLS if allowed is None else allowed)
+        self.allowed: dict[str, tuple[str, ...]] = {}
+        for name, patterns in (self.ALLOWED_TOOLS if allowed is None else allowed).items():
+            if isinstance(patterns, str):
+                raise ValueError(f"the tools of role {name!r} are {patterns!r}: give a list, such as ['find_*']")
+            if name.lower() in self.allowed:
+                raise ValueError(f"role {name!r} is given twice, in upper and lower case: keep one")
+            self.allowed[name.lower()] = tuple(patterns)
 
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return the tools that the role may use, whatever the messages say."""
@@ -195,18 +201,6 @@ def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:
     for each in (getattr(selector, "selector", None), *getattr(selector, "selectors", ())):
         if each is not None:
             yield from _role_selectors_in(each)
-
-
-def _patterns_by_role(allowed: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the patterns by lower-case role. Raises ValueError for a role given twice, or text instead of a list."""
-    by_role: dict[str, tuple[str, ...]] = {}
-    for role, patterns in allowed.items():
-        if isinstance(patterns, str):
-            raise ValueError(f"the tools of role {role!r} are {patterns!r}: give a list, such as ['find_*']")
-        if role.lower() in by_role:
-            raise ValueError(f"role {role!r} is given twice, in upper and lower case: keep one")
-        by_role[role.lower()] = tuple(patterns)
-    return by_role
 
 
 @dataclass(frozen=True, slots=True)

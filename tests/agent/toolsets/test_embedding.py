@@ -20,7 +20,6 @@ from sayso.agent.toolsets.embedding import (
     Embedder,
     HttpEmbedder,
     NgramEmbedder,
-    _dot_product,
     _unit,
     bm25_scores,
 )
@@ -194,7 +193,7 @@ def test_top_k_below_one_is_refused():
 
 def cosine(one: list[float], other: list[float]) -> float:
     """Return the similarity as the selector computes it."""
-    return _dot_product(_unit(one), _unit(other))
+    return sum(left * right for left, right in zip(_unit(one), _unit(other), strict=True))
 
 
 def test_cosine_of_large_numbers_does_not_overflow():
