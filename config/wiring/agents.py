@@ -125,9 +125,10 @@ class AgentDeps:
 
         Raises ConfigError for a model that cannot be asked.
         """
+        agent = self.settings.agent_of(channel)
         if self.provider is not None:  # a scripted provider has answers for the conversation alone
-            return AgentConfig(**_basic_config(self.settings.agent_of(channel), channel))
-        return _AgentConfigBuilder(self, channel).build()
+            return AgentConfig(**_basic_config(agent, channel))
+        return _whole_config(self, agent, channel)
 
     async def aclose(self) -> None:
         """Wait for observers, then close the running event loop's connections to vendors."""
@@ -214,69 +215,41 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
     return instance
 
 
-class _AgentConfigBuilder:
-    """Builds the configuration of one channel's agent from what all agents share."""
-
-    def __init__(self, deps: AgentDeps, channel: str) -> None:
-        self._deps = deps
-        self._channel = channel
-        self._agent = deps.settings.agent_of(channel)
-
-    def build(self) -> AgentConfig:
-        deps, agent = self._deps, self._agent
-        memory, guards, budget = agent.memory, agent.guards, agent.budget
-        summary_provider, summary_model = self._side_model("memory", "summarize")
-        coherence_provider, coherence_model = self._side_model("guards", "coherence")
-        return AgentConfig(
-            **_basic_config(agent, self._channel),
-            cache=deps.cache,
-            tool=self._tool_config(),
-            max_total_tokens=budget.run_tokens,
-            max_cost_usd=budget.run_usd,
-            budget=deps.budget,
-            observers=self._observers(),
-            guardrails=deps.guardrails,
-            loop_detector=LoopDetector(guards.loop) if guards.loop is not None else None,
-            coherence_check=guards.coherence is not None,
-            coherence_provider=coherence_provider,
-            coherence_model=coherence_model,
-            coherence_fail_closed=guards.coherence is not None and guards.coherence.fail_closed,
-            summarize_on_trim=memory.summarize is not None,
-            summarize_provider=summary_provider,
-            summarize_model=summary_model,
-            entity_memory=self._entity_memory(),
-            knowledge_graph=self._knowledge_graph(),
-            knowledge_memory=knowledge_memory(deps.data) if memory.knowledge else None,
-        )
-
-    def _side_model(self, section: str, key: str) -> tuple[Provider | None, str | None]:
-        side = getattr(getattr(self._agent, section), key)
-        return self._deps.models.beside(side, self._channel, section, key) if side is not None else (None, None)
-
-    def _tool_config(self) -> ToolConfig:
-        results = self._agent.results
-        provider, model = (None, None)
-        if results.compress:
-            provider, model = self._deps.models.beside(results, self._channel, "results")
-        cache = self._deps.results if results.cache else None
-        return ToolConfig(results.compress, results.threshold, provider, model, cache)
-
-    def _observers(self) -> tuple[AgentObserver, ...]:
-        spans = [OpenTelemetryObserver(agent_name=self._channel)] if self._agent.observe.otel else []
-        return (*self._deps.observers, *spans)
-
-    def _entity_memory(self) -> EntityMemory | None:
-        if self._agent.memory.entities is None:
-            return None
-        provider, model = self._side_model("memory", "entities")
-        return EntityMemory(provider or self._deps.models.of(self._channel), model)
-
-    def _knowledge_graph(self) -> KnowledgeGraphMemory | None:
-        if self._agent.memory.relationships is None:
-            return None
-        provider, model = self._side_model("memory", "relationships")
-        path = self._deps.data / RELATIONSHIPS
-        return KnowledgeGraphMemory(provider or self._deps.models.of(self._channel), model, "sqlite", path)
+def _whole_config(deps: AgentDeps, agent: AgentSettings, channel: str) -> AgentConfig:
+    """Return the configuration of a channel's agent, with what all agents share and with the models beside its own."""
+    memory, guards, budget, results = agent.memory, agent.guards, agent.budget, agent.results
+    summary_provider, summary_model = deps.models.beside(memory.summarize, channel, "memory", "summarize")
+    coherence_provider, coherence_model = deps.models.beside(guards.coherence, channel, "guards", "coherence")
+    compression = deps.models.beside(results if results.compress else None, channel, "results")
+    spans = [OpenTelemetryObserver(agent_name=channel)] if agent.observe.otel else []
+    entities = graph = None
+    if memory.entities is not None:
+        provider, model = deps.models.beside(memory.entities, channel, "memory", "entities")
+        entities = EntityMemory(provider or deps.models.of(channel), model)
+    if memory.relationships is not None:
+        provider, model = deps.models.beside(memory.relationships, channel, "memory", "relationships")
+        graph = KnowledgeGraphMemory(provider or deps.models.of(channel), model, "sqlite", deps.data / RELATIONSHIPS)
+    return AgentConfig(
+        **_basic_config(agent, channel),
+        cache=deps.cache,
+        tool=ToolConfig(results.compress, results.threshold, *compression, deps.results if results.cache else None),
+        max_total_tokens=budget.run_tokens,
+        max_cost_usd=budget.run_usd,
+        budget=deps.budget,
+        observers=(*deps.observers, *spans),
+        guardrails=deps.guardrails,
+        loop_detector=LoopDetector(guards.loop) if guards.loop is not None else None,
+        coherence_check=guards.coherence is not None,
+        coherence_provider=coherence_provider,
+        coherence_model=coherence_model,
+        coherence_fail_closed=guards.coherence is not None and guards.coherence.fail_closed,
+        summarize_on_trim=memory.summarize is not None,
+        summarize_provider=summary_provider,
+        summarize_model=summary_model,
+        entity_memory=entities,
+        knowledge_graph=graph,
+        knowledge_memory=knowledge_memory(deps.data) if memory.knowledge else None,
+    )
 
 
 def _basic_config(agent: AgentSettings, channel: str) -> dict[str, Any]:
@@ -318,14 +291,6 @@ def load_bot_tools(
     may_change = not strict and any(map(is_remote, settings.tools))
     if opened.problems or may_change:
         return opened
-    problems = _unknown_names(settings, opened)
-    if problems:
-        opened.close()
-        raise ConfigError(problems)
-    return opened
-
-
-def _unknown_names(settings: Settings, opened: OpenTools) -> list[str]:
     own = own_tools(settings)
     known = ", ".join(tool.name for tool in [*opened.tools, *own]) or "none"
     problems = [
@@ -336,7 +301,10 @@ def _unknown_names(settings: Settings, opened: OpenTools) -> list[str]:
     ]
     for name, channel in settings.channels.items():
         problems += unknown_names(settings, name, [*opened.select(channel.tools).all(), *own])
-    return problems
+    if problems:
+        opened.close()
+        raise ConfigError(problems)
+    return opened
 
 
 def build_agents(

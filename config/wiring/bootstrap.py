@@ -289,9 +289,10 @@ def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisShar
 
 
 def check_redis(services: Services) -> None:
-    """Refuse a Redis that would lose acknowledged writes or that needs no login, and log what is risky.
+    """Refuse a Redis that would lose acknowledged writes or that needs no login, and log what is risky. Claim the
+    deployment name.
 
-    Raises RedisUnfit and redis.RedisError.
+    Raises RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
     """
     services.clock()  # read before there is an event loop, which must not wait for it
     if not services.settings.allow_open_redis:
@@ -302,22 +303,14 @@ def check_redis(services: Services) -> None:
     if cache and cache.redis_url and not services.settings.allow_open_redis:
         with connect(cache.redis_url) as client:
             check_guarded(client)
-    if services.deployment is not None:
-        _claim_name(services, services.deployment)
-
-
-def _claim_name(services: Services, deployment: Deployment) -> None:
-    """Claim the deployment name. A worker registers as alive first, so that of two bots that start together one stops.
-
-    Raises RedisUnfit while workers of another bot use the name, and redis.RedisError.
-    """
-    prefix, heartbeat = services.settings.key_prefix, services.reaper.heartbeat
-    if not services.is_worker:
-        deployment.claim(services.redis, prefix=prefix)
+    if services.deployment is None:
         return
-    heartbeat.beat()
+    worker, heartbeat = services.worker_lock.name if services.is_worker else "", services.reaper.heartbeat
+    if worker:  # it registers as alive first, so that of two bots that start together one stops
+        heartbeat.beat()
     try:
-        deployment.claim(services.redis, prefix=prefix, worker=services.worker_lock.name)
+        services.deployment.claim(services.redis, prefix=services.settings.key_prefix, worker=worker)
     except RedisUnfit:
-        heartbeat.leave()
+        if worker:
+            heartbeat.leave()
         raise

@@ -69,12 +69,15 @@ class Models:
             self._by_channel[channel] = self._build(channel)
         return self._by_channel[channel]
 
-    def beside(self, side: SideSettings, channel: str, *path: str) -> tuple[Provider | None, str | None]:
-        """Return provider and model for a task beside the conversation; None for the conversation's own.
+    def beside(self, side: SideSettings | None, channel: str, *path: str) -> tuple[Provider | None, str | None]:
+        """Return provider and model for a task beside the conversation; None for the conversation's own, and for no
+        task.
 
         `path` leads to the task's section below `agent`. Raises ConfigError, also where the model would be the offline
         one, which is no language model.
         """
+        if side is None:
+            return None, None
         agent, section_path = self._settings.agent_of(channel), ("agent", *path)
         if side.model is not None:
             return self._provider(side, agent, section_path), name_of(side.model)
@@ -114,20 +117,15 @@ class Models:
     def _provider(self, section: _ModelSection, agent: AgentSettings, path: Path_) -> Provider:
         """Return the provider of a section that names a model, created on first use."""
         vendor, model = vendor_of(section.model or ""), name_of(section.model or "")
-        access = self._access(section, agent)
+        access = section  # the section with key and address: itself, or `agent` where that has the same vendor
+        if section is not agent and not (section.api_key or section.base_url):
+            access = next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), section)
         key = access.api_key.get_secret_value() if access.api_key else self._usual_key(vendor, access.base_url, path)
         settings = json.dumps(section.model_settings, default=str)
         connection = _Connection(vendor, model, key, access.base_url or "", agent.cache_prompt, settings)
         if connection not in self._providers:
             self._providers[connection] = self._create(connection, path)
         return self._providers[connection]
-
-    def _access(self, section: _ModelSection, agent: AgentSettings) -> _ModelSection:
-        """Return the section with key and address: itself, or `agent` where that has the same vendor."""
-        if section is agent or section.api_key or section.base_url:
-            return section
-        vendor = vendor_of(section.model or "")
-        return next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), section)
 
     def _usual_key(self, vendor: str, base_url: str | None, path: Path_) -> str:
         """Return the key in the vendor's own variable. It is sent to the vendor, never to an address in a file."""

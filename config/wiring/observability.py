@@ -88,8 +88,6 @@ def _print_redacted(kind: type[BaseException], exc: BaseException, at: Traceback
 
 #: The entry-point groups of exporters, which the library's own start-up uses too.
 _GROUP, _METRICS_GROUP = "opentelemetry_traces_exporter", "opentelemetry_metrics_exporter"
-
-
 #: The exporters that `otlp` may stand for. The first one needs fewer packages.
 _OTLP = ("otlp_proto_http", "otlp_proto_grpc")
 

@@ -48,23 +48,21 @@ def open_data(data: Path) -> list[str]:
 def secret_keys(data: Path, environ: Mapping[str, str] | None = None) -> list[str]:
     """Return the keys of the environment, else those of the data folder, which are created on first use."""
     variable = (os.environ if environ is None else environ).get(KEYS_VARIABLE, "")
-    keys = [key.strip() for key in variable.split(",") if key.strip()] or _stored_keys(data / "secret_keys")
+    keys = [key.strip() for key in variable.split(",") if key.strip()]
+    if not keys:
+        make_private(data)
+        file, fresh = data / "secret_keys", data / f"secret_keys.{os.getpid()}"
+        fresh.touch(mode=0o600)
+        fresh.write_text(secrets.token_hex(32))
+        try:
+            os.link(fresh, file)  # of several processes at first start, one wins and all read the same keys
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+        keys = file.read_text().split()
     remember(keys)
     return keys
-
-
-def _stored_keys(file: Path) -> list[str]:
-    make_private(file.parent)
-    fresh = file.with_name(f"{file.name}.{os.getpid()}")
-    fresh.touch(mode=0o600)
-    fresh.write_text(secrets.token_hex(32))
-    try:
-        os.link(fresh, file)  # of several processes at first start, one wins and all read the same keys
-    except FileExistsError:
-        pass
-    finally:
-        fresh.unlink()
-    return file.read_text().split()
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,14 +139,23 @@ def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySo
         opened.replace(_id(index), loaded)
         for kind, factory in loaded.executor_factories.items():
             claim(opened.executor_factories, kind, factory, _name(source))
-        problems = _nothing_taken(settings, index, source, loaded)
-    except (ToolError, SystemExit) as exc:
-        problems = [_problem(settings, index, source, exc)]
+    except SystemExit:
+        says = f"{_name(source)!r} ends the program when imported"
+    except (ToolLoadError, SourceError) as exc:
+        says = str(exc)
+    except ToolError as exc:
+        says = f"cannot load tools from {_name(source)!r}: {exc}"
+    else:
+        says = ""
+        if not (loaded.tools or loaded.executor_factories or loaded.problems):
+            cure = "decorate its functions with @tool(), or take its line out"
+            if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
+                cure = "see whether `include` and `exclude` name what you want"
+            says = f"nothing is taken from {_name(source)!r}: {cure}"
     if isinstance(source, str | ModuleSource):
-        opened.watched[_id(index)] = WatchedSource(
-            _name(source), loaded.files, partial(_load, source, folder, again=True)
-        )
-    return [*problems, *loaded.problems]
+        load_again = partial(_load, source, folder, again=True)
+        opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
+    return [*([settings.problem(("tools",), says, index)] if says else []), *loaded.problems]
 
 
 def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
@@ -166,38 +175,19 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
 
 
 def _taken(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Return the tools that `include` and `exclude` leave, as their section wants them. Patterns are over own names."""
-    choice = ToolFilter(source.include, source.exclude)
-    return tuple(_adapted(source, tool) for tool in tools if choice.accepts(tool.name))
-
-
-def _adapted(source: SourceSettings, tool: Tool) -> Tool:
-    """Return a tool with the namespace, the confirmation and the timeout of its section."""
-    space = source.namespace
-    named = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
-    adapted = requires_confirmation(named, tool.name, source.confirm)
-    if source.timeout is None:
-        return adapted
-    return replace(adapted, metadata=replace(adapted.metadata, timeout=source.timeout))
-
-
-def _nothing_taken(settings: Settings, index: int, source: AnySource, loaded: LoadedTools) -> list[str]:
-    """Return the problem of a source that brings nothing, although the configuration names it."""
-    if loaded.tools or loaded.executor_factories or loaded.problems:
-        return []
-    cure = "decorate its functions with @tool(), or take its line out"
-    if isinstance(source, ModuleSource | ToolboxSource) and (source.include or source.exclude):
-        cure = "see whether `include` and `exclude` name what you want"
-    return [settings.problem(("tools",), f"nothing is taken from {_name(source)!r}: {cure}", index)]
-
-
-def _problem(settings: Settings, index: int, source: AnySource, exc: BaseException) -> str:
-    says = f"cannot load tools from {_name(source)!r}: {exc}"
-    if isinstance(exc, SystemExit):
-        says = f"{_name(source)!r} ends the program when imported"
-    elif isinstance(exc, ToolLoadError | SourceError):
-        says = str(exc)
-    return settings.problem(("tools",), says, index)
+    """Return the tools that `include` and `exclude` leave, with the namespace, the confirmation and the timeout of
+    their section. Patterns are over own names.
+    """
+    choice, space = ToolFilter(source.include, source.exclude), source.namespace
+    taken = []
+    for tool in tools:
+        if choice.accepts(tool.name):
+            named = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
+            adapted = requires_confirmation(named, tool.name, source.confirm)
+            if source.timeout is not None:
+                adapted = replace(adapted, metadata=replace(adapted.metadata, timeout=source.timeout))
+            taken.append(adapted)
+    return tuple(taken)
 
 
 def _name(source: AnySource) -> str:
@@ -257,7 +247,18 @@ def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, 
 
 def tool_provider(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:
     """Return what lists and runs the tools of a section, not connected yet. Relative paths start at the folder."""
-    return _mcp_provider(source, folder) if isinstance(source, McpSource) else _openapi_provider(source, folder)
+    if isinstance(source, McpSource):
+        return _mcp_provider(source, folder)
+    return OpenApiToolProvider(
+        source.openapi if is_remote(source) else folder / Path(source.openapi).expanduser(),
+        base_url=source.base_url or "",
+        auth=_auth(source.auth),
+        arguments=source.arguments,
+        name=source.namespace or "",
+        include=source.include,
+        exclude=source.exclude,
+        seconds=source.timeout or openapi.CALL_SECONDS,
+    )
 
 
 def _mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
@@ -279,20 +280,6 @@ def _mcp_provider(source: McpSource, folder: Path) -> McpToolProvider:
 
 def _secret_values(secrets: Mapping[str, Secret]) -> dict[str, str]:
     return {name: secret.get_secret_value() for name, secret in secrets.items()}
-
-
-def _openapi_provider(source: OpenApiSource, folder: Path) -> OpenApiToolProvider:
-    document = source.openapi if is_remote(source) else folder / Path(source.openapi).expanduser()
-    return OpenApiToolProvider(
-        document,
-        base_url=source.base_url or "",
-        auth=_auth(source.auth),
-        arguments=source.arguments,
-        name=source.namespace or "",
-        include=source.include,
-        exclude=source.exclude,
-        seconds=source.timeout or openapi.CALL_SECONDS,
-    )
 
 
 def _auth(settings: AuthSettings | None) -> Auth | None:
@@ -335,26 +322,24 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
     """Return a selector with the tools that it always shows. Raises ConfigError with the line of one that cannot be
     built.
     """
-    built = _of_kind(settings, selector, path)
-    return Always(built, selector.always) if selector.always else built
-
-
-def _of_kind(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolSelector:
+    built: ToolSelector
     if selector.keyword is not None:
-        return KeywordSelector(selector.keyword, whole_words=selector.whole_words)
-    if selector.roles is not None:
+        built = KeywordSelector(selector.keyword, whole_words=selector.whole_words)
+    elif selector.roles is not None:
         roles = selector.roles
-        return RoleBasedSelector(UserRoles(roles.users, roles.default), allowed=roles.allowed)
-    if selector.embedding is not None:
+        built = RoleBasedSelector(UserRoles(roles.users, roles.default), allowed=roles.allowed)
+    elif selector.embedding is not None:
         embedding, embedder = selector.embedding, None
         if embedding.base_url:
             key = embedding.api_key.get_secret_value() if embedding.api_key else ""
             embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
-        return EmbeddingSelector(embedding.model, embedding.top_k, embedder)
-    if selector.plugin is not None:
-        return _plugin(settings, selector, selector.plugin, path)
-    parts = [_build(settings, part, part_path) for part, part_path in _parts(settings, selector, path)]
-    return AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
+        built = EmbeddingSelector(embedding.model, embedding.top_k, embedder)
+    elif selector.plugin is not None:
+        built = _plugin(settings, selector, selector.plugin, path)
+    else:
+        parts = [_build(settings, part, part_path) for part, part_path in _parts(settings, selector, path)]
+        built = AnyOf(*parts) if selector.any_of is not None else AllOf(*parts)
+    return Always(built, selector.always) if selector.always else built
 
 
 def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Path_) -> ToolSelector:
@@ -392,11 +377,15 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
 
 
 def _unknown_tools(settings: Settings, selector: SelectorSettings, path: Path_, names: Sequence[str]) -> list[str]:
-    problems = [
-        settings.problem(path, f"{pattern!r} names no tool of this channel{_hint(pattern, names)}", *place[len(path) :])
-        for pattern, place in _patterns_in(selector, path)
-        if not _matches(pattern, names, exact=place[len(path)] == "keyword")
-    ]
+    problems = []
+    for pattern, place in _patterns_in(selector, path):
+        if place[len(path)] == "keyword":  # its keys are names, in any case
+            is_known = pattern.lower() in [name.lower() for name in names]
+        else:
+            is_known = any(fnmatchcase(name, pattern) for name in names)
+        if not is_known:
+            says = f"{pattern!r} names no tool of this channel{_hint(pattern, names)}"
+            problems.append(settings.problem(path, says, *place[len(path) :]))
     for part, part_path in _parts(settings, selector, path):
         problems += _unknown_tools(settings, part, part_path, names)
     return problems
@@ -409,12 +398,6 @@ def _patterns_in(selector: SelectorSettings, path: Path_) -> Iterator[tuple[str,
     allowed: Mapping[str, list[str]] = selector.roles.allowed if selector.roles else {}
     for role, patterns in allowed.items():
         yield from ((name, (*path, "roles", "allowed", role, index)) for index, name in enumerate(patterns))
-
-
-def _matches(pattern: str, names: Sequence[str], *, exact: bool) -> bool:
-    if exact:  # the keys of `keyword` are names, in any case
-        return pattern.lower() in [name.lower() for name in names]
-    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _unknown_argument(settings: Settings, rule: DenyWhenSettings, path: Path_, tools: Sequence[Tool]) -> list[str]:
