@@ -182,7 +182,7 @@ class ChannelAgent:
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
-        turn = context.turn
+        turn, live = context.turn, context.live
         if turn.decides and read_answer(self.parser, turn.text, context.texts.language).intent == "confirm":
             question = await self._prompts.find_question_elsewhere(turn, context.received_at)
             if question:
@@ -190,16 +190,12 @@ class ChannelAgent:
                 if context.memory.get_history():  # the yes may answer an earlier message of this thread
                     return await self._run_agent(context, told)
                 return fixed_answer(context, told)
-        return await self._run_agent(context, await self._recover_stale(context))
-
-    async def _recover_stale(self, context: TurnContext) -> str:
-        """Settle an action whose process died while it ran. Return the text for the user."""
-        live = context.live
         if live is None or not live.is_stale:
-            return ""
-        claim = Claim(context.turn.scope, live.pid, context.turn.event_id)
+            return await self._run_agent(context)
+        # The process died while it ran the action.
         with channel_run(self._channel_run(context)):
-            return (await self.store.settlement.recover(claim, live)).outcome_text
+            recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
+        return await self._run_agent(context, recovered.outcome_text)
 
     async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
         """Run the agent for a turn. The reply begins with the preface."""
@@ -273,19 +269,14 @@ class ChannelAgent:
         The user gets the outcome of the action that the turn settled, or else the calls with an unknown outcome and
         `failure_text`. A pending action is cancelled. Raises LeaseLost.
         """
-        text = _join([*await self._unclear_call_texts(queued, lease), failure_text])
-        return await self._confirmation.settle_failed_turn(queued, text)
-
-    async def _unclear_call_texts(self, queued: QueuedTurn, lease: Lease) -> list[str]:
-        """Return a text for each call that an attempt at this turn started without knowing its outcome."""
-        if self._journals is None:
-            return []
-        entries = tuple(await self._journals.entries(lease))
+        entries = tuple(await self._journals.entries(lease)) if self._journals is not None else ()
         try:
             calls = unclear_calls(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
-            return []
-        return [self.texts_for_turn(queued.turn).unknown(call.tool_name) for call in calls]
+            calls = []
+        texts = self.texts_for_turn(queued.turn)
+        text = _join([*(texts.unknown(call.tool_name) for call in calls), failure_text])
+        return await self._confirmation.settle_failed_turn(queued, text)
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
@@ -362,17 +353,14 @@ class ChannelAgent:
         live = replace(live, newest=live.pid == last_question) if live else None
         parts = split_button_token(turn.tap.data) if turn.tap else None
         (tapped,) = await self.store.repository.read(conversation, (parts[0],)) if parts else (None,)
-        memory = self._memory_of(f"{conversation}:{scope.id}")
-        received_at = live.looked_at if live else time.time()
-        return TurnContext(turn, live, tapped, memory, received_at, self._texts_for(turn, memory))
-
-    def _memory_of(self, scope: str) -> ConversationMemory:
+        key = f"{conversation}:{scope.id}"
         with self._memories_lock:
-            memory = self._memories.pop(scope, None) or memory_from_json("", self.agent.memory)
-            self._memories[scope] = memory
+            memory = self._memories.pop(key, None) or memory_from_json("", self.agent.memory)
+            self._memories[key] = memory
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
-        return memory
+        received_at = live.looked_at if live else time.time()
+        return TurnContext(turn, live, tapped, memory, received_at, self._texts_for(turn, memory))
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""
@@ -387,18 +375,15 @@ class ChannelAgent:
             raise
         if not await self._apply(conversation, answer.change):
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
-        if self._confirm_ok:
-            await self._note_question(context)
-        return answer
-
-    async def _note_question(self, context: TurnContext) -> None:
-        """Note a new question of a turn without a worker, so that a plain "ok" may answer it next."""
-        conversation = context.turn.conversation.id
+        if not self._confirm_ok:
+            return answer
+        # A plain "ok" may answer a new question in the next turn.
         asked = await self.store.repository.find_open(conversation, context.turn.scope.id)
-        if asked and asked.state == "shown" and asked.pid != (context.live.pid if context.live else ""):
+        if asked and asked.state == "shown" and asked.pid != (live.pid if live else ""):
             self._last_questions[conversation] = asked.pid
             while len(self._last_questions) > MAX_MEMORIES:
                 self._last_questions.popitem(last=False)
+        return answer
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""

@@ -105,14 +105,12 @@ def _tool_list(context: TurnContext, usable: list[UsableTool]) -> str:
     texts = context.texts
     if not usable:
         return texts.no_tools()
-    lines = [_tool_line(each, f" ({texts.needs_yes()})" if each.asks else "") for each in usable[:MAX_TOOLS]]
+    lines = []
+    for each in usable[:MAX_TOOLS]:
+        first, *_ = readable(each.tool.description).strip().split("\n")  # a remote source may have written it
+        summary = first if len(first) <= MAX_LINE_CHARS else f"{first[:MAX_LINE_CHARS]}..."
+        lines.append(f"- `{each.tool.name}`{f' ({texts.needs_yes()})' if each.asks else ''}: {summary}")
     return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
-
-
-def _tool_line(each: UsableTool, mark: str) -> str:
-    """Return a tool on one line. Its description may come from a remote source, so it is shown in readable form."""
-    first, *_ = readable(each.tool.description).strip().split("\n")
-    return f"- `{each.tool.name}`{mark}: {first if len(first) <= MAX_LINE_CHARS else f'{first[:MAX_LINE_CHARS]}...'}"
 
 
 def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:

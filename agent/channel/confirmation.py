@@ -118,7 +118,9 @@ class ConfirmationHandler:
                 return await self._confirm(context, live)
             if action.code and not is_expired:
                 return _about_question(live, fixed_answer(context, texts.code_needed(action.preview, action.code)))
-        if self._is_unclear(context, live, answer):
+        may_ask_again = live.state == "shown" and not live.outcome_text and not is_expired  # once only
+        is_undecided = not answer.intent and not quotes_another(context.turn, live)
+        if may_ask_again and is_undecided and is_unclear(self._parser, context.turn.text, action.language):
             return self._ask_again(context, live)
         return await self.drop_and_run(context, live)
 
@@ -206,13 +208,6 @@ class ConfirmationHandler:
             outcome = await self.outcome_text(queued.turn.scope, stored)
         closed = await self._prompts.close(queued.turn, stored, state, outcome)
         return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
-
-    def _is_unclear(self, context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> bool:
-        """Return whether this may be an unclear answer to a question that was not repeated yet."""
-        is_open = live.state == "shown" and not live.outcome_text and not live.action.is_expired(context.received_at)
-        if answer.intent or not is_open or quotes_another(context.turn, live):
-            return False
-        return is_unclear(self._parser, context.turn.text, live.action.language)
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question within its time limit. The record keeps its expiry text as a mark."""

@@ -95,19 +95,16 @@ class LongTexts:
     def _read_all(self, messages: Sequence[Message]) -> list[Message]:
         room, complete = MAX_HISTORY_CHARS, list(messages)
         for at in reversed(range(len(complete))):
-            message = complete[at]
-            if message.kept:
-                content = self._read(message.content, message.kept, room)
-                room -= len(content)
-                complete[at] = replace(message, content=content, kept=None)
+            message, beginning, reference = complete[at], complete[at].content, complete[at].kept
+            if reference is None:
+                continue
+            content = f"{beginning} [cut, was {reference.chars} characters]"
+            if room > len(beginning):
+                text = self._load(reference)
+                content = with_lost_note(beginning, reference) if text is None else shorten(text, room)
+            room -= len(content)
+            complete[at] = replace(message, content=content, kept=None)
         return complete
-
-    def _read(self, beginning: str, reference: KeptText, room: int) -> str:
-        """Return as much of a text as there is room for, at least its beginning."""
-        if room <= len(beginning):
-            return f"{beginning} [cut, was {reference.chars} characters]"
-        text = self._load(reference)
-        return with_lost_note(beginning, reference) if text is None else shorten(text, room)
 
     def _load(self, reference: KeptText) -> str | None:
         try:
@@ -168,7 +165,13 @@ class TextFiles:
         data = text.encode("utf-8", "surrogatepass")  # JSON can contain lone surrogates
         ref = hashlib.sha256(data).hexdigest()
         path = self._path(owner, ref)
-        if _touch(path, len(data)):
+        try:
+            is_stored = path.stat().st_size == len(data)
+            if is_stored:
+                os.utime(path)  # extends its life
+        except FileNotFoundError:
+            is_stored = False
+        if is_stored:
             sync_folder(path.parent)  # the process that wrote it may not have done so yet
         else:
             write_atomically(path, data)
@@ -208,14 +211,3 @@ def _check(pattern: re.Pattern[str], name: str) -> None:
     """Raise KeyError for a name that is not of our form: it must not become part of a path."""
     if not pattern.fullmatch(name):
         raise KeyError(name)
-
-
-def _touch(path: Path, size: int) -> bool:
-    """Return whether the file exists with this size in bytes, and extend its life."""
-    try:
-        if path.stat().st_size != size:
-            return False
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True

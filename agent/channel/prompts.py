@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.channels.i18n.texts import brief, texts_for
-from sayso.channels.types import Button, Conversation, Reply, Scope, Turn
+from sayso.channels.types import Button, Conversation, Reply, Turn
 from sayso.pending.action import ActionState, PendingAction, compute_args_digest, split_button_token
 from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
@@ -112,24 +112,19 @@ class ConfirmPrompts:
         prompt = prompt_id(turn, stored)
         if not prompt:
             return ()
-        kept_text = await self._kept_text(turn.scope, stored)
+        is_choice, kept_text = stored.action.kind == CHOICE_KIND, ""
+        if stored.is_genuine(self._store.signer, turn.scope):  # nothing of a modified record is repeated
+            undone = await self._store.settlement.undone_results(turn.scope, stored) if is_undo(stored.action) else ""
+            kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
+            kept_text = str(stored.action.args["text"]) if is_choice else kept_text
         closed = closed_prompt(prompt, kept_text, state, outcome)
-        if stored.action.kind == CHOICE_KIND or not kept_text:  # nothing of a modified record is repeated
+        if is_choice or not kept_text:
             return ((closed, ""),)
         texts = texts_for(stored.action.language)
         yes = texts.undo_label if is_undo(stored.action) else texts.confirm_label
         label = {"cancelled": texts.cancel_label, "superseded": texts.cancel_label, "expired": ""}.get(state, yes)
         mark = f"{state_symbol(state)} {label}".strip()
         return ((replace(closed, outcome_elsewhere=f"{kept_text}\n\n{mark}".strip()), ""),)
-
-    async def _kept_text(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the text that stays in the message; "" for a record that was modified, which must not be repeated."""
-        if not stored.is_genuine(self._store.signer, scope):
-            return ""
-        if stored.action.kind == CHOICE_KIND:
-            return str(stored.action.args["text"])
-        undone = await self._store.settlement.undone_results(scope, stored) if is_undo(stored.action) else ""
-        return undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
 
     def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.
@@ -193,11 +188,23 @@ class ConfirmPrompts:
         if context.lease is None:
             listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
             return answer.changed(replies=(*above, (Reply(listed), "")))
-        offer = self._choices_offer(context, Reply(text or context.texts.choose()).text, labels)
+        turn, args = context.turn, {"labels": list(labels), "text": Reply(text or context.texts.choose()).text}
+        offer = PendingAction(
+            user_id=turn.user_id,
+            kind=CHOICE_KIND,
+            preview=" / ".join(labels),
+            args=args,
+            args_digest=compute_args_digest(args),
+            channel_id=turn.conversation.channel,
+            conversation_id=turn.conversation.address,
+            ttl_seconds=CHOICE_SECONDS,
+            requested_at=context.received_at,
+            language=context.texts.language,
+        )
         # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=context.turn.scope.id, live=False)
-        signer, pid, scope = self._store.signer, offer.pending_action_id, context.turn.scope
-        buttons = (Button(label, signer.choice_token(pid, place, scope)) for place, label in enumerate(labels))
+        action = sign_action(offer, self._store.signer, user=turn.scope.id, live=False)
+        signer, pid = self._store.signer, offer.pending_action_id
+        buttons = (Button(label, signer.choice_token(pid, place, turn.scope)) for place, label in enumerate(labels))
         reply = Reply(offer.args["text"], tuple(buttons))
         return answer.changed(replies=(*above, (reply, pid)), new_actions=(*answer.change.new_actions, action))
 
@@ -223,21 +230,6 @@ class ConfirmPrompts:
             case "moved":
                 raise StaleTurn(claim.conversation)
         return replace(stored, state="expired")
-
-    def _choices_offer(self, context: TurnContext, text: str, labels: Sequence[str]) -> PendingAction:
-        where, args = context.turn.conversation, {"labels": list(labels), "text": text}
-        return PendingAction(
-            user_id=context.turn.user_id,
-            kind=CHOICE_KIND,
-            preview=" / ".join(labels),
-            args=args,
-            args_digest=compute_args_digest(args),
-            channel_id=where.channel,
-            conversation_id=where.address,
-            ttl_seconds=CHOICE_SECONDS,
-            requested_at=context.received_at,
-            language=context.texts.language,
-        )
 
 
 def prompt_id(turn: Turn, stored: StoredAction) -> str:

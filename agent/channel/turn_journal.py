@@ -98,7 +98,15 @@ class TurnJournal:
         entry = self._known_answers.popleft()
         self._begin_answer(entry.answer)
         for at, references in entry.long_texts.items():
-            entry.outcomes[at] = await self._with_long_texts(entry.outcomes[at], references)
+            outcome = entry.outcomes[at]
+            texts = {name: await self._texts.load(reference) for name, reference in references.items()}
+            # Of a text that is lost, model and user see the beginning.
+            if "content" in texts:
+                lost = with_lost_note(outcome.content, references["content"])
+                outcome = replace(outcome, content=texts["content"] or lost)
+            if "closing" in texts:
+                outcome = replace(outcome, final_text=texts["closing"] or f"{outcome.final_text} […]")
+            entry.outcomes[at] = outcome
         return entry.journaled
 
     def record_answer(self, answer: ModelAnswer) -> bool:
@@ -131,7 +139,13 @@ class TurnJournal:
             stored = replace(stored, raw_digest=outcome.fingerprint)
         entry = {"call": at, **_outcome_to_dict(stored)}
         long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
-        self._record(json.dumps(entry | await self._store_long_texts(long), default=str))
+        references = zip(long, await self._texts.store(list(long.values())), strict=True)
+        kept = {name: reference for name, reference in references if reference}
+        self._size += sum(reference.chars for reference in kept.values())
+        if kept:
+            entry |= {name: long[name][:BEGINNING_CHARS] for name in kept}
+            entry["kept"] = {name: reference.to_dict() for name, reference in kept.items()}
+        self._record(json.dumps(entry, default=str))
         return stored
 
     def idempotency_key(self, at: int) -> str:
@@ -139,25 +153,6 @@ class TurnJournal:
         call, turn = self._calls[at], self._queued.turn
         parts = [turn.conversation.id, turn.event_id, self._answer_count, at, call.tool_name, call.parameters]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-    async def _store_long_texts(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """Store long texts. Return the fields of the entry that replace those that could be stored."""
-        references = dict(zip(texts, await self._texts.store(list(texts.values())), strict=True))
-        stored = {name: reference for name, reference in references.items() if reference}
-        self._size += sum(reference.chars for reference in stored.values())
-        beginnings = {name: texts[name][:BEGINNING_CHARS] for name in stored}
-        kept = {name: reference.to_dict() for name, reference in stored.items()}
-        return {**beginnings, "kept": kept} if kept else {}
-
-    async def _with_long_texts(self, outcome: CallOutcome, references: Mapping[str, KeptText]) -> CallOutcome:
-        """Return the outcome with its full texts. Of a text that is lost, model and user see the beginning."""
-        texts = {name: await self._texts.load(reference) for name, reference in references.items()}
-        if "content" in texts:
-            lost = with_lost_note(outcome.content, references["content"])
-            outcome = replace(outcome, content=texts["content"] or lost)
-        if "closing" in texts:
-            outcome = replace(outcome, final_text=texts["closing"] or f"{outcome.final_text} […]")
-        return outcome
 
     def _begin_answer(self, answer: ModelAnswer) -> None:
         self._calls = answer.message.tool_calls
@@ -198,7 +193,7 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
         "content": outcome.content,
         "ends": outcome.ends,
         "closing": outcome.final_text,
-        "files": [_artifact_to_dict(artifact) for artifact in outcome.artifacts],
+        "files": [each.to_dict() | ({"kept": asdict(each.kept)} if each.kept else {}) for each in outcome.artifacts],
         "proposals": [proposed.to_dict() for proposed in outcome.proposals],
         "timers": [change.to_dict() for change in outcome.timers],
         "choices": outcome.choices,
@@ -207,10 +202,6 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
         "unclear": outcome.unclear,
     }
     return {name: value for name, value in fields.items() if value}
-
-
-def _artifact_to_dict(artifact: Artifact) -> dict[str, Any]:
-    return {**artifact.to_dict(), **({"kept": asdict(artifact.kept)} if artifact.kept else {})}
 
 
 def _belongs_to(queued: QueuedTurn) -> bool:
@@ -296,7 +287,10 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         content=str(entry.get("content", "")),
         ends=ends,
         final_text=str(entry.get("closing", "")),
-        artifacts=tuple(_parse_artifact(each) for each in entry.get("files", ())),
+        artifacts=tuple(
+            Artifact(**{**each, "kept": Media(**each["kept"]) if each.get("kept") else None})
+            for each in entry.get("files", ())
+        ),
         proposals=tuple(ProposedAction.from_dict(each) for each in entry.get("proposals", ())),
         timers=tuple(TimerChange.from_dict(each) for each in entry.get("timers", ())),
         choices=tuple(map(str, entry.get("choices", ()))),
@@ -304,8 +298,3 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         raw_digest=str(entry.get("raw", "")),
         unclear=bool(entry.get("unclear", False)),
     )
-
-
-def _parse_artifact(entry: Mapping[str, Any]) -> Artifact:
-    kept = entry.get("kept")
-    return Artifact(**{**entry, "kept": Media(**kept) if kept else None})
