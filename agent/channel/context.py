@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -32,8 +32,6 @@ MAX_NOTES = 20
 
 #: Our own lines stand in brackets; brackets inside them are replaced by look-alikes.
 _BRACKETS = str.maketrans("[]", "\u27e6\u27e7")
-_EDITED = "[edited an earlier message]"
-_TAPPED = "[tapped a button]"
 
 #: The history's entry for a tap.
 TAPPED = "(tapped a button)"
@@ -115,12 +113,11 @@ def memory_from_json(history: str, limits: ConversationMemory | None) -> Convers
 
 async def load_history(context: TurnContext) -> ConversationMemory:
     """Return the history for the model, with its long texts as far as there is room."""
-    history = context.memory.get_history()
+    stored, history = context.memory, context.memory.get_history()
     if context.long_texts is None or not any(message.kept for message in history):
-        return context.memory
-    stored = context.memory
+        return stored
     memory = ConversationMemory(stored.max_messages, stored.max_tokens, stored.summary, stored.notes)
-    memory.add_many(await context.long_texts.with_files(history))
+    memory.add_many(await call_in_thread(context.long_texts.read_history, history))
     return memory
 
 
@@ -129,20 +126,17 @@ def user_message_text(turn: Turn) -> str:
 
     "" if there is nothing. `sayso.agent.messages.without_notes` removes the lines again.
     """
-    return "\n".join(filter(None, [*_note_lines(turn), turn.text]))
-
-
-def _note_lines(turn: Turn) -> Iterator[str]:
+    lines = []
     if turn.kind == "choice" or (turn.tap and turn.text):
-        yield _TAPPED
+        lines.append("[tapped a button]")
     if turn.kind == "edit":
-        yield _EDITED
+        lines.append("[edited an earlier message]")
     if turn.quoted:
-        yield _note_line("replying to: ", turn.quoted, MAX_QUOTED_CHARS, quoted=True)
-    for note in turn.notes[:MAX_NOTES]:
-        yield _note_line("", note, MAX_NOTE_CHARS)
+        lines.append(_note_line("replying to: ", turn.quoted, MAX_QUOTED_CHARS, quoted=True))
+    lines += [_note_line("", note, MAX_NOTE_CHARS) for note in turn.notes[:MAX_NOTES]]
     if len(turn.notes) > MAX_NOTES:
-        yield f"[{len(turn.notes) - MAX_NOTES} more]"
+        lines.append(f"[{len(turn.notes) - MAX_NOTES} more]")
+    return "\n".join(filter(None, [*lines, turn.text]))
 
 
 def _note_line(label: str, text: str, max_chars: int, *, quoted: bool = False) -> str:

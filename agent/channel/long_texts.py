@@ -86,13 +86,11 @@ class LongTexts:
             else:
                 message |= {"content": text[:BEGINNING_CHARS], "kept": reference.to_dict()}
 
-    async def with_files(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return messages of earlier turns with their long texts: the newest first, up to MAX_HISTORY_CHARS."""
-        if not any(message.kept for message in messages):
-            return messages
-        return await call_in_thread(self._read_all, messages)
+    def read_history(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages of earlier turns with their long texts: the newest first, up to MAX_HISTORY_CHARS.
 
-    def _read_all(self, messages: Sequence[Message]) -> list[Message]:
+        It reads files, so call it in a thread.
+        """
         room, complete = MAX_HISTORY_CHARS, list(messages)
         for at in reversed(range(len(complete))):
             message, beginning, reference = complete[at], complete[at].content, complete[at].kept

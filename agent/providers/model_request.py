@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -265,17 +265,13 @@ class ChatModel(OpenAIChatModel):
 
 
 class _Stream(OpenAIStreamedResponse):
-    def _validate_response(self) -> AsyncIterable[ChatCompletionChunk]:
-        return _renumbered(super()._validate_response())
-
-
-async def _renumbered(chunks: AsyncIterable[ChatCompletionChunk]) -> AsyncIterator[ChatCompletionChunk]:
-    numbers = CallNumbers()
-    async for chunk in chunks:
-        for choice in chunk.choices or []:
-            for delta in (choice.delta.tool_calls or []) if choice.delta else []:
-                delta.index = numbers.number(delta)
-        yield chunk
+    async def _validate_response(self) -> AsyncIterator[ChatCompletionChunk]:
+        numbers = CallNumbers()
+        async for chunk in super()._validate_response():
+            for choice in chunk.choices or []:
+                for delta in (choice.delta.tool_calls or []) if choice.delta else []:
+                    delta.index = numbers.number(delta)
+            yield chunk
 
 
 class CallNumbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 
 class RunCancelled(Exception):
@@ -66,28 +66,18 @@ class CancellationToken:
         A cancellation of the task itself stays a CancelledError, also if both happen. Do not use it around the `yield`
         of an async generator, because it would interrupt what the consumer awaits.
         """
-        self.check()
         limit = asyncio.timeout(None)
+        run = asyncio.get_running_loop(), limit
+        with self._lock:
+            self._runs.add(run)
         try:
+            self.check()  # after the registration: `cancel` interrupts only the runs that it knows
             async with limit:
-                with self._watching(limit):
-                    yield
+                yield
         except TimeoutError as exc:
             if not limit.expired():
                 raise
             raise RunCancelled(self._reason) from exc
-
-    @contextlib.contextmanager
-    def _watching(self, limit: asyncio.Timeout) -> Iterator[None]:
-        """Register the block. It checks the token again under the lock, in case it was cancelled in between."""
-        run = asyncio.get_running_loop(), limit
-        with self._lock:
-            self._runs.add(run)
-            cancelled = self._cancelled
-        try:
-            if cancelled:
-                _end_now(*run)
-            yield
         finally:
             with self._lock:
                 self._runs.discard(run)

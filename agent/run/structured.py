@@ -115,6 +115,8 @@ _QUOTED_STRING = r'"(?:[^"\\]|\\.)*+"?|' r"'(?:[^'\\]|\\.)*+'?"
 _BRACKETS = re.compile(rf"{_QUOTED_STRING}|[{{}}\[\]]", re.DOTALL)
 _REPAIRABLE = re.compile(rf"{_QUOTED_STRING}|,(?=\s*+[}}\]])|\b(?:True|False|None)\b", re.DOTALL)
 _ESCAPES = re.compile(r"\\.|\"", re.DOTALL)
+#: Quotes and escapes between single quotes -> between double quotes. Other escapes stay.
+_REQUOTED = {"\\'": "'", '"': '\\"'}
 _REPAIRS = {"True": "true", "False": "false", "None": "null", ",": ""}
 
 
@@ -156,12 +158,8 @@ def _repaired(fault: re.Match[str]) -> str:
     text = fault[0]
     if not text.startswith("'"):
         return _REPAIRS.get(text, text)
-    return f'"{_ESCAPES.sub(_requoted, text[1:-1])}"'
-
-
-def _requoted(escape: re.Match[str]) -> str:
-    """Return a quote as it is written between double quotes; other escapes stay."""
-    return {"\\'": "'", '"': '\\"'}.get(escape[0], escape[0])
+    inside = _ESCAPES.sub(lambda escape: _REQUOTED.get(escape[0], escape[0]), text[1:-1])
+    return f'"{inside}"'
 
 
 #: The form of an answer: an instance of a pydantic model, or plain data that fits a JSON Schema.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -53,15 +53,9 @@ class PromptBuilder:
         schemas = [tool.schema() if isinstance(tool, Tool) else tool for tool in tools]
         if not schemas:
             return self.base_instructions
-        return "\n\n".join([self.base_instructions, _CONTRACT, *map(_schema_text, schemas)]).strip()
-
-
-def _schema_text(schema: Mapping[str, Any]) -> str:
-    return json.dumps(
-        {key: schema[key] for key in ("name", "description", "parameters") if key in schema},
-        ensure_ascii=False,
-        indent=2,
-    )
+        shown = [{key: each[key] for key in ("name", "description", "parameters") if key in each} for each in schemas]
+        texts = [json.dumps(each, ensure_ascii=False, indent=2) for each in shown]
+        return "\n\n".join([self.base_instructions, _CONTRACT, *texts]).strip()
 
 
 #: How many broken payloads of one text are repaired. Each may be long, so more would take too long.
@@ -121,25 +115,7 @@ class ToolCallParser:
 
     def parse(self, text: str) -> ParseResult:
         """Return the calls in the text. Raises nothing: an unreadable or too long payload stays text."""
-        positions = list(self._find_calls(text))
-        calls = tuple(call for _, call in positions)
-        before = text[: positions[0][0]] if positions else text
-        return ParseResult(calls[0] if calls else None, text, calls, before)
-
-    def quoted(self, text: str) -> str:
-        """Return text of people or tools so that it contains no call, even if the model repeats it literally."""
-        return self._called.sub(_QUOTED, text)
-
-    def complete_chars(self, text: str, start: int = 0) -> int:
-        """Return how many characters of a growing text cannot be part of a call. Those before `start` are known."""
-        started = self._started.search(text, start)
-        if started:
-            return started.start()
-        tail = max(start, len(text) - self._held_chars)
-        beginning = self._beginning.search(text, tail)
-        return beginning.start() if beginning else len(text)
-
-    def _find_calls(self, text: str) -> Iterator[tuple[int, ToolCall]]:
+        calls, before = list[ToolCall](), text
         position, repairs = 0, MAX_REPAIRS
         while match := self._scan.search(text, position):
             position = match.end()
@@ -153,9 +129,24 @@ class ToolCallParser:
             repairs -= not length
             position += length
             items = value if isinstance(value, list) else [value]
-            calls = [call for item in items if (call := _as_call(item)) is not None]
-            if len(calls) == len(items):  # a list that contains something else is no list of calls
-                yield from ((match.start(), call) for call in calls)
+            found = [call for item in items if (call := _as_call(item)) is not None]
+            if found and len(found) == len(items):  # a list that contains something else is no list of calls
+                before = before if calls else text[: match.start()]
+                calls += found
+        return ParseResult(calls[0] if calls else None, text, tuple(calls), before)
+
+    def quoted(self, text: str) -> str:
+        """Return text of people or tools so that it contains no call, even if the model repeats it literally."""
+        return self._called.sub(_QUOTED, text)
+
+    def complete_chars(self, text: str, start: int = 0) -> int:
+        """Return how many characters of a growing text cannot be part of a call. Those before `start` are known."""
+        started = self._started.search(text, start)
+        if started:
+            return started.start()
+        tail = max(start, len(text) - self._held_chars)
+        beginning = self._beginning.search(text, tail)
+        return beginning.start() if beginning else len(text)
 
 
 def _as_call(value: Any) -> ToolCall | None:

@@ -90,15 +90,12 @@ class Compressor:
                 reason = type(exc.__cause__ or exc).__name__  # a ProviderError has the original error as its cause
                 log.warning("results.compression_failed reason=%s tool=%s model=%s", reason, tool_name, self._model)
             self._has_warned = True
-            return self._beginning(raw, usage)
+            mark = f"[truncated from {len(raw)} chars; compression failed] "
+            if len(mark) + self._threshold >= len(raw):  # it would not be shorter
+                return Summary("", raw, usage, failed=True)
+            return Summary(mark, raw[: self._threshold], usage, failed=True)
         mark = f"[compressed from {len(raw)} chars] "
         return Summary("", raw, usage) if len(mark + text) > len(raw) else Summary(mark, text, usage)
-
-    def _beginning(self, raw: str, usage: UsageStats) -> Summary:
-        mark = f"[truncated from {len(raw)} chars; compression failed] "
-        if len(mark) + self._threshold >= len(raw):  # it would not be shorter
-            return Summary("", raw, usage, failed=True)
-        return Summary(mark, raw[: self._threshold], usage, failed=True)
 
 
 class MemoryResultCache:

@@ -57,7 +57,7 @@ def through_redis(texts: LongTexts, messages: Sequence[Message]) -> list[Message
 
 def shown(texts: LongTexts, messages: Sequence[Message]) -> list[str]:
     """Return the text of each message as the model sees it."""
-    return [message.content for message in asyncio.run(texts.with_files(messages))]
+    return [message.content for message in texts.read_history(messages)]
 
 
 def result(content: str) -> Message:
