@@ -130,7 +130,11 @@ class EntityMemory(ExtractingMemory):
 
     def build_context(self) -> str:
         """Return the section for the model, the last mentioned first, or "" without entities."""
-        return section("[Known Entities]", [_line(entity) for entity in self.entities], MAX_CONTEXT_CHARS)
+        lines = []
+        for entity in self.entities:
+            attributes = "; ".join(f"{key}: {value}" for key, value in entity.attributes.items())
+            lines.append(f"- {entity.name} ({entity.entity_type})" + (f": {attributes}" if attributes else ""))
+        return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
         """Return limits and entities as JSON-ready data."""
@@ -152,8 +156,3 @@ class EntityMemory(ExtractingMemory):
         memory = EntityMemory(self.provider, self.model, self.max_entities, self.relevance_window, clock=self._clock)
         memory.update(Entity(**each) for each in (data or {}).get("entities", ()))
         return memory
-
-
-def _line(entity: Entity) -> str:
-    attributes = "; ".join(f"{key}: {value}" for key, value in entity.attributes.items())
-    return f"- {entity.name} ({entity.entity_type})" + (f": {attributes}" if attributes else "")

@@ -262,7 +262,15 @@ class KnowledgeGraphMemory(ExtractingMemory):
         super().__init__(
             provider, model, relevance_window, clock, max_triples=max_triples, max_context_triples=max_context_triples
         )
-        self.store = _store(storage, path)
+        self.store: TripleStore
+        if isinstance(storage, TripleStore):
+            self.store = storage
+        elif storage == "memory":
+            self.store = MemoryTripleStore()
+        elif storage == "sqlite":
+            self.store = SQLiteTripleStore(path)
+        else:
+            raise ValueError(f"storage={storage!r} is unknown: use 'memory', 'sqlite' or a TripleStore")
         self.max_triples, self.max_context_triples = max_triples, max_context_triples
         self._scope = ""
 
@@ -325,7 +333,10 @@ class KnowledgeGraphMemory(ExtractingMemory):
 
     def build_context(self, query: str = "") -> str:
         """Return the section for the model with the triples relevant to the query, or "" if there are none."""
-        lines = [_line(triple) for triple in self.query_relevant(query)]
+        lines = []
+        for triple in self.query_relevant(query):
+            doubt = f" (confidence {triple.confidence:.1f})" if triple.confidence < 1 else ""
+            lines.append(f"- {triple.subject} {triple.relation} {triple.object}{doubt}")
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
@@ -354,16 +365,6 @@ class KnowledgeGraphMemory(ExtractingMemory):
         return memory
 
 
-def _store(storage: str | TripleStore, path: str | Path) -> TripleStore:
-    if isinstance(storage, TripleStore):
-        return storage
-    if storage == "memory":
-        return MemoryTripleStore()
-    if storage == "sqlite":
-        return SQLiteTripleStore(path)
-    raise ValueError(f"storage={storage!r} is unknown: use 'memory', 'sqlite' or a TripleStore")
-
-
 def _keywords(query: str) -> list[str]:
     """Return the words of a query but the common ones. In scripts without spaces, every two adjacent characters."""
     keywords: dict[str, None] = {}
@@ -374,8 +375,3 @@ def _keywords(query: str) -> list[str]:
         elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
             keywords[word] = None
     return list(keywords)[:MAX_KEYWORDS]
-
-
-def _line(triple: Triple) -> str:
-    doubt = f" (confidence {triple.confidence:.1f})" if triple.confidence < 1 else ""
-    return f"- {triple.subject} {triple.relation} {triple.object}{doubt}"

@@ -150,21 +150,20 @@ class RedisSessionStore(KeyValueSessions):
 
     def _texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
         start = f"{self._prefix}{namespace_digest}:"
-        for key in self._keys(_PATTERN_CHARS.sub(r"\\\g<0>", start) + "*"):
+        pattern = _PATTERN_CHARS.sub(r"\\\g<0>", start) + "*"
+        cursor, keys = 0, set[str]()
+        while True:
+            cursor, found = self._connections.ask("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            keys.update(_as_text(key) for key in found)
+            if not int(cursor):
+                break
+        for key in keys:
             try:
                 text = self._text(key)
             except (TypeError, ValueError):
                 text = ""
             if text is not None:
                 yield key[len(start) :], text
-
-    def _keys(self, pattern: str) -> set[str]:
-        cursor, result = 0, set[str]()
-        while True:
-            cursor, keys = self._connections.ask("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            result.update(_as_text(key) for key in keys)
-            if not int(cursor):
-                return result
 
     def _text(self, key: str) -> str | None:
         try:

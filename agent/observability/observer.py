@@ -171,16 +171,15 @@ def event_reader(event: str, sources: Mapping[str, Source]) -> Callable[..., tup
 
     def read(*args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
         arguments = signature.bind(None, *args, **kwargs).arguments
-        return arguments[id_parameter], {name: _value(source, arguments) for name, source in sources.items()}
+        values = {}
+        for name, source in sources.items():
+            path, convert = (source, None) if isinstance(source, str) else source
+            parameter, _, attribute = path.partition(".")
+            value = attrgetter(attribute)(arguments[parameter]) if attribute else arguments[parameter]
+            values[name] = convert(value) if convert else value
+        return arguments[id_parameter], values
 
     return read
-
-
-def _value(source: Source, arguments: Mapping[str, Any]) -> Any:
-    path, convert = (source, None) if isinstance(source, str) else source
-    parameter, _, attribute = path.partition(".")
-    value = attrgetter(attribute)(arguments[parameter]) if attribute else arguments[parameter]
-    return convert(value) if convert else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +208,17 @@ def llm_call(provider: Provider, request: ProviderRequest, model: str, *, second
     usage = outcome.get("usage")
     answering = _provider_named(usage.provider if usage else "", provider)
     url = urlsplit(str(getattr(answering, "base_url", "")))
+    settings = {
+        "max_tokens": request.max_tokens,
+        "temperature": None if isinstance(request.temperature, UnchosenTemperature) else request.temperature,
+        **(getattr(answering, "model_settings", None) or {}),
+    }
     return LlmCall(
         provider=usage.provider if usage and usage.provider else name_of(answering),
         model=model,
         seconds=seconds,
         is_json=request.response_format is not None,
-        settings=_settings(answering, request),
+        settings={name: value for name, value in settings.items() if value is not None},
         address=url.hostname or "",
         port=url.port or {"http": 80, "https": 443}.get(url.scheme),
         **outcome,
@@ -229,13 +233,3 @@ def _provider_named(name: str, provider: Provider) -> Any:
         return provider
     candidates = [_provider_named(name, each) for each in providers]
     return next((each for each in candidates if name_of(each) == name), candidates[0])
-
-
-def _settings(provider: Any, request: ProviderRequest) -> dict[str, Any]:
-    temperature = None if isinstance(request.temperature, UnchosenTemperature) else request.temperature
-    settings = {
-        "max_tokens": request.max_tokens,
-        "temperature": temperature,
-        **(getattr(provider, "model_settings", None) or {}),
-    }
-    return {name: value for name, value in settings.items() if value is not None}

@@ -92,24 +92,20 @@ def preview_text(
     are left out. Arguments are literal in it and in templates: none can hide a part of itself, pass for another
     argument, or begin a line of its own. A function returns Markdown of the tool's author.
     """
-    text = _text(tool_name, preview, args, optional)
+    text: Any
+    if isinstance(preview, str):
+        text = _LiteralFormatter().vformat(preview, (), args)
+    elif preview is not None:
+        text = preview(**args, **with_context(preview, current_context))
+    else:
+        given = {name: value for name, value in args.items() if value is not None or name not in optional}
+        listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
+        text = f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
     if not isinstance(text, str | ToolResult):
         raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
     if isinstance(text, str) and not text.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
     return text
-
-
-def _text(
-    tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str]
-) -> str | ToolResult:
-    if isinstance(preview, str):
-        return _LiteralFormatter().vformat(preview, (), args)
-    if preview is not None:
-        return preview(**args, **with_context(preview, current_context))
-    given = {name: value for name, value in args.items() if value is not None or name not in optional}
-    listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
-    return f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
 
 
 class _LiteralFormatter(string.Formatter):

@@ -84,7 +84,14 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
     With `again` a module is read anew, as files always are. Raises ToolLoadError, which names the file and the line
     that failed; in a folder, the other files are loaded all the same.
     """
-    path, is_folder = _path(source, base or Path())
+    start = base or Path()
+    try:
+        path = (start / Path(source).expanduser()).resolve()
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise ToolLoadError(f"cannot load tools from {quoted(source)}: it is no path ({exc})") from exc
+    if not source.strip() or (is_folder and path in start.resolve().parents):  # all Python files in it would run
+        raise ToolLoadError(f"cannot load tools from {source!r}: give the tools a file or a folder of their own")
     if source.endswith(".py"):
         return _file(source, path)
     if all(part.isidentifier() for part in source.split(".")):
@@ -95,21 +102,6 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
             "give a dotted name, a file ending in .py or a folder"
         )
     return _folder(source, path)
-
-
-def _path(source: str, base: Path) -> tuple[Path, bool]:
-    """Return the path of a source that is a file or a folder, and whether it is a folder.
-
-    Raises ToolLoadError for a folder that contains `base`: all Python files in it would run.
-    """
-    try:
-        path = (base / Path(source).expanduser()).resolve()
-        is_folder = path.is_dir()
-    except (OSError, RuntimeError, ValueError) as exc:
-        raise ToolLoadError(f"cannot load tools from {quoted(source)}: it is no path ({exc})") from exc
-    if not source.strip() or (is_folder and path in base.resolve().parents):
-        raise ToolLoadError(f"cannot load tools from {source!r}: give the tools a file or a folder of their own")
-    return path, is_folder
 
 
 def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> LoadedTools:
@@ -276,24 +268,23 @@ class ToolReloader:
     def check(self) -> list[str]:
         """Load the sources that changed since the last check. Returns the names of those that were replaced."""
         changed = [source for source, files in self._files.items() if self._state(source, tuple(files)) != files]
-        return [self._watched[source].name for source in changed if self._reloaded(source)]
-
-    def _reloaded(self, source: str) -> bool:
-        before = tuple(self._files[source])
-        try:
-            loaded = self._watched[source].load()
-            for problem in loaded.problems:
-                log.error("tools.broken", extra={"problem": problem})
-            self._replace(source, loaded)
-        except (ToolError, SystemExit) as exc:
-            log.error(
-                "tools.broken", extra={"problem": str(exc), "cure": "edit it again; the tools loaded before stay"}
-            )
-            self._files[source] = self._state(source, before)
-            return False
-        self._files[source] = self._state(source, loaded.files)
-        log.warning("tools.reloaded", extra={"source": self._watched[source].name, "tools": len(loaded.tools)})
-        return True
+        replaced = []
+        for source in changed:
+            name, before = self._watched[source].name, tuple(self._files[source])
+            try:
+                loaded = self._watched[source].load()
+                for problem in loaded.problems:
+                    log.error("tools.broken", extra={"problem": problem})
+                self._replace(source, loaded)
+            except (ToolError, SystemExit) as exc:
+                cure = "edit it again; the tools loaded before stay"
+                log.error("tools.broken", extra={"problem": str(exc), "cure": cure})
+                self._files[source] = self._state(source, before)
+                continue
+            self._files[source] = self._state(source, loaded.files)
+            log.warning("tools.reloaded", extra={"source": name, "tools": len(loaded.tools)})
+            replaced.append(name)
+        return replaced
 
     def _state(self, source: str, files: Sequence[Path]) -> dict[Path, FileState | None]:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # `load` reports an invalid path

@@ -72,13 +72,15 @@ class SchemaArguments:
         budget = StepBudget()
         validator = with_budget(self._validator, budget)
         try:
-            with self._schema_errors():
-                if validator.is_valid(arguments) and not _not_writable(arguments):
-                    return dict(arguments)
-                arguments = _Repairer(self.schema, with_budget(self._shown_validator, budget)).repaired(arguments)
-                errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))
+            if validator.is_valid(arguments) and not _not_writable(arguments):
+                return dict(arguments)
+            arguments = _Repairer(self.schema, with_budget(self._shown_validator, budget)).repaired(arguments)
+            errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))
         except RecursionError as exc:
             raise ToolParameterError(tool_name=self._tool_name, issue="its arguments are nested too deep") from exc
+        except Exception as exc:  # a dangling reference, or too many steps
+            issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
+            raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
         if errors:
             errors.sort(key=lambda error: list(map(str, error.absolute_path)))
             raise self._refusal([mistake for error in errors for mistake in _mistakes(error)])
@@ -101,17 +103,6 @@ class SchemaArguments:
     def _shown_validator(self) -> Validator:
         """Validates by the schema that models read, whose parts refer to its own definitions."""
         return bounded_validator({**self.schema, "$schema": _CURRENT_DRAFT})
-
-    @contextlib.contextmanager
-    def _schema_errors(self) -> Iterator[None]:
-        """Raise ToolParameterError for a schema that cannot be used: a dangling reference, or too many steps."""
-        try:
-            yield
-        except RecursionError:
-            raise
-        except Exception as exc:
-            issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
-            raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
 
     def _refusal(self, mistakes: list[Mistake]) -> ToolParameterError:
         required = self.schema["required"]

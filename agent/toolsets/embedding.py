@@ -128,7 +128,7 @@ class EmbeddingSelector:
         return [sum((one * other for one, other in zip(wanted, vectors[text], strict=True)), 0.0) for text in texts]
 
     async def _vectors_of(self, texts: Sequence[str]) -> Mapping[str, Vector]:
-        """Return the vector of each text, cached or embedded now together with all missing ones."""
+        """Return the vector of each text, of length 1: cached, or embedded now together with all missing ones."""
         names = {text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in texts}
         keys = {text: hashlib.sha256(name).hexdigest() for text, name in names.items()}
         known = {text: self._vectors[key] for text, key in keys.items() if key in self._vectors}
@@ -136,7 +136,14 @@ class EmbeddingSelector:
         if missing:
             async with asyncio.timeout(self._embed_seconds):
                 vectors = await self.embedder.embed(missing)
-            known |= dict(zip(missing, _normalized(vectors, len(missing)), strict=True))
+            packed = [array("d", vector) for vector in vectors]
+            if len(packed) != len(missing):
+                raise EmbeddingError(
+                    f"{len(packed)} vectors for {len(missing)} texts: an embedder returns one per text"
+                )
+            if not all(vector and all(map(math.isfinite, vector)) for vector in packed):
+                raise EmbeddingError("a vector is empty or has a number that is not finite")
+            known |= dict(zip(missing, map(_unit, packed), strict=True))
         for text, key in keys.items():
             self._vectors[key] = known[text]
             self._vectors.move_to_end(key)
@@ -157,16 +164,6 @@ def _searchable_text(tool: Tool) -> str:
     """Return a tool's name, its description, and the names and descriptions of its parameters."""
     parameters = (f"{parameter.name} {parameter.description}" for parameter in tool.parameters)
     return " ".join([tool.name, tool.description, *parameters])
-
-
-def _normalized(vectors: Sequence[Sequence[float]], count: int) -> list[Vector]:
-    """Return the vectors, each of length 1. Raises EmbeddingError for invalid ones."""
-    packed = [array("d", vector) for vector in vectors]
-    if len(packed) != count:
-        raise EmbeddingError(f"{len(packed)} vectors for {count} texts: an embedder returns one per text")
-    if not all(vector and all(map(math.isfinite, vector)) for vector in packed):
-        raise EmbeddingError("a vector is empty or has a number that is not finite")
-    return [_unit(vector) for vector in packed]
 
 
 class HttpEmbedder:

@@ -102,13 +102,21 @@ class McpToolProvider:
         self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
-        """Return the server's tools under names that every vendor accepts. Raises SourceUnreachable."""
-        definitions = self._selected(await self._connection().definitions())
-        names = legal_names(list(definitions))
+        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
+
+        Of several tools of one name the first counts. Raises SourceUnreachable.
+        """
+        selected: dict[str, Definition] = {}
+        for definition in await self._connection().definitions():
+            if self._filter.accepts(definition.name):
+                selected.setdefault(definition.name, definition)
+        if len(selected) > MAX_TOOLS:
+            log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
+        names = legal_names(list(selected)[:MAX_TOOLS])
         self._own_names = {name: own for own, name in names.items()}
         # In a thread: a server's schemas may take long to process.
         return await call_in_thread(
-            lambda: [tool for own, name in names.items() for tool in self._tools(definitions[own], name)]
+            lambda: [tool for own, name in names.items() for tool in self._tools(selected[own], name)]
         )
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
@@ -148,16 +156,6 @@ class McpToolProvider:
 
     def _notify(self) -> None:
         self._changed()  # looked up now: `watch` may be called later
-
-    def _selected(self, definitions: list[Definition]) -> dict[str, Definition]:
-        """Return the definitions by name: the first of each name, and at most MAX_TOOLS."""
-        selected: dict[str, Definition] = {}
-        for definition in definitions:
-            if self._filter.accepts(definition.name):
-                selected.setdefault(definition.name, definition)
-        if len(selected) > MAX_TOOLS:
-            log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
-        return dict(list(selected.items())[:MAX_TOOLS])
 
     def _tools(self, definition: Definition, name: str) -> Iterator[Tool]:
         """Yield the definition as a tool. One that is unusable is logged and left out; the others are still offered."""

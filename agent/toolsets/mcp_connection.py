@@ -381,7 +381,13 @@ class McpServer:
         import anyio
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
-        command, *args = self._command_that_dies_with_us()
+        command, *args = self.command
+        program = str(Path(self.cwd or "") / command) if "/" in command else command
+        # A missing program stays as it is, so that its own error is reported.
+        exists = shutil.which(program, path=self.env.get("PATH")) is not None
+        if sys.platform == "linux" and sys.executable and exists:
+            python_options = ["-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+            command, args = sys.executable, [*python_options, *self.command]
         parameters = StdioServerParameters(
             command=command, args=args, env=dict(self.env), cwd=self.cwd, encoding_error_handler="replace"
         )
@@ -392,15 +398,6 @@ class McpServer:
                     tasks.start_soon(monitor.forward, read, forwarded)
                     yield messages, write
                     tasks.cancel_scope.cancel()
-
-    def _command_that_dies_with_us(self) -> Sequence[str]:
-        """Return the command behind _DIE_WITH_PARENT; as it is on other systems, and for a program that is missing."""
-        program = self.command[0]
-        program = str(Path(self.cwd or "") / program) if "/" in program else program
-        exists = shutil.which(program, path=self.env.get("PATH")) is not None
-        if sys.platform != "linux" or not sys.executable or not exists:
-            return self.command
-        return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command]
 
 
 @contextmanager

@@ -147,15 +147,12 @@ class OpenApiToolProvider:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status_code < 400:
             return ToolOutcome(success=True, result=self._value(operation, answer))
-        refusal = self._refusal(operation, answer)
-        return _unclear(refusal, operation) if answer.status_code in UNCLEAR_STATUSES else failed(refusal)
-
-    def _refusal(self, operation: Operation, answer: httpx.Response) -> str:
-        request = f"{operation.method.upper()} {operation.path}"
         body = self._text(answer).strip() if _is_text(content_type_of(answer)) else ""
         cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
         status = f"{answer.status_code} ({answer.reason_phrase or 'an unknown status'})"
-        return f"{self.name} answered {status} to {request}: {cut or 'no reason given'}"
+        line = f"{operation.method.upper()} {operation.path}"
+        refusal = f"{self.name} answered {status} to {line}: {cut or 'no reason given'}"
+        return _unclear(refusal, operation) if answer.status_code in UNCLEAR_STATUSES else failed(refusal)
 
     def _value(self, operation: Operation, answer: httpx.Response) -> Any:
         kind = content_type_of(answer)
@@ -262,24 +259,18 @@ class OpenApiToolProvider:
                 f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
                 "choose those you need with include and exclude, as in include: [get*, createOrder]"
             )
-        self._check_names(selected, skipped)
-        return selected
-
-    def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
-        """Return the fixed arguments of an operation, sorted by name."""
-        return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
-
-    def _check_names(self, selected: Sequence[Operation], skipped: Sequence[str]) -> None:
-        """Raise SourceError for an operation that `include` names without a pattern and that cannot be offered, and
-        for a fixed argument that no operation takes: a misspelled one would be lost silently.
-        """
         exact = [name for name in self._filter.include or () if not set(name) & set("*?[")]
         if missing := sorted(set(exact) - {operation.name for operation in selected}):
             reasons = f"; left out: {'; '.join(skipped[:MAX_LOGGED])}" if skipped else ""
             raise SourceError(f"{self._source_name}: include names operations that do not exist: {missing!r}{reasons}")
         known = {name for operation in selected for name in operation.places}
-        if unknown := sorted(self._fixed.keys() - known):
+        if unknown := sorted(self._fixed.keys() - known):  # a misspelled one would be lost silently
             raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
+        return selected
+
+    def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
+        """Return the fixed arguments of an operation, sorted by name."""
+        return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
 
     def _client(self, url: str, max_bytes: int) -> OriginClient:
         trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)

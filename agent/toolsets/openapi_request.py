@@ -240,23 +240,17 @@ class OriginClient:
 
         silence_url_logs()
         try:
+            base, url = httpx.URL(self.base_url), httpx.URL(self.base_url.rstrip("/") + request.path)
+            if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/") + b"/"):
+                raise SourceError(f"its path leads out of {self.host}")
             async with asyncio.timeout(self.seconds):
-                return await self._follow(self._url(request.path), request, MAX_REDIRECTS if reads_only else 0)
+                return await self._follow(url, request, MAX_REDIRECTS if reads_only else 0)
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
             raise SourceUnreachable(f"{self.host} cannot be reached ({type(exc).__name__}): does it run?") from None
         except TimeoutError:
             raise AnswerLost(f"{self.host} gave no answer within {self.seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as exc:
             raise AnswerLost(f"{self.host} gave no whole answer ({type(exc).__name__})") from None
-
-    def _url(self, path: str) -> httpx.URL:
-        import httpx
-
-        base = httpx.URL(self.base_url)
-        url = httpx.URL(self.base_url.rstrip("/") + path)
-        if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/") + b"/"):
-            raise SourceError(f"its path leads out of {self.host}")
-        return url
 
     async def _follow(self, url: httpx.URL, request: Request, max_redirects: int) -> httpx.Response:
         async def next_hop(target: httpx.URL) -> PinnedRequest:
