@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import Decision, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
 from sayso.agent.tools.errors import ToolError, nearest
-from sayso.agent.tools.tool import Tool
 from sayso.config.settings.agent import (
     GUARDRAILS,
     OFFLINE,
@@ -93,11 +91,20 @@ def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: Op
     build_selector(settings, name)  # raises ConfigError for one that cannot be built
     deps.provider_of(name)  # and for a model that cannot be asked
     config = replace(deps.config_of(name), tool_policy=tool_policy(channel.policy))
-    tools = [*opened.select(channel.tools).all(), *own_tools(settings)]
+    outcomes = {}
+    for tool in (*opened.select(channel.tools).all(), *own_tools(settings)):
+        decision = effective_decision(tool, {}, config.tool_policy).decision  # before its arguments are known
+        outcomes[tool.name] = DECISIONS[decision]
+        if tool.proposes and decision == "allow":
+            outcomes[tool.name] = "asks by itself"
+        elif tool.proposes and decision == "review":
+            outcomes[tool.name] = (
+                "asks by itself, and should be under allow: after a yes to the call it would only ask again"
+            )
     narrowed_by = "of these each role may use some" if channel.access and channel.access.roles else ""
     return ChannelDescription(
         name, channel.platform, channel.polls, channel.confirm_ttl, describe_access(channel),
-        describe_agent(settings, name), {tool.name: _outcome_of_call(tool, config) for tool in tools},
+        describe_agent(settings, name), outcomes,
         "of these its selector shows some" if channel.selector else narrowed_by,
     )  # fmt: skip
 
@@ -107,14 +114,11 @@ def describe_access(channel: AnyChannel) -> str:
     access = channel.access
     if access is None:
         return "talks to: everybody"
-    return f"talks to: {'; '.join([_people(access), *_limits(access)])}"
-
-
-def _people(access: AccessSettings) -> str:
-    if access.allow is None and not access.pairing:
-        return "everybody"
-    named = [f"{len(access.allow)} named"] if access.allow else []
-    return " and ".join([*named, f"those an operator approves{', by code' if access.pairing else ''}"])
+    people = "everybody"
+    if access.allow is not None or access.pairing:
+        named = f"{len(access.allow)} named and " if access.allow else ""
+        people = f"{named}those an operator approves{', by code' if access.pairing else ''}"
+    return f"talks to: {'; '.join([people, *_limits(access)])}"
 
 
 def _limits(access: AccessSettings) -> Iterator[str]:
@@ -128,16 +132,6 @@ def _limits(access: AccessSettings) -> Iterator[str]:
         yield f"{access.per_minute} turns a minute each"
     if access.roles:
         yield f"as {', '.join(access.roles.allowed)}"
-
-
-def _outcome_of_call(tool: Tool, config: AgentConfig) -> str:
-    """Return what becomes of a call of this tool, before its arguments are known."""
-    decision = effective_decision(tool, {}, config.tool_policy).decision
-    if tool.proposes and decision == "allow":
-        return "asks by itself"
-    if tool.proposes and decision == "review":
-        return "asks by itself, and should be under allow: after a yes to the call it would only ask again"
-    return DECISIONS[decision]
 
 
 def describe_agent(settings: Settings, channel: str) -> dict[str, str]:
@@ -259,11 +253,18 @@ def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
 
 
 def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a warning unless the pattern matches a name. Of all rules only `allow` and those of sources mind case."""
+    """Yield a warning unless the pattern matches a name. Of all rules only `allow` and those of sources mind case.
+
+    The suggestion is the pattern with any namespace, the nearest name, or the pattern with its beginning corrected.
+    """
     ignores_case = path[0] == "channels" and "allow" not in path
     if _matches(pattern, names) or (ignores_case and _matches(pattern.casefold(), [name.casefold() for name in names])):
         return
-    suggestion = _suggestion(pattern, names)
+    stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
+    whole = nearest(pattern, names) if stem == pattern else ""
+    candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
+    suggestion = next((each for each in candidates if _matches(each, names)), "")
     hint = f", did you mean {suggestion!r}?" if suggestion else ""
     where, dotted = settings.origin.at(*path), ".".join(map(str, path))
     yield f"{where}warning: {dotted}: {pattern!r} names no tool{hint}"
@@ -271,14 +272,3 @@ def _warning(settings: Settings, path: Path_, pattern: str, names: Sequence[str]
 
 def _matches(pattern: str, names: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
-
-
-def _suggestion(pattern: str, names: Sequence[str]) -> str:
-    """Return a pattern that was perhaps meant, "" for none: with any namespace, the nearest name, or with its beginning
-    corrected.
-    """
-    stem = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    start = nearest(stem, dict.fromkeys(name[: len(stem)] for name in names))
-    whole = nearest(pattern, names) if stem == pattern else ""
-    candidates = [f"*-{pattern}", whole, start and start + pattern[len(stem) :]]
-    return next((each for each in candidates if _matches(each, names)), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -25,7 +25,6 @@ from sayso.channels.setup import (
 )
 from sayso.channels.storage.media import MediaLimits, MediaRoom
 from sayso.channels.types import SignedWebhook
-from sayso.channels.whatsapp.message_log import FoundMessage
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -149,11 +148,13 @@ class Doctor:
                 yield CheckResult("public_url", "fail", says, cure)
         try:
             answer = await self._web.get(f"{self._url}/healthz")
-            ours = answer.status_code == 200 and _says_ok(answer)
+            ours = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             says = f"{given} does not answer from here ({type(exc).__name__})"
             yield CheckResult("healthz", "fail", says, "start the web, and see that public_url leads to it")
             return
+        except ValueError:  # no JSON
+            ours = False
         if not ours:
             says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
             yield CheckResult(
@@ -207,10 +208,16 @@ class Doctor:
             messages = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
             yield failed_check("messages", name, exc)
+            return
         except (ConfigError, RedisError):
             return
+        count = sum(each.state == "missed" for each in messages)
+        if count:
+            says = f"{count} of the {len(messages)} newest messages of the last hour never reached us"
+            yield CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
         else:
-            yield _missed(name, messages)
+            says = f"{len(messages)} on Twilio's list of the last hour, none that never reached us"
+            yield CheckResult("messages", "ok", says, channel=name)
 
 
 async def _probe(
@@ -228,8 +235,8 @@ async def _probe(
         for (headers, body), due, kind in ((forged, 403, "forged"), (signed, 200, "signed")):
             answer = await web.post(url, headers=headers, content=body)
             if answer.status_code != due:
-                cure = _cure_of_accepted_forgery(answer) if kind == "forged" else _cure_of_refusal(answer)
-                return failure(f"a {kind} webhook was answered with {answer.status_code}, not {due}", cure)
+                says = f"a {kind} webhook was answered with {answer.status_code}, not {due}"
+                return failure(says, _cure(answer, forged=kind == "forged"))
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         says = f"{bare_url(url)} does not answer ({type(exc).__name__})"
         return failure(says, "see that the web runs and that public_url leads to it, also from this machine")
@@ -237,8 +244,18 @@ async def _probe(
     return CheckResult("signature", "ok", says, channel=name)
 
 
-def _cure_of_accepted_forgery(answer: httpx.Response) -> str:
-    """Return the cure where a forged webhook was not answered with 403: another server answered, or another bot."""
+def _cure(answer: httpx.Response, *, forged: bool) -> str:
+    """Return the cure where a forged webhook was not refused, or a signed one was.
+
+    To a forged one another server answered, or another bot.
+    """
+    if not forged and answer.status_code == 403:
+        return (
+            "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
+            "a proxy changes the request: restart the web with this configuration"
+        )
+    if not forged:
+        return "see the web's log: it read the webhook, and could not keep it"
     if answer.is_redirect:
         return "platforms lose a webhook on a redirect: write public_url as the address that it leads to"
     if answer.status_code == 404:
@@ -246,16 +263,6 @@ def _cure_of_accepted_forgery(answer: httpx.Response) -> str:
     if answer.is_success:
         return "something else answers there, or the channel's secret is a guess: see what public_url leads to"
     return "see the web's log, and the proxy's: neither may ask for a password or lack a server behind it"
-
-
-def _cure_of_refusal(answer: httpx.Response) -> str:
-    """Return the cure where a signed webhook was refused."""
-    if answer.status_code == 403:
-        return (
-            "the running web has another secret or another public_url than this configuration, its clock is wrong, or "
-            "a proxy changes the request: restart the web with this configuration"
-        )
-    return "see the web's log: it read the webhook, and could not keep it"
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
@@ -277,13 +284,6 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
         else:
             yield CheckResult("model", "ok", f"{model} answers")
     await models.aclose()
-
-
-def _says_ok(answer: httpx.Response) -> bool:
-    try:
-        return bool(answer.json() == {"status": "ok"})
-    except ValueError:
-        return False
 
 
 def _workers(client: Redis, prefix: str) -> CheckResult:
@@ -330,16 +330,6 @@ def _unreachable(client: Redis, exc: RedisError) -> CheckResult:
         return CheckResult("redis", "fail", says, "use redis:// for a port without TLS, or the port that has it")
     says = f"{place} does not answer ({type(exc).__name__})"
     return CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password")
-
-
-def _missed(name: str, messages: Sequence[FoundMessage]) -> CheckResult:
-    missed = sum(each.state == "missed" for each in messages)
-    if missed:
-        says = f"{missed} of the {len(messages)} newest messages of the last hour never reached us"
-        return CheckResult("messages", "fail", says, f"run `sayso channel recover {name}`", name)
-    return CheckResult(
-        "messages", "ok", f"{len(messages)} on Twilio's list of the last hour, none that never reached us", channel=name
-    )
 
 
 def _place(client: Redis) -> str:

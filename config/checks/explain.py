@@ -155,13 +155,19 @@ class _Call:
         args, problem = self._validated(raw_args)
         if problem:
             return replace(known, problem=problem)
-        decision = effective_decision(self.tool, args or {}, tool_policy(self.channel.policy))
+        policy = self.channel.policy
+        decision = effective_decision(self.tool, args or {}, tool_policy(policy))
+        is_open = args is None and decision.decision != "deny"
         explanation = replace(
             known,
             arguments=args,
             decision=decision,
             decided_by=self._decided_by(decision),
-            open_rules=self._open_rules() if args is None and decision.decision != "deny" else (),
+            open_rules=tuple(
+                ExplainedReason(self._rule_text("deny_when", index), self.where("policy", "deny_when", index))
+                for index, rule in enumerate(policy.deny_when if policy and is_open else ())
+                if fnmatchcase(self.tool.name.casefold(), rule.tool.casefold())
+            ),
             undo_seconds=self.tool.undo_seconds if self.tool.undo else 0.0,
             asks_by_itself=bool(self.tool.proposes) and decision.decision == "allow",
         )
@@ -200,14 +206,6 @@ class _Call:
             form = "" if rule.matches == "text" else f", matches: {rule.matches}"
             return f"deny_when: {{tool: {rule.tool}, arg: {rule.arg}, pattern: {rule.pattern}{form}}}"
         return f"{kind}: {getattr(policy, kind)[index]}"
-
-    def _open_rules(self) -> tuple[ExplainedReason, ...]:
-        policy = self.channel.policy
-        return tuple(
-            ExplainedReason(self._rule_text("deny_when", index), self.where("policy", "deny_when", index))
-            for index, rule in enumerate(policy.deny_when if policy else ())
-            if fnmatchcase(self.tool.name.casefold(), rule.tool.casefold())
-        )
 
     def _with_question(self, explanation: Explanation, raw_args: Mapping[str, Any]) -> Explanation:
         """Add the exact question that the user would read and the action would be sealed with."""

@@ -166,6 +166,8 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def _argument(text: str, tool: Tool | None, name: str) -> Any:
     """Return the value of an argument: text where the tool wants text, else JSON where the tool accepts its value."""
+    from sayso.agent.tools.errors import ToolParameterError
+
     properties = tool.schema()["parameters"]["properties"] if tool else {}
     if tool is None or properties.get(name, {"type": "string"}).get("type") == "string":
         return text
@@ -173,15 +175,10 @@ def _argument(text: str, tool: Tool | None, name: str) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, str) or not _is_accepted(tool, name, value) else value
-
-
-def _is_accepted(tool: Tool, name: str, value: Any) -> bool:
-    """Return whether the tool finds no fault with this argument, whatever it says of the others."""
-    from sayso.agent.tools.errors import ToolParameterError
-
+    if isinstance(value, str):
+        return text
     try:
         tool.validate({name: value})
-    except ToolParameterError as exc:
-        return name not in [path.partition(".")[0] for path in exc.param_name.split(", ")]
-    return True
+    except ToolParameterError as exc:  # perhaps only the other arguments are wrong
+        return text if name in [path.partition(".")[0] for path in exc.param_name.split(", ")] else value
+    return value

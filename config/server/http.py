@@ -69,20 +69,17 @@ class _Parser(HTTPRequestParser):
         if self.error is not None:
             self._refuse(self.error if self.error.code < 500 else BadRequest(self.error.body))
         elif self.headers_finished and not self.completed:
-            self._check_body()
+            most = MAX_BYTES if self.is_upload else MAX_BODY
+            if max(self.content_length, self.body_bytes_received) > most:
+                self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
+            elif self.chunked and len(self.body_rcv.control_line) + len(self.body_rcv.trailer) > MAX_CHUNK_LINE_BYTES:
+                self._refuse(BadRequest("the line of a chunk is too long"))  # waitress reads it anew with every byte
         return consumed
 
     @property
     def is_upload(self) -> bool:
         """Whether a person sends a file from the console's page."""
         return self.headers_finished and bool(UPLOADS.fullmatch(getattr(self, "path", "")))
-
-    def _check_body(self) -> None:
-        most = MAX_BYTES if self.is_upload else MAX_BODY
-        if max(self.content_length, self.body_bytes_received) > most:
-            self._refuse(RequestEntityTooLarge(f"send at most {most} bytes"))
-        elif self.chunked and len(self.body_rcv.control_line) + len(self.body_rcv.trailer) > MAX_CHUNK_LINE_BYTES:
-            self._refuse(BadRequest("the line of a chunk is too long"))  # waitress reads it anew with every byte
 
     def _refuse(self, error: Any, consumed: int = 0) -> int:
         self.error, self.completed = error, True

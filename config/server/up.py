@@ -54,7 +54,9 @@ class SupervisedPart:
         if self.is_alive():
             return
         if self._due is None:
-            self._due = now + self._pause(now)
+            self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
+            pause = backoff_seconds(self._failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS)
+            self._due = now + (pause if self._failures > 1 else 0.0)
             log.error("up.died", extra={"part": self.name, "failures": self._failures})
         if now >= self._due:
             self._due, self.started = None, now
@@ -62,10 +64,6 @@ class SupervisedPart:
                 self.start()
             except (EmbeddedRedisError, ConfigError, OSError) as exc:
                 log.error("up.start_failed", extra={"part": self.name, "reason": exc})
-
-    def _pause(self, now: float) -> float:
-        self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
-        return backoff_seconds(self._failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS) if self._failures > 1 else 0.0
 
 
 @dataclass(slots=True)

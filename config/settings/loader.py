@@ -118,7 +118,10 @@ def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str
 
 def _validated(reader: _Reader, root: yaml.Node) -> Settings:
     remember(secrets_of(reader.environ))
-    reader.secrets = secret_fields(_platforms(root))
+    channels = _value(root, "channels")
+    named = [_value(node, "platform") for _, node in channels.value] if isinstance(channels, yaml.MappingNode) else []
+    # The secret keys of other distributions' platforms are found by the names of the platforms.
+    reader.secrets = secret_fields(str(node.value) for node in named if isinstance(node, yaml.ScalarNode))
     data = reader.read(root)
     if isinstance(data, dict) and data.get("name") is None:
         data["name"] = deployment_name(reader.file)
@@ -131,19 +134,9 @@ def _validated(reader: _Reader, root: yaml.Node) -> Settings:
     return settings
 
 
-def _platforms(root: yaml.Node) -> set[str]:
-    """Return the platforms that channels name. The secret keys of other distributions' platforms are found by them."""
-    named = (_value(channel, "platform") for channel in _values(_value(root, "channels")))
-    return {str(node.value) for node in named if isinstance(node, yaml.ScalarNode)}
-
-
-def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
+def _value(node: yaml.Node, key: str) -> yaml.Node | None:
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
     return next((value for name, value in pairs if name.value == key), None)
-
-
-def _values(node: yaml.Node | None) -> list[yaml.Node]:
-    return [value for _, value in node.value] if isinstance(node, yaml.MappingNode) else []
 
 
 def check_consoles(settings: Settings, public_url: str) -> None:
@@ -260,20 +253,19 @@ class _Reader:
 
     def all_problems(self, invalid: ValidationError | None = None) -> list[str]:
         """Return all problems in the order of the file, one for each value that could not be read."""
-        unread = {path for path, _ in self.problems}
-        errors = [(self._path_in_file(error["loc"]), dict(error)) for error in invalid.errors()] if invalid else []
-        later = [(path, self._explained(error, path)) for path, error in errors if path not in unread]
-        return [text for _, text in sorted([*self.problems, *later], key=lambda problem: self._line(problem[0]))]
-
-    def _line(self, path: Path_) -> int:
-        return self.marks[path].line if path in self.marks else 0
-
-    def _explained(self, error: dict[str, Any], path: Path_) -> str:
-        """Return a pydantic error as file:line: key: what is wrong and what to do."""
-        missing = error["loc"][-1:] if error["type"] == "missing" else ()
-        name = ".".join(str(part) for part in (*path, *missing))
-        message = self._message(error, path)
-        return self._at(path, f"{name}: {message}" if name else message)
+        problems, unread = list(self.problems), {path for path, _ in self.problems}
+        for error in invalid.errors() if invalid else ():
+            path: Path_ = ()
+            for part in error["loc"]:  # pydantic adds branches of unions and missing keys to the path in the file
+                if (*path, part) in self.marks:
+                    path = (*path, part)
+            if path not in unread:
+                missing = error["loc"][-1:] if error["type"] == "missing" else ()
+                name = ".".join(str(part) for part in (*path, *missing))
+                message = self._message(dict(error), path)
+                problems.append((path, self._at(path, f"{name}: {message}" if name else message)))
+        lines = {path: mark.line for path, mark in self.marks.items()}
+        return [text for _, text in sorted(problems, key=lambda problem: lines.get(problem[0], 0))]
 
     def _pairs(self, node: yaml.MappingNode, path: Path_) -> Iterator[tuple[str, Any]]:
         seen: set[str] = set()
@@ -346,14 +338,6 @@ class _Reader:
         if not (is_secret and self.channel_secrets_may_miss and path[:1] == ("channels",)):
             self._refuse(path, message)
         return UNREAD if is_secret else ""
-
-    def _path_in_file(self, loc: Path_) -> Path_:
-        """Return the part of pydantic's path that is in the file. Pydantic adds branches of unions and missing keys."""
-        path: Path_ = ()
-        for part in loc:
-            if (*path, part) in self.marks:
-                path = (*path, part)
-        return path
 
     def _message(self, error: dict[str, Any], path: Path_) -> str:
         kind, key = error["type"], _last(path)
