@@ -178,6 +178,10 @@ class ChannelRun:
         self.proposals.insert(index, proposed.action)
 
 
+#: What is known of the user of a confirmed action outside a channel run.
+_OUTSIDE = ChannelRun("", None, None, ttl_seconds=0.0, parser_version="")
+
+
 def _effect_key(action: PendingAction) -> tuple[str, str, str]:
     """Return what tells effects apart. The preview counts too: tools need not record their arguments."""
     return action.kind, action.args_digest, action.preview
@@ -195,16 +199,18 @@ def in_channel_run() -> bool:
 
 
 def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> AbstractContextManager[ChannelRun]:
-    """Run an action by this yes inside the block: `current_context` and `current_user` name who confirmed it."""
-    run = call_context().run
+    """Run an action by this yes inside the block: `current_context` and `current_user` name who confirmed it.
+
+    The action's id is the `idempotency_key`.
+    """
+    run, place = call_context().run, scope.conversation
     if run is None or run.user_id != scope.user_id:
-        run = ChannelRun(scope.user_id, None, None, ttl_seconds=0.0, parser_version="")
-    place = scope.conversation
+        run = _OUTSIDE
     by_yes = ChannelRun(
-        run.user_id, place.channel, place.address, run.ttl_seconds, run.parser_version, language, run.aliases,
+        scope.user_id, place.channel, place.address, run.ttl_seconds, run.parser_version, language, run.aliases,
         run.user_name, run.role, confirmed,
     )  # fmt: skip
-    return context_field("run", by_yes)
+    return context_field("run", by_yes, idempotency_key=confirmed.action_id)
 
 
 def current_context() -> ToolContext:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,8 +15,17 @@ from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
 from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
-from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, with_idempotency_key, words_for_person
-from sayso.pending.proposals import PLAN_KIND, Effect, confirmed_run, current_context, is_step_of, is_undo, step_ids
+from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, words_for_person
+from sayso.pending.proposals import (
+    PLAN_KIND,
+    ChannelRun,
+    Effect,
+    confirmed_run,
+    current_context,
+    is_step_of,
+    is_undo,
+    step_ids,
+)
 from sayso.pending.repository import (
     CHANGED,
     OPEN_STATES,
@@ -467,16 +475,11 @@ def _failure_text(action: PendingAction, error: BaseException) -> str:
     return texts_for(action.language).reference(f"{reference} ({type(raised).__name__})")
 
 
-@contextmanager
-def _confirmed(claim: Claim, action: PendingAction) -> Iterator[None]:
-    """Run the block by the yes of this claim, with the action's id as idempotency key."""
+def _confirmed(claim: Claim, action: PendingAction) -> AbstractContextManager[ChannelRun]:
+    """Run the block by the yes of this claim."""
     at = claim.received_at or time.time()
     confirmation = Confirmation(action.pending_action_id, action.preview, claim.scope.user_id, at)
-    with (
-        with_idempotency_key(action.pending_action_id),
-        confirmed_run(confirmation, claim.scope, action.language),
-    ):
-        yield
+    return confirmed_run(confirmation, claim.scope, action.language)
 
 
 def _end_of(action: PendingAction, value: Any, error: BaseException | None = None) -> tuple[EndState, str]:

@@ -147,8 +147,7 @@ class EnvironmentField(context_field[T]):
 
     def _changed(self, context: CallContext) -> CallContext:
         before = context.environment if isinstance(context.environment, ToolEnvironment) else _OUTSIDE
-        change: dict[str, Any] = {self._field: self._value}
-        return context._replace(environment=before._replace(**change))
+        return context._replace(environment=before._replace(**self._changes))
 
 
 def collect_artifacts() -> AbstractContextManager[list[Artifact]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from pydantic_core import to_json
 from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
@@ -47,7 +47,6 @@ def no_wake_up(_: str) -> WakeUpJob:
 #: The named arguments of a script. Numbers above 10^14 are passed as text, since Lua writes them with 14 digits.
 Arguments = Mapping[str, Any]
 NO_ARGUMENTS: Arguments = {}
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 #: Scripts that only read. They do not raise the write counter (`sayso.workers.redis.data_loss`).
 LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
@@ -120,11 +119,14 @@ class LuaScripts:
     async def arun(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation without blocking the event loop. Raises redis.RedisError."""
         script, rest = self.call(name, shard_of(conversation), conversation, args, payloads)
-        with _refusals():
+        try:
             try:
                 return await self._connections.ask_async("EVALSHA", script.sha, *rest)
             except NoScriptError:
                 return await self._connections.ask_async("EVAL", script.text, *rest)
+        except ResponseError as exc:
+            _raise_if_halted(exc)
+            raise
 
     def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for a shard as a whole. Raises redis.RedisError."""
@@ -138,27 +140,24 @@ class LuaScripts:
         self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]
     ) -> tuple[LuaScript, tuple[Payload, ...]]:
         """Return a script, and what EVAL gets after it: one key, the named arguments as JSON, and the payloads."""
-        named = _encode({"conversation": conversation, **args})
+        named = to_json({"conversation": conversation, **args})
         return self._scripts[name], (1, f"{self._prefix}{{{shard}}}", named, *payloads)
 
     def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
         script, rest = self.call(name, shard, conversation, args, payloads)
-        with _refusals():
+        try:
             try:
                 return self._connections.ask("EVALSHA", script.sha, *rest)
             except NoScriptError:
                 return self._connections.ask("EVAL", script.text, *rest)
+        except ResponseError as exc:
+            _raise_if_halted(exc)
+            raise
 
 
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Raise Halted for the error of a script on a halted server."""
-    try:
-        yield
-    except ResponseError as exc:
-        if str(exc).startswith(_HALTED):
-            raise Halted from exc
-        raise
+def _raise_if_halted(error: ResponseError) -> None:
+    if str(error).startswith(_HALTED):
+        raise Halted from error
 
 
 def _script_text(path: Path, prefix: str) -> str:
