@@ -296,22 +296,22 @@ class PooledSessions(Generic[T]):
     def here(self) -> T:
         """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            session = _new_session(self._tls() if self._tls else True)
-            client = self._make(session), loop.create_task(_close_with_loop(session))
-            # Replaced as a whole, so that threads with loops of their own need no lock.
-            self._clients = {loop: client} | {other: it for other, it in self._clients.items() if not other.is_closed()}
-        return self._clients[loop][0]
+        if loop in self._clients:
+            return self._clients[loop][0]
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
+        times = ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS)
 
-def _new_session(tls: ssl.SSLContext | bool) -> ClientSession:
-    from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
-
-    times = ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS)
-    connector = TCPConnector(limit=POOL_SIZE, keepalive_timeout=IDLE_SECONDS, ssl=tls)
-    # aiohttp's search for a proxy takes as long as a request, so it is left out if the environment names none.
-    proxied = bool(getproxies())
-    return ClientSession(connector=connector, timeout=times, cookie_jar=DummyCookieJar(), trust_env=proxied)
+        context = self._tls() if self._tls else True
+        connector = TCPConnector(limit=POOL_SIZE, keepalive_timeout=IDLE_SECONDS, ssl=context)
+        # aiohttp's search for a proxy takes as long as a request, so it is left out if the environment names none.
+        proxied = bool(getproxies())
+        session = ClientSession(connector=connector, timeout=times, cookie_jar=DummyCookieJar(), trust_env=proxied)
+        client = self._make(session)
+        # Replaced as a whole, so that threads with loops of their own need no lock.
+        others = {other: it for other, it in self._clients.items() if not other.is_closed()}
+        self._clients = {loop: (client, loop.create_task(_close_with_loop(session))), **others}
+        return client
 
 
 async def _close_with_loop(session: ClientSession) -> None:

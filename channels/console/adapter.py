@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import hmac
 import logging
-from collections.abc import Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
@@ -40,6 +40,7 @@ FEED_SECONDS = 4.0
 #: The prefix of cookies that, over https, only this very host can set (RFC 6265bis, 4.1.3.2).
 _HOST = "__Host-"
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -123,27 +124,26 @@ class ConsoleChannel:
     async def show_typing(self, turn: Turn) -> float:
         """Show the message or tap in other tabs and after a reload, and the typing indicator. Never raises."""
         conversation_id = turn.conversation.id
+        # The page recognizes its own messages and taps by the event id.
+        entry: FeedEntry = {"type": "user", "event": turn.message_id, "text": turn.text}
+        if turn.tap:
+            entry = {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
+        # The page's New chat button sends /reset, which the bot answers itself unless its commands are off.
+        elif self.settings.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
+            entry = {"type": CLEAR, "event": turn.message_id}
+        elif turn.media:
+            entry["files"] = [file_entry(media) for media in turn.media]
         try:
-            await asyncio.to_thread(self.feed.append, conversation_id, self._user_entry(turn))
+            await asyncio.to_thread(self.feed.append, conversation_id, entry)
             await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except StoreDown:
             _log.warning("console.typing_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows the indicator until the next bubble
 
-    def _user_entry(self, turn: Turn) -> FeedEntry:
-        """Return the entry of a message or tap. The page recognizes its own by the event id."""
-        if turn.tap:
-            return {"type": "tap", "event": turn.tap.callback_id, "data": turn.tap.data}
-        # The page's New chat button sends /reset, which the bot answers itself unless its commands are off.
-        if self.settings.commands and turn.decides and turn.text.casefold().split()[:1] == [RESET]:
-            return {"type": CLEAR, "event": turn.message_id}
-        files = {"files": [file_entry(media) for media in turn.media]} if turn.media else {}
-        return {"type": "user", "event": turn.message_id, "text": turn.text, **files}
-
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Show the unfinished answer. It replaces the last draft in the feed. Raises Unreachable."""
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
-        return await self._append(turn.conversation.id, entry, shown)
+        return await _reach(self.feed.append, turn.conversation.id, entry, shown)
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Copy a file that the page has uploaded before. Raises FetchError."""
@@ -155,29 +155,16 @@ class ConsoleChannel:
         The page shows each delivery id once, so sending again is always safe.
         """
         conversation_id, reply = delivery.conversation.id, delivery.reply
-        edited_type = await self._type_of(conversation_id, reply.edits) if reply.edits else ""
+        entries = await _reach(self.feed.read, conversation_id, "", 0) if reply.edits else []
+        edited_type = next((entry["type"] for entry_id, entry in entries if entry_id == reply.edits), "")
         if edited_type == "bubble":
-            await self._append(conversation_id, {**bubble(delivery), "type": "edit", "of": reply.edits})
+            await _reach(self.feed.append, conversation_id, {**bubble(delivery), "type": "edit", "of": reply.edits})
             return Receipt(reply.edits)
         if reply.edits and reply.optional and edited_type != "draft":
             return Receipt("")
         replaces = reply.edits if edited_type == "draft" else ""
-        entry_id = await self._append(conversation_id, bubble(delivery), replaces)
+        entry_id = await _reach(self.feed.append, conversation_id, bubble(delivery), replaces)
         return Receipt(entry_id, written_at=time_of(entry_id))
-
-    async def _append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
-        try:
-            return await asyncio.to_thread(self.feed.append, conversation_id, entry, replaces)
-        except StoreDown as exc:
-            raise Unreachable(str(exc)) from exc
-
-    async def _type_of(self, conversation_id: str, entry_id: str) -> str:
-        """Return the type of an entry, "" if the feed does not have it any more."""
-        try:
-            entries = await asyncio.to_thread(self.feed.read, conversation_id, "", 0)
-        except StoreDown as exc:
-            raise Unreachable(str(exc)) from exc
-        return next((str(entry["type"]) for each_id, entry in entries if each_id == entry_id), "")
 
     @property
     def cookie(self) -> str:
@@ -208,9 +195,17 @@ class ConsoleChannel:
         return Conversation(channel=self.name, chat=user_id)
 
     def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
-        """Return the feed as the page shows it. Raises StoreDown."""
+        """Return the feed as the page shows it, with new links to files, which expire within the hour.
+
+        Raises StoreDown.
+        """
         entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
-        return [(entry_id, self._with_links(entry)) for entry_id, entry in entries]
+        for _, entry in entries:
+            if entry.get("media"):
+                entry["media"] = self._linked(entry["media"])
+            if entry.get("files"):
+                entry["files"] = [self._linked(media) for media in entry["files"]]
+        return entries
 
     @property
     def is_open(self) -> bool:
@@ -221,15 +216,14 @@ class ConsoleChannel:
         """Return whether this is the password."""
         return hmac.compare_digest(password.encode(), self._password.encode())
 
-    def _with_links(self, entry: FeedEntry) -> FeedEntry:
-        """Return the entry with new links to its files: links expire within the hour, the feed lives for days."""
-        linked = dict(entry)
-        if entry.get("media"):
-            linked["media"] = self._linked(entry["media"])
-        if entry.get("files"):
-            linked["files"] = [self._linked(media) for media in entry["files"]]
-        return linked
-
     def _linked(self, media: dict[str, str]) -> dict[str, str]:
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
         return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
+
+
+async def _reach(call: Callable[..., T], *args: object) -> T:
+    """Call the feed in a thread. Raises Unreachable."""
+    try:
+        return await asyncio.to_thread(call, *args)
+    except StoreDown as exc:
+        raise Unreachable(str(exc)) from exc

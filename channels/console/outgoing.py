@@ -62,7 +62,19 @@ def page_html(md: str) -> str:
     It has no raw HTML and no images, and links only to the web, mail and phones.
     """
     markdown = parser(images=False)
-    tokens = [_page_token(token) for token in _without_overfull_tables(markdown.parse(md), md.split("\n"))]
+    tokens = list(_without_overfull_tables(markdown.parse(md), md.split("\n")))
+    for token in tokens:
+        # Table cells have a style attribute, which the page's Content-Security-Policy forbids.
+        style = str(token.attrs.pop("style", ""))
+        if style:
+            token.attrs["class"] = style.rpartition(":")[2]
+        if token.type == "fence":
+            language = LANGUAGE.match(token.info)
+            title = token.info[language.end() :].strip() if language else token.info.strip()
+            token.info, token.content = language[1] if language else "", f"{title}\n{token.content}".removeprefix("\n")
+        if token.children:
+            _unmark_arithmetic(token.children)
+            token.children = list(_guard_links(token.children))
     html = markdown.renderer.render(tokens, markdown.options, {})
     return str(html) if re.sub(r"<[^>]*>|\s", "", html) else f"<p>{escape_html(md)}</p>\n"
 
@@ -78,21 +90,6 @@ def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> 
         if not hidden:
             yield token
         hidden = hidden and token.type != "table_close"
-
-
-def _page_token(token: Token) -> Token:
-    # Table cells have a style attribute, which the page's Content-Security-Policy forbids.
-    style = str(token.attrs.pop("style", ""))
-    if style:
-        token.attrs["class"] = style.rpartition(":")[2]
-    if token.type == "fence":
-        language = LANGUAGE.match(token.info)
-        title = token.info[language.end() :].strip() if language else token.info.strip()
-        token.info, token.content = language[1] if language else "", f"{title}\n{token.content}".removeprefix("\n")
-    if token.children:
-        _unmark_arithmetic(token.children)
-        token.children = list(_guard_links(token.children))
-    return token
 
 
 def _unmark_arithmetic(tokens: Sequence[Token]) -> None:

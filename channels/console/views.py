@@ -171,10 +171,19 @@ class Views:
         self.admit(Turn("", channel.conversation(user_id), user_id))
         if not self._uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
+        filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
         try:
-            return _store_upload(channel, user_id)
+            data = _body(flask.request)
+            name, media = channel.files.keep(user_id, data, flask.request.content_type or "", filename)
+        except QuotaExceeded:
+            _log.warning("console.file_over_quota")
+            return _plain(429, "Your files use all the space of one person: send this one next week.\n")
+        except (NoRoom, OSError) as exc:
+            _log.error("console.file_not_kept", extra={"reason": exc})
+            return _plain(503, "The bot has no space for files: try again later.\n")
         finally:
             self._uploads.release()
+        return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
 
     def login(self, name: str) -> flask.Response:
         """Check a password and log in. An address that sends wrong ones must wait longer each time.
@@ -276,21 +285,6 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
             return
         for after, entry in entries:  # the next read starts after the last one
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
-
-
-def _store_upload(channel: ConsoleChannel, user_id: str) -> flask.Response:
-    """Read and store an upload. Raises NotTaken, TooLarge."""
-    request = flask.request
-    filename = unquote(request.headers.get(FILENAME_HEADER, ""), errors="replace")
-    try:
-        name, media = channel.files.keep(user_id, _body(request), request.content_type or "", filename)
-    except QuotaExceeded:
-        _log.warning("console.file_over_quota")
-        return _plain(429, "Your files use all the space of one person: send this one next week.\n")
-    except (NoRoom, OSError) as exc:
-        _log.error("console.file_not_kept", extra={"reason": exc})
-        return _plain(503, "The bot has no space for files: try again later.\n")
-    return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
 
 
 def _body(request: flask.Request) -> bytes:

@@ -34,7 +34,16 @@ def recognize(text: str) -> str:
         return ""  # a command is the same in every language
     own_text = _QUOTED.sub(" … ", read)
     by_script = [language for language, script in _scripts().items() if script.fits(own_text)]
-    return by_script[0] if len(by_script) == 1 else _by_words(own_text)
+    if len(by_script) == 1:
+        return by_script[0]
+    words, known = set(_words(own_text)), _vocabulary()
+    if not _count_letters(own_text) or not all(known.alphabet.issuperset(word) for word in words):
+        return ""
+    points: Counter[str] = Counter()
+    for word in words:
+        points.update(known.points.get(word) or known.points_of_parts(word))
+    (best, most), (_, second) = [*points.most_common(2), ("", 0), ("", 0)][:2]
+    return best if most >= CLEAR and most > MARGIN * second else ""
 
 
 def choose(messages: Iterable[str], hint: str, default: str) -> str:
@@ -84,17 +93,6 @@ def _scripts() -> dict[str, WritingSystem]:
 def _count_letters(text: str) -> int:
     """Return the number of letters, and of vowel signs that are characters of their own."""
     return sum(unicodedata.category(char)[0] in "LM" for char in text)
-
-
-def _by_words(text: str) -> str:
-    words, known = set(_words(text)), _vocabulary()
-    if not _count_letters(text) or not all(known.alphabet.issuperset(word) for word in words):
-        return ""
-    points: Counter[str] = Counter()
-    for word in words:
-        points.update(known.points.get(word) or known.points_of_parts(word))
-    (best, most), (_, second) = [*points.most_common(2), ("", 0), ("", 0)][:2]
-    return best if most >= CLEAR and most > MARGIN * second else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,9 @@ class _Blocks:
                 case "inline":
                     yield _Block(inline_text(token.children or [], self.dialect))
                 case "heading_open":
-                    yield self._heading(tokens)
+                    text = inline_text(next(tokens).children or [], self.dialect, bold=True)
+                    opening, closing = self.dialect.marks["strong"] if text else ("", "")
+                    yield _Block(f"{opening}{text}{closing}")
                 case "fence" | "code_block":
                     yield self._code(token)
                 case "hr":
@@ -124,11 +126,6 @@ class _Blocks:
                     yield self._table(token, tokens)
                 case "blockquote_close" | "list_item_close":
                     return
-
-    def _heading(self, tokens: Iterator[Token]) -> _Block:
-        text = inline_text(next(tokens).children or [], self.dialect, bold=True)
-        opening, closing = self.dialect.marks["strong"] if text else ("", "")
-        return _Block(f"{opening}{text}{closing}")
 
     def _code(self, token: Token) -> _Block:
         language = LANGUAGE.match(token.info)
@@ -199,7 +196,11 @@ class _Paragraph:
         elif token.type == "code_inline":
             self.frames[-1].append(self.dialect.code(token.content))
         elif token.type == "image":
-            inside = _without_links(self.dialect)
+            inside = self.dialect
+            if inside.hides:  # of two addresses, one inside the other, a platform would show one, or neither
+                inside = replace(
+                    inside, link=lambda label, href: bare_link(label, self.dialect.escape(href)), hides=False
+                )
             alt = inline_text(token.children or [], inside) + self._title(token)
             self.frames[-1].append(_link(inside if self.hrefs else self.dialect, alt, str(token.attrGet("src") or "")))
         elif token.nesting == 1:
@@ -242,15 +243,6 @@ class _Paragraph:
         if name in self.active or (any(touching) and self.dialect.solid):
             return "", ""
         return self.dialect.marks[name]
-
-
-def _without_links(dialect: Dialect) -> Dialect:
-    """Return the dialect for text inside a link: of two addresses a platform would show one, or neither."""
-    return (
-        replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False)
-        if dialect.hides
-        else dialect
-    )
 
 
 def _link(dialect: Dialect, label: str, href: str) -> str:

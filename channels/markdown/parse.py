@@ -89,12 +89,20 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
         return False
     scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
     match = _URL.match(state.src, state.pos, state.posMax) if scheme else None
-    rest = _trim(match.group()) if match else ""
+    rest = match.group() if match else ""
+    # The punctuation of the sentence and the closing bracket around the URL are not part of it.
+    while rest and (rest[-1] in ".,;:!?*_~'" or (rest[-1] == ")" and rest.count(")") > rest.count("("))):
+        rest = rest[:-1]
     if scheme is None or len(rest) <= len("://"):
         return False
-    if not silent:
-        _push_link(state, scheme.group(), rest)
     state.pos += len(rest)
+    if not silent and (state.linkLevel or not state.pending.endswith(scheme[0])):
+        state.pending += rest
+    elif not silent:
+        state.pending = state.pending[: -len(scheme[0])]
+        state.push("link_open", "a", 1).attrs = {"href": scheme[0] + rest}
+        state.push("text", "", 0).content = scheme[0] + rest
+        state.push("link_close", "a", -1).markup = "autolink"
     return True
 
 
@@ -107,23 +115,6 @@ def _bare_bracket(state: StateInline, silent: bool) -> bool:
         state.pending += char
     state.pos += 1
     return True
-
-
-def _trim(url: str) -> str:
-    """Return the URL without the punctuation of the sentence and the closing bracket around it."""
-    while url and (url[-1] in ".,;:!?*_~'" or (url[-1] == ")" and url.count(")") > url.count("("))):
-        url = url[:-1]
-    return url
-
-
-def _push_link(state: StateInline, scheme: str, rest: str) -> None:
-    if state.linkLevel or not state.pending.endswith(scheme):
-        state.pending += rest
-        return
-    state.pending = state.pending[: -len(scheme)]
-    state.push("link_open", "a", 1).attrs = {"href": scheme + rest}
-    state.push("text", "", 0).content = scheme + rest
-    state.push("link_close", "a", -1).markup = "autolink"
 
 
 #: The language after a fence, which is not shown: one word.

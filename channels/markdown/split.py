@@ -29,6 +29,8 @@ _BLOCK_START = re.compile(
     re.MULTILINE | re.VERBOSE,
 )
 _BOUNDARIES = (re.compile(r"\n[ \t]*\n+"), re.compile(r"\n(?=\S)"), re.compile(r"\n"), re.compile(r"\s+"))
+#: Two of these letters are a flag.
+_FLAG_HALVES = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 _TABLE_RULE = re.compile(r" {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*")
 
 
@@ -234,22 +236,11 @@ def _joined(text: str, cut: int, start: int) -> bool:
         or "\U0001f3fb" <= after <= "\U0001f3ff"
         or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
         or (before == "\r" and after == "\n")
-        or (before == "\\" and not after.isalnum() and _backslashes_before(text, cut, start) % 2 == 1)
-        or (_is_flag_half(after) and _flag_halves_before(text, cut, start) % 2 == 1)
+        or (before == "\\" and not after.isalnum() and _has_odd_run(text[start:cut], "\\"))
+        or (after in _FLAG_HALVES and _has_odd_run(text[start:cut], _FLAG_HALVES))
     )
 
 
-def _backslashes_before(text: str, cut: int, start: int) -> int:
-    piece = text[start:cut]
-    return len(piece) - len(piece.rstrip("\\"))
-
-
-def _flag_halves_before(text: str, cut: int, start: int) -> int:
-    count = 0
-    while cut - start > count and _is_flag_half(text[cut - count - 1]):
-        count += 1
-    return count
-
-
-def _is_flag_half(char: str) -> bool:
-    return "\U0001f1e6" <= char <= "\U0001f1ff"
+def _has_odd_run(piece: str, chars: str) -> bool:
+    """Return whether an odd number of these characters ends the piece."""
+    return (len(piece) - len(piece.rstrip(chars))) % 2 == 1
