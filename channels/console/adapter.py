@@ -199,13 +199,15 @@ class ConsoleChannel:
 
         Raises StoreDown.
         """
-        entries = self.feed.read(self.conversation(user_id).id, after, block_ms)
-        for _, entry in entries:
+        shown = []
+        for entry_id, entry in self.feed.read(self.conversation(user_id).id, after, block_ms):
+            links: FeedEntry = {}
             if entry.get("media"):
-                entry["media"] = self._linked(entry["media"])
+                links["media"] = self._linked(entry["media"])
             if entry.get("files"):
-                entry["files"] = [self._linked(media) for media in entry["files"]]
-        return entries
+                links["files"] = [self._linked(media) for media in entry["files"]]
+            shown.append((entry_id, {**entry, **links}))
+        return shown
 
     @property
     def is_open(self) -> bool:

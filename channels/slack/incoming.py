@@ -126,11 +126,16 @@ class RequestParser:
     def _message(self, event: SlackJson, team: str, bot: str) -> Received:
         is_edit = event.get("subtype") == "message_changed"
         message = event["message"] if is_edit else event
-        reason = _why_ignored(message, bot)
-        if is_edit and not reason:
-            reason = _why_not_edited(message, event.get("previous_message"))
-        if reason:
-            return Received(ignored=reason)
+        if (message.get("subtype") or "") not in _SUBTYPES:
+            return Received(ignored=f"message of subtype {message['subtype']!r}")
+        if message.get("bot_id") or not message.get("user") or message["user"] in (bot, _SLACKBOT):
+            return Received(ignored="sent by a bot")
+        # Slack also changes a message for a link preview or a reply.
+        if is_edit and (message.get("edited") or {}).get("user") != message["user"]:
+            return Received(ignored="change that its author did not make")
+        before = event.get("previous_message") or {}
+        if is_edit and (message.get("text") or "") == (before.get("text") or ""):
+            return Received(ignored="change without new text")
         # An app_mention and its twin of message.channels have different event ids but the same ts, or, if an edit added
         # the mention, the same edited.ts.
         is_renewed = is_edit or (event["type"] == "app_mention" and message.get("edited"))
@@ -276,22 +281,6 @@ def _decoded(raw: bytes) -> dict[str, Any]:
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:
     return Received(answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored)
-
-
-def _why_ignored(message: SlackJson, bot: str) -> str:
-    """Return why a message is not answered, "" if it is. Messages of bots never are."""
-    if (message.get("subtype") or "") not in _SUBTYPES:
-        return f"message of subtype {message['subtype']!r}"
-    if message.get("bot_id") or not message.get("user") or message["user"] in (bot, _SLACKBOT):
-        return "sent by a bot"
-    return ""
-
-
-def _why_not_edited(message: SlackJson, before: SlackJson | None) -> str:
-    """Return why a changed message is not an edit: Slack also changes it for a link preview or a reply."""
-    if (message.get("edited") or {}).get("user") != message["user"]:
-        return "change that its author did not make"
-    return "change without new text" if (message.get("text") or "") == ((before or {}).get("text") or "") else ""
 
 
 def _all_media(message: SlackJson) -> tuple[Media, ...]:

@@ -141,16 +141,11 @@ def _parts(value: Any) -> Iterator[str]:
 
 
 def _label(value: SlackObject) -> Any:
-    if "elements" in value:
-        return _rich(value)
+    if "elements" in value:  # a rich text: a part with elements of its own, a block or a list item, is a line
+        elements = value["elements"]
+        in_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)
+        return ("\n" if in_lines else "").join("".join(_parts(element)) for element in elements)
     text, mark = value.get("text"), _MARKS.get(str(value.get("type")))
     if mark and not text:
         return mark.format_map(defaultdict(str, value))
     return (text.get("text") if isinstance(text, Mapping) else text) or value.get("value") or value.get("name")
-
-
-def _rich(value: SlackObject) -> str:
-    """Return the text of a rich text. A part with elements of its own, a block or a list item, is a line."""
-    elements = value["elements"]
-    in_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)
-    return ("\n" if in_lines else "").join("".join(_parts(element)) for element in elements)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import sqlite3
@@ -113,18 +112,13 @@ def sync_folder(folder: Path) -> None:
 
 def remove_older(files: Iterable[Path], oldest: float) -> int:
     """Remove the files that were last changed before `oldest`, in Unix seconds. Return how many were removed."""
-    old = [path for path in files if _changed_at(path) < oldest]
-    for path in old:
-        path.unlink(missing_ok=True)
-    return len(old)
-
-
-def _changed_at(path: Path) -> float:
-    """Return when a file was last changed; infinity for one that another worker is removing."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return math.inf
+    removed = 0
+    for path in list(files):
+        with contextlib.suppress(FileNotFoundError):  # another worker is removing it
+            if path.stat().st_mtime < oldest:
+                path.unlink()
+                removed += 1
+    return removed
 
 
 def make_private(folder: Path) -> Path:
@@ -162,20 +156,16 @@ def check_local(folder: Path, *, mounts: Path | None = None) -> None:
 
     SQLite's write-ahead log is shared memory: machines that share the file do not see each other's.
     """
-    kind = _file_system_of(folder.resolve(), mounts or MOUNTS)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise NotLocal(f"{folder} is on a network file system ({kind!r})")
-
-
-def _file_system_of(folder: Path, mounts: Path) -> str:
-    """Return the type of the file system that a folder is on; "" if it is unknown."""
     try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = (mounts or MOUNTS).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
-        return ""
+        return
     kinds = dict[Path, str]()
     for line in lines:  # of several mounts at one place the last one counts
         before, _, after = line.partition(" - ")
         place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split()[4])
         kinds[Path(place)] = after.split()[0]
-    return next((kinds[each] for each in (folder, *folder.parents) if each in kinds), "")
+    resolved = folder.resolve()
+    kind = next((kinds[each] for each in (resolved, *resolved.parents) if each in kinds), "")
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise NotLocal(f"{folder} is on a network file system ({kind!r})")

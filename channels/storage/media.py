@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
@@ -180,14 +180,20 @@ class LocalMediaStore:
 
     def keep(self, file: BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
         """Store what was written to a file of `receiving`. Raises TooLarge, NoRoom and OSError."""
-        content = _read_through(file)
-        if content.size > MAX_BYTES:
-            raise TooLarge(f"{filename!r} has {content.size} bytes: send at most {MAX_BYTES}")
-        path = self._path(content.ref)
+        file.flush()
+        file.seek(0)
+        digest, size, head, is_text = hashlib.sha256(), 0, b"", True
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+            head, size, is_text = head or block[:64], size + len(block), is_text and _is_text(block)
+        if size > MAX_BYTES:
+            raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_BYTES}")
+        ref = digest.hexdigest()
+        path = self._path(ref)
         if owner:
-            mark = self._mark(owner, content.ref)
+            mark = self._mark(owner, ref)
             if not mark.exists():
-                self._room.check_person(self._bytes_of(owner), content.size)
+                self._room.check_person(self._bytes_of(owner), size)
                 make_private(mark.parent)
             mark.touch(mode=0o600)
         if path.exists():
@@ -197,9 +203,8 @@ class LocalMediaStore:
             make_private(path.parent)
             Path(file.name).replace(path)
             sync_folder(path.parent)
-            self._room.add(content.size)
-        proven_type = _proven_type(content.head, mime_type, is_text=content.is_text)
-        return Media(content.ref, proven_type, _label(filename), content.size, stored=True)
+            self._room.add(size)
+        return Media(ref, _proven_type(head, mime_type, is_text=is_text), _label(filename), size, stored=True)
 
     def read(self, ref: str) -> bytes:
         """Return the stored bytes. Raises KeyError for an unknown or removed file."""
@@ -303,26 +308,6 @@ def _type_by_magic(data: bytes) -> str:
 def _is_text(data: bytes) -> bool:
     """Return whether no byte is NUL, which tells text from binary in whatever encoding a spreadsheet uses."""
     return b"\0" not in data
-
-
-class _Content(NamedTuple):
-    """What is known of a file's content: SHA-256, size, the first bytes, and whether no byte is NUL."""
-
-    ref: str
-    size: int
-    head: bytes
-    is_text: bool
-
-
-def _read_through(file: BinaryIO) -> _Content:
-    """Read a file once, block by block. Raises OSError."""
-    file.flush()
-    file.seek(0)
-    digest, size, head, is_text = hashlib.sha256(), 0, b"", True
-    while block := file.read(_READ_BYTES):
-        digest.update(block)
-        head, size, is_text = head or block[:64], size + len(block), is_text and _is_text(block)
-    return _Content(digest.hexdigest(), size, head, is_text)
 
 
 def _ref_of(mark: Path) -> str:

@@ -145,22 +145,19 @@ class TelegramChannel:
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Ask for a link, then download. The link holds the bot's token, so it is never passed on."""
+        from telegram.error import TelegramError
+
         _check_size(media.size)
-        link = await self._link(media.ref)
+        try:
+            found = await self._bots.here().get_file(media.ref)
+        except TelegramError as exc:
+            raise FetchError(f"Telegram did not say where the file is: {type(exc).__name__}") from None
+        _check_size(found.file_size or 0)
+        link = found.file_path or ""
         # For a local Bot API server PTB returns the path of a file on this machine.
         if not link.startswith(f"{self._api_url}/file/bot{self._token}/"):
             raise FetchError("Telegram named no link to the file")
         await SafeDownload(FILE_LIMIT).save(link, file, {})
-
-    async def _link(self, file_id: str) -> str:
-        from telegram.error import TelegramError
-
-        try:
-            file = await self._bots.here().get_file(file_id)
-        except TelegramError as exc:
-            raise FetchError(f"Telegram did not say where the file is: {type(exc).__name__}") from None
-        _check_size(file.file_size or 0)
-        return file.file_path or ""
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece, or edit a message of ours.

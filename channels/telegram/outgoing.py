@@ -13,10 +13,10 @@ from sayso.channels.markdown import plain, telegram_html, telegram_length
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send
 from sayso.channels.telegram.client import reaction
-from sayso.channels.types import Button, Media, Receipt, Reply, joined_labels, readable_size
+from sayso.channels.types import Media, Receipt, Reply, joined_labels, readable_size
 
 if TYPE_CHECKING:
-    from telegram import Bot, InlineKeyboardMarkup, Message
+    from telegram import Bot, Message
 
 #: Telegram's limits, in UTF-16 code units after formatting is parsed.
 TEXT_LIMIT, CAPTION_LIMIT = 4096, 1024
@@ -105,8 +105,17 @@ class BotApiCall:
         return plain_text if plain_text.strip() else text, None
 
     def _common(self, field: str) -> dict[str, Any]:
+        """Return the parameters for the text and the buttons, two in a row."""
+        from telegram import InlineKeyboardButton, InlineKeyboardMarkup
+
         text, parse_mode = self.text
-        markup = _keyboard(self.reply.buttons)
+        keys = [
+            InlineKeyboardButton(
+                button.label, callback_data=button.data, style=None if button.style == "default" else button.style
+            )
+            for button in self.reply.buttons
+        ]
+        markup = InlineKeyboardMarkup([keys[row : row + 2] for row in range(0, len(keys), 2)]) if keys else None
         return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:
@@ -132,15 +141,13 @@ class BotApiCall:
         from telegram import InputFile
 
         data = await asyncio.to_thread(file_to_send, source.read, media.ref)
-        kind = self._kind(media, len(data))
+        kind = _METHODS.get(media.mime_type.partition(";")[0].strip().lower(), "document")
+        if self.shape == "document" or (kind == "photo" and len(data) > PHOTO_LIMIT):
+            kind = "document"
         what = {**self._common("caption"), **self._place()}
         upload = {kind: InputFile(data, filename=media.filename or "file")}
         sent = await getattr(bot, f"send_{kind}")(**upload, **what)
         return _receipt(sent)
-
-    def _kind(self, media: Media, size: int) -> str:
-        kind = _METHODS.get(media.mime_type.partition(";")[0].strip().lower(), "document")
-        return "document" if self.shape == "document" or (kind == "photo" and size > PHOTO_LIMIT) else kind
 
 
 def _receipt(sent: Message) -> Receipt:
@@ -195,17 +202,3 @@ def _no_preview() -> Any:
     from telegram import LinkPreviewOptions
 
     return LinkPreviewOptions(True)
-
-
-def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
-    if not buttons:
-        return None
-    from telegram import InlineKeyboardButton, InlineKeyboardMarkup
-
-    keys = [
-        InlineKeyboardButton(
-            button.label, callback_data=button.data, style=None if button.style == "default" else button.style
-        )
-        for button in buttons
-    ]
-    return InlineKeyboardMarkup([keys[row : row + 2] for row in range(0, len(keys), 2)])

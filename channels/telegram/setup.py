@@ -40,6 +40,20 @@ COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
 RECENT_SECONDS = 3600.0
 #: From this many waiting updates on the check warns: fewer may be a burst.
 MANY_PENDING = 20
+#: What Telegram's last error contains, and its cure. The first match counts.
+_CURES = (
+    (["403"], "the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process"),
+    (["404"], "the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings"),
+    (
+        ["ssl", "certificate"],
+        "Telegram does not trust the proxy's certificate: serve the whole chain of a public authority",
+    ),
+    (
+        ["500", "502", "503"],
+        "the web process could not store the update: its log, and `sayso doctor` on Redis, say why",
+    ),
+    ([""], "check that public_url answers from outside, on the ports that Telegram uses"),
+)
 
 
 class TelegramSetup(PlatformSetup):
@@ -187,7 +201,9 @@ class TelegramSetup(PlatformSetup):
         says = f"{info.last_error_message} ({at:%Y-%m-%d %H:%M:%S} UTC)"
         if self._now() - at.timestamp() > RECENT_SECONDS:
             return self._ok("last error", f"{says}, over an hour ago")
-        return self._fail("last error", says, _cure_of(info.last_error_message, self._name))
+        error = info.last_error_message.lower()
+        cure = next(cure for signs, cure in _CURES if any(sign in error for sign in signs))
+        return self._fail("last error", says, cure.format(channel=self._name))
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
         return platform_calls("Telegram", partial(setup_problem, self._name))
@@ -209,17 +225,3 @@ def _check_address(url: str) -> None:
             f"public_url is on port {parts.port}, and Telegram sends to {ports} only",
             "have your proxy listen on one of them, and write that into public_url",
         )
-
-
-def _cure_of(message: str, channel: str) -> str:
-    """Return the cure for Telegram's last error."""
-    error = message.lower()
-    if "403" in error:
-        return f"the secret_token differs: run `sayso channel connect {channel}` with the settings of the web process"
-    if "404" in error:
-        return f"the web process has no channel {channel!r}, or the proxy cuts the path: restart it with these settings"
-    if "ssl" in error or "certificate" in error:
-        return "Telegram does not trust the proxy's certificate: serve the whole chain of a public authority"
-    if "503" in error or "500" in error or "502" in error:
-        return "the web process could not store the update: its log, and `sayso doctor` on Redis, say why"
-    return "check that public_url answers from outside, on the ports that Telegram uses"

@@ -23,7 +23,7 @@ from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
 from sayso.channels.base import BadHook, Channel, Forbidden, Overloaded
-from sayso.channels.types import AddressChange, Received, StatusUpdate, Turn, WebhookRequest, WebhookResponse
+from sayso.channels.types import AddressChange, Received, Turn, WebhookRequest, WebhookResponse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -61,7 +61,11 @@ class WebhookMiddleware:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
-        self._remove_prefix(environ)
+        if self._prefix:  # links that Flask makes get it back
+            environ["SCRIPT_NAME"] = self._prefix
+            for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
+                if str(environ.get(name, "")).startswith(f"{self._prefix}/"):
+                    environ[name] = str(environ[name]).removeprefix(self._prefix)
         path = _PATH.fullmatch(get_path_info(environ)) if environ["REQUEST_METHOD"] == "POST" else None
         channel = self._channels.get(path[1]) if path else None
         if not path or not channel:
@@ -74,17 +78,16 @@ class WebhookMiddleware:
             return self._app(environ, start_response)
         return _send(received.answer, start_response)
 
-    def _remove_prefix(self, environ: WSGIEnvironment) -> None:
-        """Remove the path of `public_url` from the request's path. Links that Flask makes get it back."""
-        if not self._prefix:
-            return
-        for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
-            if str(environ.get(name, "")).startswith(f"{self._prefix}/"):
-                environ[name] = str(environ[name]).removeprefix(self._prefix)
-        environ["SCRIPT_NAME"] = self._prefix
-
     def _receive(self, channel: Channel, environ: WSGIEnvironment, path: str) -> Received:
-        webhook = self._webhook(environ, path)
+        path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
+        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
+        webhook = WebhookRequest(
+            url=self._public_url + str(raw),  # the URL that the platform was given; behind a proxy ours is another
+            headers={name: value for key, value in environ.items() if (name := _header_name(key)) and value},
+            body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
+            path=path,
+            now=time.time(),
+        )
         try:
             return channel.receive(webhook)
         except Forbidden as exc:
@@ -95,18 +98,6 @@ class WebhookMiddleware:
         except BadHook as exc:
             self._warn("hook.bad", environ, channel=channel.name, reason=str(exc))
             abort(400)
-
-    def _webhook(self, environ: WSGIEnvironment, path: str) -> WebhookRequest:
-        """Return the request under the URL that the platform was given. Behind a proxy its own URL is another."""
-        path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
-        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
-        return WebhookRequest(
-            url=self._public_url + str(raw),
-            headers={name: value for key, value in environ.items() if (name := _header_name(key)) and value},
-            body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
-            path=path,
-            now=time.time(),
-        )
 
     def _warn(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
         address = str(environ.get("REMOTE_ADDR", ""))
@@ -212,12 +203,17 @@ class Ingress:
         Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What was stored before
         the error is recognized then.
         """
-        for status in received.statuses:
-            self._store_status(status)
+        for update in received.statuses:
+            stored, code = "", update.error_code or "-"
+            if update.delivery:
+                stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
+            level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
+            extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
+            log.log(level, "reply.status", extra=extra)
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
             self._alerts.note(channel, alert, "delivering" if received.statuses else "receiving")
-        if any(status.status in _ARRIVED for status in received.statuses):
+        if any(update.status in _ARRIVED for update in received.statuses):
             self._alerts.clear(channel, "delivering")
         for change in filter(_is_storable_address, received.addresses):
             extra = {"conversation": change.conversation.id, "closed": change.closed or "-"}
@@ -232,14 +228,6 @@ class Ingress:
     def note_contact(self, channel: str) -> None:
         """Note that the channel's platform answered a poll: delete the alert that nothing comes in."""
         self._alerts.clear(channel, "receiving")
-
-    def _store_status(self, update: StatusUpdate) -> None:
-        stored, code = "", update.error_code or "-"
-        if update.delivery:
-            stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
-        level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
-        extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
-        log.log(level, "reply.status", extra=extra)
 
     def _accept(self, turn: Turn) -> None:
         action = self._action_of(turn.tap.data) if turn.tap else ""

@@ -61,9 +61,6 @@ class WhatsAppChannel:
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
-        return parse(self._verified(hook), hook, channel=self.name, own_address=self._settings.from_)
-
-    def _verified(self, hook: WebhookRequest) -> TwilioForm:
         settings = hook.header(TWILIO_SETTINGS)
         key = self._settings.shared_key if settings else None
         secret = key.get_secret_value() if key else self._auth_token
@@ -84,7 +81,7 @@ class WhatsAppChannel:
             )
         if form.get("AccountSid") != self._settings.account_sid:
             raise Forbidden("the form names another account than account_sid")
-        return form
+        return parse(form, hook, channel=self.name, own_address=self._settings.from_)
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""
@@ -138,11 +135,16 @@ class WhatsAppChannel:
 
         WhatsApp cannot edit: an optional edit is left out, any other is sent as a new message.
         """
-        if delivery.reply.edits and delivery.reply.optional:
+        reply = delivery.reply
+        if reply.edits and reply.optional:
             return Receipt("")
         if delivery.silence > WINDOW_SECONDS:
-            return await self._send_template(delivery)
-        reply = delivery.reply
+            try:
+                return await self._create(delivery, template_fields(reply, self._settings))
+            except AddressClosed:
+                raise
+            except Refused as exc:  # the text may still be sent once the person has written
+                raise WindowClosed(f"the template was refused: {exc}") from exc
         content = content_of(whatsapp_text(reply.text), reply.buttons)
         sid = await self._contents.sid(content) if content else None
         if content is None or sid is None:
@@ -153,15 +155,6 @@ class WhatsAppChannel:
             if isinstance(exc, ContentLost):
                 await self._contents.forget(content)
             return await self._create(delivery, plain_fields(reply, self._media))
-
-    async def _send_template(self, delivery: Delivery) -> Receipt:
-        """Send it as an approved template. Raises WindowClosed if there is none, or if the reply does not fit in it."""
-        try:
-            return await self._create(delivery, template_fields(delivery.reply, self._settings))
-        except AddressClosed:
-            raise
-        except Refused as exc:  # the text may still be sent once the person has written
-            raise WindowClosed(f"the template was refused: {exc}") from exc
 
     async def _create(self, delivery: Delivery, fields: Mapping[str, Any]) -> Receipt:
         service = self._settings.messaging_service_sid

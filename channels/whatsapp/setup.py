@@ -104,16 +104,6 @@ class TwilioSetup(PlatformSetup):
         return f"messaging service {self._service}" if self._service else f"sender {self._settings.from_}"
 
     async def _set(self, url: str, fallback: str, status: str) -> None:
-        async with self._calls():
-            if self._service:
-                await self._client.here().messaging.v1.services(self._service).update_async(
-                    inbound_request_url=url, inbound_method="POST", fallback_url=fallback, fallback_method="POST",
-                    status_callback=status, use_inbound_webhook_on_number=False,
-                )  # fmt: skip
-            else:
-                await self._set_sender((await self._sender()).sid, url, fallback, status)
-
-    async def _set_sender(self, sid: str, url: str, fallback: str, status: str) -> None:
         from twilio.rest.messaging.v2.channels_sender import ChannelsSenderList
 
         webhook = {
@@ -121,7 +111,16 @@ class TwilioSetup(PlatformSetup):
             "status_callback_url": status, "status_callback_method": "POST",
         }  # fmt: skip
         changed = ChannelsSenderList.MessagingV2ChannelsSenderRequestsUpdate({"webhook": webhook})
-        await self._client.here().messaging.v2.channels_senders(sid).update_async(changed)
+        async with self._calls():
+            messaging = self._client.here().messaging
+            if self._service:
+                await messaging.v1.services(self._service).update_async(
+                    inbound_request_url=url, inbound_method="POST", fallback_url=fallback, fallback_method="POST",
+                    status_callback=status, use_inbound_webhook_on_number=False,
+                )  # fmt: skip
+            else:
+                sender = await self._sender()
+                await messaging.v2.channels_senders(sender.sid).update_async(changed)
 
     async def _sender(self) -> Any:
         """Return the sender of the configured number. Raises SetupError."""
