@@ -420,7 +420,11 @@ class _CallInThread(Generic[T]):
         self._pool = pool or tool_pool()
 
     async def __call__(self) -> T:
-        self._pause_limits()
+        for limit in self._limits:  # they stand still until a thread is free
+            if (when := limit.when()) is not None and not limit.expired():
+                with contextlib.suppress(RuntimeError):  # its block has ended, and this task outlives it
+                    limit.reschedule(None)
+                    self._seconds_left[limit] = when - self._loop.time()
         self._pool.start(self._call, beyond_limit=_state.get().is_in_pool_thread)
         try:
             value, error = await self._outcome
@@ -435,13 +439,6 @@ class _CallInThread(Generic[T]):
     def abandon(self) -> bool:
         """Stop waiting for the call. Return True if it had not started, in which case it never will."""
         return self._pool.abandon(self._call)
-
-    def _pause_limits(self) -> None:
-        for limit in self._limits:
-            if (when := limit.when()) is not None and not limit.expired():
-                with contextlib.suppress(RuntimeError):  # its block has ended, and this task outlives it
-                    limit.reschedule(None)
-                    self._seconds_left[limit] = when - self._loop.time()
 
     def _resume_limits(self) -> None:
         for limit, seconds in self._seconds_left.items():

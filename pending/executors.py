@@ -172,8 +172,13 @@ class Ambiguous(ToolResult):
     @property
     def in_words(self) -> str:
         """Return what the user is told."""
+        plural = self.entity or "thing"
+        if re.search(r"[^aeiou]y$", plural):
+            plural = plural[:-1] + "ies"
+        else:
+            plural += "es" if plural.endswith(("s", "x", "ch", "sh")) else "s"
         matches = "; ".join(json_as_text(_jsonable(match)) for match in self.matches)
-        return f'Several {_plural(self.entity or "thing")} match "{self.query}": {matches}: which one?'
+        return f'Several {plural} match "{self.query}": {matches}: which one?'
 
 
 @dataclass(frozen=True)
@@ -240,9 +245,3 @@ def json_as_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else str(value)
-
-
-def _plural(noun: str) -> str:
-    if re.search(r"[^aeiou]y$", noun):
-        return noun[:-1] + "ies"
-    return noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")

@@ -312,20 +312,17 @@ class MemoryActionRepository:
             case "cancel":
                 return "cancelled", self._set(now.pid, "cancelled", by=decision.by)
             case "ignore":
-                return "ignored", self._tighten(now, decision.ignore_seconds)
+                expires_at = round(self._clock() + decision.ignore_seconds, 3)
+                if now.state == "shown" and expires_at < now.expires_at:
+                    # A shorter window that ends sooner was opened at the same time.
+                    action = self._actions[now.pid][1]
+                    cut_ms = round((now.expires_at - expires_at) * 1000)
+                    self._actions[now.pid] = (now, replace(action, ttl_ms=action.ttl_ms - cut_ms))
+                    now = self._put(now.pid, replace(now, expires_at=expires_at))
+                return "ignored", now
         self._set(now.pid, "claimed", by=decision.by)
         self._start(now.pid, decision.by)
         return "mine", self._actions[now.pid][0]
-
-    def _tighten(self, now: StoredAction, seconds: float) -> StoredAction:
-        """Close the window in `seconds`, unless it closes sooner anyway."""
-        expires_at = round(self._clock() + seconds, 3)
-        if now.state != "shown" or expires_at >= now.expires_at:
-            return now
-        action = self._actions[now.pid][1]
-        cut_ms = round((now.expires_at - expires_at) * 1000)  # makes the window shorter, so that it opened when it did
-        self._actions[now.pid] = (now, replace(action, ttl_ms=action.ttl_ms - cut_ms))
-        return self._put(now.pid, replace(now, expires_at=expires_at))
 
     def _start(self, pid: str, attempt: str, *, limited: bool = True) -> StartVerdict:
         self._attempts[pid] = self._attempts.get(pid, 0) + 1
@@ -338,9 +335,12 @@ class MemoryActionRepository:
     def _refusal(self, conversation: str, change: TurnChange) -> str:
         """Return why the change cannot be made: "state" or "exists". "": it can."""
         if change.transition:
-            now = self._get(change.transition.pending_action_id)
-            if now is None or not _is_possible(now, change.transition) or now.pid in self._late:
-                self._late.discard(change.transition.pending_action_id)
+            pid, to = change.transition.pending_action_id, change.transition.to
+            now = self._get(pid)
+            # An expired action may still be reported as cancelled.
+            is_reported = now and now.state == "expired" and to in ("cancelled", "expired")
+            if now is None or pid in self._late or not (now.state in change.transition.from_states or is_reported):
+                self._late.discard(pid)
                 return "state"
         live = [new_action for new_action in change.new_actions if new_action.live]
         return "exists" if any(self._is_occupied(conversation, each, change.transition) for each in live) else ""
@@ -362,7 +362,12 @@ class MemoryActionRepository:
 
     def _apply(self, conversation: str, change: TurnChange) -> None:
         if change.transition:
-            self._apply_transition(change.transition)
+            transition = change.transition
+            now, text = self._actions[transition.pending_action_id][0], transition.outcome_text
+            if now.state in (transition.to, "expired"):
+                self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
+            else:
+                self._set(now.pid, transition.to, text, transition.by)  # type: ignore[arg-type]  # `to` is a state
         for new_action in change.new_actions:
             pid = new_action.pending_action_id
             if pid not in self._actions:
@@ -372,14 +377,6 @@ class MemoryActionRepository:
                 if new_action.live:
                     self._occupants[conversation, new_action.user] = pid
         self._forget_oldest()
-
-    def _apply_transition(self, transition: Transition) -> None:
-        now = self._actions[transition.pending_action_id][0]
-        text = transition.outcome_text
-        if now.state in (transition.to, "expired"):
-            self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
-        else:
-            self._set(now.pid, transition.to, text, transition.by)  # type: ignore[arg-type]  # `to` is a state
 
     def _abandon(self, stored: StoredAction | None) -> None:
         """End an action whose process died at it."""
@@ -422,8 +419,3 @@ class MemoryActionRepository:
             scope = self._scopes.pop(pid)
             if self._occupants.get(scope) == pid:
                 del self._occupants[scope]
-
-
-def _is_possible(now: StoredAction, transition: Transition) -> bool:
-    """Return whether the action can make this transition. An expired action may still be reported as cancelled."""
-    return now.state in transition.from_states or (now.state == "expired" and transition.to in ("cancelled", "expired"))

@@ -355,22 +355,21 @@ def is_undo(action: PendingAction) -> bool:
 
 def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal | None:
     """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`."""
-    return plan_of([_undo_action(effect, seconds) for effect in reversed(effects)])
-
-
-def _undo_action(effect: Effect, seconds: float) -> PendingAction:
-    action = effect.action
-    args = {"of": action.pending_action_id, "args": action.args, "result": effect.result}
-    return PendingAction(
-        user_id=action.user_id,
-        kind=undo_kind(action.kind),
-        preview=texts_for(action.language).undo(action.preview),
-        args=args,
-        channel_id=action.channel_id,
-        conversation_id=action.conversation_id,
-        ttl_seconds=seconds,
-        requested_at=action.requested_at,
-        parser_version=action.parser_version,
-        version=action.version,
-        language=action.language,
-    )
+    undo_actions = []
+    for effect in reversed(effects):
+        action = effect.action
+        undo_action = PendingAction(
+            user_id=action.user_id,
+            kind=undo_kind(action.kind),
+            preview=texts_for(action.language).undo(action.preview),
+            args={"of": action.pending_action_id, "args": action.args, "result": effect.result},
+            channel_id=action.channel_id,
+            conversation_id=action.conversation_id,
+            ttl_seconds=seconds,
+            requested_at=action.requested_at,
+            parser_version=action.parser_version,
+            version=action.version,
+            language=action.language,
+        )
+        undo_actions.append(undo_action)
+    return plan_of(undo_actions)

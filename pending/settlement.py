@@ -276,7 +276,12 @@ class Settlement:
             effects += outcome.effects if outcome else ()
             if outcome is None or not outcome.executed:
                 break
-        ended_steps = await self._with_current_state(claim.scope, steps)
+        # The records were genuine when the plan began; only the state is read again.
+        current = await self._repository.read(claim.conversation, tuple(step.pid for step in steps))
+        ended_steps = [
+            replace(step, state=now.state, outcome_text=now.outcome_text) if now else replace(step, state="unknown")
+            for step, now in zip(steps, current, strict=True)
+        ]
         text, state = _plan_report(plan, ended_steps), plan_end_state([step.state for step in ended_steps])
         await self._repository.finish(claim, attempt, ActionResult(state, text))
         return _effect_outcome(plan, state, text, text, effects)
@@ -300,14 +305,6 @@ class Settlement:
         if stored.state not in OPEN_STATES:
             return None
         return await self.confirm(claim, stored, plan=plan.pending_action_id, deadline=deadline)
-
-    async def _with_current_state(self, scope: Scope, steps: list[StoredAction]) -> list[StoredAction]:
-        """Return the steps, which were genuine when the plan began, with the state that is stored now."""
-        current = await self._repository.read(scope.conversation.id, tuple(step.pid for step in steps))
-        return [
-            replace(step, state=now.state, outcome_text=now.outcome_text) if now else replace(step, state="unknown")
-            for step, now in zip(steps, current, strict=True)
-        ]
 
     async def _end_tampered_plan(self, claim: Claim, plan: PendingAction, attempt: str) -> ConfirmOutcome:
         """End a plan with a step that is not the one that was shown. Runs nothing more."""

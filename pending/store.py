@@ -155,9 +155,15 @@ class PendingActionStore:
         A button of another prompt (`kind_mismatch`) neither runs nor cancels anything.
         """
         _check_seconds("ignore_ttl_seconds", ignore_ttl_seconds)
+        match intent.strip().lower():
+            case "confirm" | "cancel" | "ignore" as known:
+                pass
+            case _:
+                log.warning("pending.unknown_intent: taken as ignore")
+                known = "ignore"
         return self._decide(
             scope_of(user_id, channel_id, conversation_id),
-            _known_intent(intent),
+            known,
             expected_kind=expected_kind or "",
             expected_id=expected_id or "",
             ignore_seconds=ignore_ttl_seconds,
@@ -226,7 +232,10 @@ class RedisPendingStore(PendingActionStore):
         secret_keys: list[str] | None = None,
     ) -> None:
         scripts = scripts or LuaScripts(client or connect(url), LUA, prefix=prefix)
-        signer = ActionSigner(secret_keys or _keys_from_environment())
+        keys = secret_keys or [key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key]
+        if not keys:
+            log.warning("SAYSO_SECRET_KEYS is not set: pending actions in Redis are not protected against tampering")
+        signer = ActionSigner(keys or ["unsealed"])
         super().__init__(RedisActionRepository(scripts), signer, parser, default_ttl_seconds, max_executor_entries)
 
 
@@ -235,21 +244,6 @@ def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) 
     return Scope(user_id, Conversation(channel_id or "direct", conversation_id or user_id))
 
 
-def _keys_from_environment() -> list[str]:
-    keys = [key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key]
-    if not keys:
-        log.warning("SAYSO_SECRET_KEYS is not set: pending actions in Redis are not protected against tampering")
-    return keys or ["unsealed"]
-
-
 def _check_seconds(name: str, value: float) -> None:
     if not 0 <= value <= MAX_TTL_SECONDS:  # also refuses NaN
         raise ValueError(f"{name} is {value!r}: it must be 0 or more seconds, at most {MAX_TTL_SECONDS:g}")
-
-
-def _known_intent(intent: str) -> Intent:
-    match intent.strip().lower():
-        case "confirm" | "cancel" | "ignore" as known:
-            return known
-    log.warning("pending.unknown_intent: taken as ignore")
-    return "ignore"

@@ -90,7 +90,15 @@ class DaemonThreadPool:
                 self._changed.notify()
                 return
             self._threads += 1
-        self._add_thread(call)
+        try:
+            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
+        except RuntimeError:
+            with self._changed:
+                self._threads -= 1
+                if self._threads:  # the call waits for one of the other threads
+                    return
+                self._waiting.remove(call)
+            raise
 
     def abandon(self, call: ThreadCall) -> bool:
         """Stop waiting for the call. Return True if it had not started, in which case it never will.
@@ -113,17 +121,6 @@ class DaemonThreadPool:
             extra={"hung": self._hung, "threads": self._max_threads, "stack": stack_of(call.thread_id)},
         )
         return False
-
-    def _add_thread(self, call: ThreadCall) -> None:
-        try:
-            threading.Thread(target=self._serve, name=f"sayso-{self._name}", daemon=True).start()
-        except RuntimeError:
-            with self._changed:
-                self._threads -= 1
-                if self._threads:  # the call waits for one of the other threads
-                    return
-                self._waiting.remove(call)
-            raise
 
     def _serve(self) -> None:
         while (call := self._next()) is not None:
@@ -281,18 +278,15 @@ class Watchdog:
         self._waited += min(now - self._looked_at, 2 * LOOK_SECONDS)
         self._looked_at = now
         if self._answered.is_set():
-            self._ask_again()
+            if self._reported:
+                log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
+            self._waited, self._reported = 0.0, False
+            self._answered.clear()
+            self._loop.call_soon(self._answered.set)
         elif self._waited > BLOCKED_SECONDS and not self._reported:
             self._reported = True
             stack = self._stack(self._loop.thread_id)
             log.warning("loop.blocked", extra={"seconds": round(self._waited, 1), "stack": stack})
-
-    def _ask_again(self) -> None:
-        if self._reported:
-            log.warning("loop.unblocked", extra={"seconds": round(self._waited, 1)})
-        self._waited, self._reported = 0.0, False
-        self._answered.clear()
-        self._loop.call_soon(self._answered.set)
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):

@@ -50,7 +50,15 @@ _ENDINGS = {
 
 def parse(hook: WebhookRequest, conversation: Conversation, files: ConsoleFiles) -> Received:
     """Parse a message or tap that the user of a conversation posted. Raises BadHook."""
-    turn = _turn(_json_object(hook.body), conversation, files)
+    if len(hook.body) > MAX_BODY_BYTES:
+        raise BadHook(f"the body has {len(hook.body)} bytes: send at most {MAX_BODY_BYTES}")
+    try:
+        posted = json.loads(hook.body)
+    except (ValueError, RecursionError) as exc:
+        raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
+    if not isinstance(posted, dict):
+        raise BadHook(f"the body is a {type(posted).__name__}: send an object with 'id' and 'text' or 'tap'")
+    turn = _turn(posted, conversation, files)
     language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
     answer = WebhookResponse(200, '{"ok":true}', "application/json")
     return Received(turns=(replace(turn, language=language),), answer=answer)
@@ -88,18 +96,6 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
 def event_id(user_id: str, client_id: str) -> str:
     """Return the event id of a message or tap with the page's own id."""
     return f"{user_id}:{client_id}"
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    if len(body) > MAX_BODY_BYTES:
-        raise BadHook(f"the body has {len(body)} bytes: send at most {MAX_BODY_BYTES}")
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as exc:
-        raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
-    if not isinstance(value, dict):
-        raise BadHook(f"the body is a {type(value).__name__}: send an object with 'id' and 'text' or 'tap'")
-    return value
 
 
 def _checked_entry_id(given: object, key: str) -> str:
@@ -161,7 +157,16 @@ class ConsoleFiles:
         """Return the files that a user's message names, to be fetched by `copy`. Raises BadHook."""
         if not isinstance(names, list) or len(names) > MAX_FILES:
             raise BadHook(f"files must be a list of at most {MAX_FILES} names")
-        return tuple(self._media_of(user_id, name) for name in names)
+        media = []
+        for name in names:
+            try:
+                owner, ref, mime_type, filename, size = self._names.loads(name if isinstance(name, str) else "")
+            except (BadData, UnicodeError) as exc:
+                raise BadHook("files has an unknown name: send the name that the upload returned") from exc
+            if owner != user_id:
+                raise BadHook("files has a name that belongs to another user")
+            media.append(Media(ref, mime_type, filename, size))
+        return tuple(media)
 
     def copy(self, media: Media, file: BinaryIO) -> None:
         """Copy a stored file into an open file. Raises FetchError and OSError."""
@@ -171,12 +176,3 @@ class ConsoleFiles:
             raise FetchError("the file is gone from the media store") from None
         with stored:
             shutil.copyfileobj(stored, file)
-
-    def _media_of(self, user_id: str, name: object) -> Media:
-        try:
-            owner, ref, mime_type, filename, size = self._names.loads(name if isinstance(name, str) else "")
-        except (BadData, UnicodeError) as exc:
-            raise BadHook("files has an unknown name: send the name that the upload returned") from exc
-        if owner != user_id:
-            raise BadHook("files has a name that belongs to another user")
-        return Media(ref, mime_type, filename, size)

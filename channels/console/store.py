@@ -61,8 +61,9 @@ class Feed:
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises StoreDown."""
         block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
+        start = after if MESSAGE_ID.fullmatch(after) else "0-0"  # a malformed id from a browser: from the beginning
         try:
-            answer: Any = self._client.xread({self._key(conversation_id): _start(after)}, block=block)
+            answer: Any = self._client.xread({self._key(conversation_id): start}, block=block)
         except redis.RedisError as exc:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
         if not answer:
@@ -80,17 +81,7 @@ class Feed:
 
 def time_of(entry_id: str) -> float:
     """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
-    return _order(entry_id)[0] / 1000 if entry_id else 0.0
-
-
-def _start(after: str) -> str:
-    """Return the id to read from. A malformed id from a browser means from the beginning."""
-    return after if MESSAGE_ID.fullmatch(after) else "0-0"
-
-
-def _order(entry_id: str) -> tuple[int, int]:
-    milliseconds, _, count = entry_id.partition("-")
-    return int(milliseconds), int(count)
+    return int(entry_id.partition("-")[0]) / 1000 if entry_id else 0.0
 
 
 def _text(value: bytes | str) -> str:

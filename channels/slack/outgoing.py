@@ -57,10 +57,20 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
 
     `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
     """
-    rows = [buttons[start : start + ROW_LIMIT] for start in range(0, len(buttons), ROW_LIMIT)]
     # With `verbatim` a bare "@channel" stays text.
-    sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts]
-    blocks = [*sections, *(_row(row, number, conversation) for number, row in enumerate(rows))]
+    blocks: list[Block] = [
+        {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts
+    ]
+    mark = f"{USER_MARK}{conversation.chat}" if is_user(conversation.chat) else f"{THREAD_MARK}{conversation.thread}"
+    for row, start in enumerate(range(0, len(buttons), ROW_LIMIT)):
+        elements = []
+        for number, button in enumerate(buttons[start : start + ROW_LIMIT], start):
+            label = button.label if len(button.label) <= LABEL_LIMIT else f"{button.label[: LABEL_LIMIT - 1]}…"
+            text = {"type": "plain_text", "text": label}
+            element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
+            elements.append(element if button.style == "default" else {**element, "style": button.style})
+        block_id = f"{mark}{ROW_MARK}{row}" if row else mark
+        blocks.append({"type": "actions", "block_id": block_id, "elements": elements})
     return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}
 
 
@@ -77,14 +87,3 @@ def is_user(chat: str) -> bool:
 
 def _length(md: str) -> int:
     return len(slack_mrkdwn(md))
-
-
-def _row(buttons: Sequence[Button], row: int, to: Conversation) -> Block:
-    mark = f"{USER_MARK}{to.chat}" if is_user(to.chat) else f"{THREAD_MARK}{to.thread}"
-    elements = []
-    for number, button in enumerate(buttons, row * ROW_LIMIT):
-        label = button.label if len(button.label) <= LABEL_LIMIT else f"{button.label[: LABEL_LIMIT - 1]}…"
-        text = {"type": "plain_text", "text": label}
-        element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
-        elements.append(element if button.style == "default" else {**element, "style": button.style})
-    return {"type": "actions", "block_id": f"{mark}{ROW_MARK}{row}" if row else mark, "elements": elements}

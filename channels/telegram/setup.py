@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -93,7 +93,11 @@ class TelegramSetup(PlatformSetup):
                 max_connections=self._max_connections,
                 drop_pending_updates=self._drop_pending or None,
             )
-            for language, menu in self._menus():
+            # Languages that this channel does not speak get a menu too, else that of an earlier configuration would
+            # stay. None stands for all other languages.
+            for language in (*LANGUAGES, None):
+                texts = texts_for(language if language in self._settings.languages else self._settings.speaks)
+                menu = [(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)
         return [
             f"bot @{me.username} ({me.id})",
@@ -152,15 +156,6 @@ class TelegramSetup(PlatformSetup):
     def _commands(self) -> tuple[str, ...]:
         """The commands that the bot answers itself, not the model."""
         return COMMANDS if self._settings.commands else ("stop",)
-
-    def _menus(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
-        """Yield the menu for each known language, then the one for all others.
-
-        Languages that this channel does not speak get one too, else the menu of an earlier configuration would stay.
-        """
-        for language in (*LANGUAGES, None):
-            texts = texts_for(language if language in self._settings.languages else self._settings.speaks)
-            yield language, [(command, texts.command(command)) for command in self._commands]
 
     def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:

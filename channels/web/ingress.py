@@ -23,7 +23,7 @@ from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
 from sayso.channels.base import BadHook, Channel, Forbidden, Overloaded
-from sayso.channels.types import AddressChange, Received, Turn, WebhookRequest, WebhookResponse
+from sayso.channels.types import AddressChange, Received, Turn, WebhookRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -76,7 +76,10 @@ class WebhookMiddleware:
         except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
             environ[WEBHOOK_ERROR] = exc
             return self._app(environ, start_response)
-        return _send(received.answer, start_response)
+        answer, body = received.answer, received.answer.body.encode()
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
+        start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)
+        return [body]
 
     def _receive(self, channel: Channel, environ: WSGIEnvironment, path: str) -> Received:
         path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
@@ -136,13 +139,6 @@ def _header_name(key: str) -> str:
     """Return the header's lower-case name for a WSGI key such as HTTP_X_NAME, "" for other keys."""
     name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
     return name.lower().replace("_", "-")
-
-
-def _send(response: WebhookResponse, start_response: StartResponse) -> Iterable[bytes]:
-    body = response.body.encode()
-    headers = [("Content-Type", response.content_type), ("Content-Length", str(len(body)))]
-    start_response(f"{response.status} {HTTP_STATUS_CODES[response.status]}", headers)
-    return [body]
 
 
 class Acceptance(Protocol):

@@ -145,36 +145,35 @@ class Chain:
         return self._context.signer.verify(recorded.sig, "entry", self._shard, entry.n, recorded.text)
 
     def _order(self) -> Iterator[Fault]:
-        for source in self._sources:
-            yield from self._order_in(source)
-
-    def _order_in(self, source: Sequence[RecordedEntry]) -> Iterator[Fault]:
         """Find repeated entries of a source, and the first place where they are not in the order of their numbers."""
-        seen: set[str] = set()
-        numbers: set[int] = set()
-        last, in_order = 0, True
-        for recorded in source:
-            entry = self._genuine[recorded]
-            if recorded.text in seen:
-                yield Fault(self._shard, recorded.n, "repeated")
-            elif entry and in_order and (entry.n != recorded.n or (entry.n < last and entry.n not in numbers)):
-                in_order = False
-                yield Fault(self._shard, recorded.n, "reordered")
-            elif entry:
-                numbers.add(entry.n)
-                last = max(last, entry.n)
-            seen.add(recorded.text)
+        for source in self._sources:
+            seen: set[str] = set()
+            numbers: set[int] = set()
+            last, in_order = 0, True
+            for recorded in source:
+                entry = self._genuine[recorded]
+                if recorded.text in seen:
+                    yield Fault(self._shard, recorded.n, "repeated")
+                elif entry and in_order and (entry.n != recorded.n or (entry.n < last and entry.n not in numbers)):
+                    in_order = False
+                    yield Fault(self._shard, recorded.n, "reordered")
+                elif entry:
+                    numbers.add(entry.n)
+                    last = max(last, entry.n)
+                seen.add(recorded.text)
 
     def _signatures(self) -> Iterator[Fault]:
         for n, recorded in self._spoiled.items():
-            entry = AuditEntry.parse(recorded.text)
-            fits = entry is not None and entry.n == n and self._fits(entry, recorded)
+            entry, head = AuditEntry.parse(recorded.text), entry_hash(recorded.text)
+            before, after = self._heads(n - 1), self._predecessors(n + 1)
+            fits = (  # it meets the entries before and after it
+                entry is not None
+                and entry.n == n
+                and recorded.head in (None, head)
+                and (not before or entry.prev in before)
+                and (not after or head in after)
+            )
             yield Fault(self._shard, n, "bad signature" if fits else "edited")
-
-    def _fits(self, entry: AuditEntry, recorded: RecordedEntry) -> bool:
-        """Return whether an entry without a good signature meets the entries before and after it."""
-        head, before, after = entry_hash(recorded.text), self._heads(entry.n - 1), self._predecessors(entry.n + 1)
-        return recorded.head in (None, head) and (not before or entry.prev in before) and (not after or head in after)
 
     def _forks(self) -> Iterator[Fault]:
         for n, links in self._links.items():

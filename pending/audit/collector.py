@@ -69,7 +69,10 @@ class UncollectedEntries:
 
     def tips(self) -> dict[int, ChainHead]:
         """Return the last entry of each shard, as the scripts remember it."""
-        return {shard: _tip(value) for shard, value in enumerate(self._strings("audit:head"))}
+        tips = map(_TIP.fullmatch, self._strings("audit:head"))
+        return {
+            shard: ChainHead(int(tip[1]), tip[2]) if tip else ChainHead(0, NO_HEAD) for shard, tip in enumerate(tips)
+        }
 
     def drained(self) -> list[int]:
         """Return the number of each shard's last entry that was stored in a ledger, on any machine."""
@@ -121,11 +124,6 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def _tip(value: str) -> ChainHead:
-    match = _TIP.fullmatch(value)
-    return ChainHead(int(match[1]), match[2]) if match else ChainHead(0, NO_HEAD)
-
-
 class AuditCollector:
     """Moves entries from Redis to the ledger. Runs in every worker; a short lock in Redis lets one work at a time.
 
@@ -174,7 +172,11 @@ class AuditCollector:
             return 0
         found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
         bodies = self._bodies(found)
-        self._report_gaps(found)
+        # Where entries are missing, Redis has lost them, or they were deleted. `verify` names them all.
+        for shard, (drained, entries) in enumerate(zip(self._uncollected.drained(), found, strict=True)):
+            for before, n in pairwise([drained, *(entry.n for entry in entries)]):
+                if n != before + 1:
+                    log.error("audit.gap", extra={"shard": shard, "after": before, "entry": n})
         stored = self._ledger.store([entry for entries in found for entry in entries], bodies)
         for conflict in stored.conflicts:
             log.error("audit.conflict", extra={"shard": conflict.shard, "entry": conflict.n})
@@ -191,13 +193,6 @@ class AuditCollector:
             AuditBody.of(pid, record or None, mac, outcome_text, at=at)
             for (_, pid), (record, mac, outcome_text) in zip(places, self._uncollected.records(places), strict=True)
         ]
-
-    def _report_gaps(self, found: Sequence[Sequence[RecordedEntry]]) -> None:
-        """Log where entries are missing: Redis has lost them, or they were deleted. `verify` names them all."""
-        for shard, (drained, entries) in enumerate(zip(self._uncollected.drained(), found, strict=True)):
-            for before, n in pairwise([drained, *(entry.n for entry in entries)]):
-                if n != before + 1:
-                    log.error("audit.gap", extra={"shard": shard, "after": before, "entry": n})
 
     def _delete(self, entries: Sequence[RecordedEntry], texts: Sequence[bytes]) -> None:
         """Delete from Redis what the ledger has now."""
@@ -232,15 +227,12 @@ def verify(
 
 
 def _read(file: Path, signer: EntrySigner) -> tuple[list[RecordedEntry], dict[str, AuditBody] | None]:
-    if not _is_ledger(file):
+    try:
+        with file.open("rb") as start:
+            is_ledger = start.read(len(_SQLITE)) in (_SQLITE, b"")
+    except OSError as exc:
+        raise LedgerUnusable(f"{file} cannot be read: {exc.strerror}") from exc
+    if not is_ledger:
         return read_export(file), None
     ledger = AuditLedger(file, signer)
     return ledger.entries(), ledger.bodies()
-
-
-def _is_ledger(file: Path) -> bool:
-    try:
-        with file.open("rb") as start:
-            return start.read(len(_SQLITE)) in (_SQLITE, b"")
-    except OSError as exc:
-        raise LedgerUnusable(f"{file} cannot be read: {exc.strerror}") from exc

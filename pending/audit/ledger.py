@@ -294,7 +294,14 @@ class AuditLedger:
         with self._read() as connection:
             rows = connection.execute("SELECT shard, n, text, sig, head FROM entries ORDER BY shard, n").fetchall()
             rows += connection.execute("SELECT shard, n, text, sig, head FROM rivals ORDER BY shard, n, text")
-        return [self._recorded(*row) for row in rows]
+        entries = []
+        for shard, n, *texts in rows:
+            if not isinstance(shard, int) or not isinstance(n, int):
+                raise LedgerUnusable(
+                    f"{self.path} has an entry {n!r} of shard {shard!r}: somebody put it there, remove it"
+                )
+            entries.append(RecordedEntry(shard, n, *(str(_legible(text)) for text in texts)))
+        return entries
 
     def bodies(self) -> dict[str, AuditBody]:
         """Return the bodies by action id. Raises LedgerUnusable."""
@@ -313,11 +320,6 @@ class AuditLedger:
         with self._open() as connection:  # the overwritten data must not remain in the write-ahead log
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return len(rows)
-
-    def _recorded(self, shard: object, n: object, *texts: object) -> RecordedEntry:
-        if not isinstance(shard, int) or not isinstance(n, int):
-            raise LedgerUnusable(f"{self.path} has an entry {n!r} of shard {shard!r}: somebody put it there, remove it")
-        return RecordedEntry(shard, n, *(str(_legible(text)) for text in texts))
 
     def _append(self, connection: sqlite3.Connection, recorded: RecordedEntry) -> bool:
         """Append an entry. False: it is invalid, or another entry has its number, so it is stored apart."""
@@ -399,24 +401,26 @@ def to_lines(entries: Iterable[RecordedEntry]) -> Iterator[str]:
 
 
 def read_export(path: Path) -> list[RecordedEntry]:
-    """Read the entries of an exported file. Raises LedgerUnusable."""
+    """Read the entries of an exported file. Raises LedgerUnusable.
+
+    A text that is not an entry gets the number of the next entry of its shard.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        exported = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as exc:
         raise LedgerUnusable(f"{path} cannot be read: {exc}") from exc
-    lines = text.removesuffix("\n").split("\n") if text else []  # JSON does not escape the other line ends of Unicode
+    # JSON does not escape the other line ends of Unicode.
+    lines = exported.removesuffix("\n").split("\n") if exported else []
+    entries: list[RecordedEntry] = []
     last_numbers: dict[int, int] = {}
-    return [_read_line(path, number, line, last_numbers) for number, line in enumerate(lines, start=1)]
-
-
-def _read_line(path: Path, number: int, line: str, last_numbers: dict[int, int]) -> RecordedEntry:
-    """Read one line. A text that is not an entry gets the number of the next entry of its shard."""
-    try:
-        fields = json.loads(line)
-        shard, text, sig = int(fields["shard"]), str(fields["text"]), str(fields.get("sig") or "")
-        f"{text}{sig}".encode()  # a lone surrogate cannot be hashed
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        raise LedgerUnusable(f"{path}:{number}: not a line that `sayso audit export` wrote") from None
-    entry = AuditEntry.parse(text)
-    last_numbers[shard] = entry.n if entry else last_numbers.get(shard, 0) + 1
-    return RecordedEntry(shard, last_numbers[shard], text, sig)
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields = json.loads(line)
+            shard, text, sig = int(fields["shard"]), str(fields["text"]), str(fields.get("sig") or "")
+            f"{text}{sig}".encode()  # a lone surrogate cannot be hashed
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            raise LedgerUnusable(f"{path}:{number}: not a line that `sayso audit export` wrote") from None
+        entry = AuditEntry.parse(text)
+        last_numbers[shard] = entry.n if entry else last_numbers.get(shard, 0) + 1
+        entries.append(RecordedEntry(shard, last_numbers[shard], text, sig))
+    return entries

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from sayso.channels.types import Turn
 from sayso.pending.action import split_button_token
@@ -182,23 +182,21 @@ class RegexConfirmParser:
     def _normalize(self, msg: str, answer: Literal["yes", "no"]) -> str:
         if len(msg) > MAX_DECISION_CHARS:
             return ""
-        return (self._emoji and only_emoji(msg)) or plain_words(_strip_emoji(msg, answer))
+        if self._emoji and (emoji := only_emoji(msg)):
+            return emoji
+        shorter = strip_answer_emoji(msg, answer)
+        # A message with more emoji than the one that goes with the answer is not plain.
+        is_plain = shorter.isascii() or shorter == msg or plain_words(shorter + "🙏")
+        return plain_words(shorter) if is_plain else ""
 
 
 def _bare_words(msg: str) -> str:
-    """Return the plain words of a message, without anything between and around them."""
-    return unstretch(plain_words("".join(char if _is_word_char(char) else " " for char in msg)))
-
-
-def _is_word_char(char: str) -> bool:
-    """Return whether the character is a letter, a mark on one, a digit or an apostrophe."""
-    return char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE)
-
-
-def _strip_emoji(msg: str, answer: Literal["yes", "no"]) -> str:
-    """Return the message without one emoji at its end that goes with the answer; "" when there are more emoji."""
-    shorter = strip_answer_emoji(msg, answer)
-    return shorter if shorter.isascii() or shorter == msg or plain_words(shorter + "🙏") else ""
+    """Return the plain words of a message: only its letters, their marks, digits and apostrophes."""
+    kept = (
+        char if char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE) else " "
+        for char in msg
+    )
+    return unstretch(plain_words("".join(kept)))
 
 
 def _one_letter_off(one: str, other: str) -> bool:
@@ -298,7 +296,11 @@ def phrasebook(languages: Sequence[str]) -> PhraseBook:
     for language in languages:
         if language not in SHIPPED_LANGUAGES:
             raise ValueError(f"unknown language {language!r}; known: {', '.join(SHIPPED_LANGUAGES)}")
-    return _merge([_load(language) for language in languages])
+    books = [_load(language) for language in languages]
+    parts = {part: frozenset().union(*(getattr(book, part) for book in books)) for part in PhraseBook.__slots__}
+    for part in ("confirm", "cancel", "polite"):
+        parts[part] -= parts["false_friends"]
+    return PhraseBook(**parts)
 
 
 def expand(pattern: str) -> list[str]:
@@ -311,54 +313,28 @@ def expand(pattern: str) -> list[str]:
     return ["".join(choice) for choice in itertools.product(*choices)]
 
 
-def _merge(books: Sequence[PhraseBook]) -> PhraseBook:
-    false_friends = frozenset().union(*(book.false_friends for book in books))
-    return PhraseBook(
-        frozenset().union(*(book.confirm for book in books)) - false_friends,
-        frozenset().union(*(book.cancel for book in books)) - false_friends,
-        frozenset().union(*(book.polite for book in books)) - false_friends,
-        false_friends,
-        frozenset().union(*(book.ok for book in books)),
-        frozenset().union(*(book.unclear for book in books)),
-        frozenset().union(*(book.commands for book in books)),
-    )
-
-
 @cache
 def _load(language: str) -> PhraseBook:
     table = tomllib.loads((_FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
     keep = frozenset(plain_words(word) for word in table.get("keep_accents", ()))
-    parts = {part: _phrases(table, part, keep) for part in PhraseBook.__slots__}
+    parts: dict[str, frozenset[str]] = {}
+    for part in PhraseBook.__slots__:
+        patterns = _read_patterns(table.get(part, ()))
+        parts[part] = frozenset(variant for words in patterns for variant in accent_variants(words, keep))
+    # Letters whose capital is not Unicode's default: Turkish "i" is "İ", which reads as "i" with a dot above. The
+    # phrases are also known as they read when typed in capitals, or with a capital first letter.
     if capitals := table.get("capitals"):
-        parts = {part: phrases | _capitalized(phrases, capitals) for part, phrases in parts.items()}
+        letters = str.maketrans({letter: plain_words(capital) for letter, capital in capitals.items()})
+        for part, phrases in parts.items():
+            shouted = {phrase.translate(letters) for phrase in phrases}
+            parts[part] = phrases | shouted | {phrase[0].translate(letters) + phrase[1:] for phrase in phrases}
     dismissive = frozenset(plain_words(word) for word in table.get("not_doubled", ()))
     for part in ("confirm", "cancel", "false_friends"):
-        parts[part] |= _repeated(parts[part] - dismissive)
+        # A word may be said twice and three times: "si si" and "si si si" for "si".
+        alone = (each for each in parts[part] - dismissive if len(each) > 1 and " " not in each)
+        words = [word for word in alone if not is_syllabic(word)]
+        parts[part] |= {" ".join([word] * times) for word in words for times in (2, 3)}
     return PhraseBook(**parts)
-
-
-def _repeated(phrases: frozenset[str]) -> frozenset[str]:
-    """Return each one-word phrase said twice and three times: "si si" and "si si si" for "si"."""
-    words = [phrase for phrase in phrases if len(phrase) > 1 and " " not in phrase and not is_syllabic(phrase)]
-    return frozenset(" ".join([word] * times) for word in words for times in (2, 3))
-
-
-def _capitalized(phrases: frozenset[str], capitals: dict[str, str]) -> frozenset[str]:
-    """Return the phrases as they read when typed in capitals, or with a capital first letter.
-
-    `capitals` names the letters whose capital is not Unicode's default: Turkish "i" is "İ", which reads as "i" with a
-    dot above.
-    """
-    table = str.maketrans({letter: plain_words(capital) for letter, capital in capitals.items()})
-    return frozenset(
-        form for phrase in phrases for form in (phrase.translate(table), phrase[0].translate(table) + phrase[1:])
-    )
-
-
-def _phrases(table: dict[str, Any], part: str, keep: frozenset[str]) -> frozenset[str]:
-    return frozenset(
-        variant for words in _read_patterns(table.get(part, ())) for variant in accent_variants(words, keep)
-    )
 
 
 def _read_patterns(patterns: Iterable[str]) -> Iterable[str]:
