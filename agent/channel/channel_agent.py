@@ -429,7 +429,7 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
     return result.content
 
 
-def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str] = ()) -> list[str]:
+def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]) -> list[str]:
     """Return the results of read-only tools that the model's last answer with calls asked for, as text.
 
     If that answer also proposed an action, the run has ended before a model could report them. Errors are for models

@@ -56,9 +56,7 @@ class Escalation:
 class ConfirmPrompts:
     """The questions and offered choices of one channel. Lives as long as its store."""
 
-    def __init__(
-        self, store: PendingActionStore, escalation: Escalation | None = None, *, expiry_notice: bool = False
-    ) -> None:
+    def __init__(self, store: PendingActionStore, escalation: Escalation | None, *, expiry_notice: bool) -> None:
         self._store = store
         self._escalation = escalation
         self._expiry_notice = expiry_notice

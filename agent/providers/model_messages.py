@@ -213,13 +213,13 @@ def lacks_thinking(messages: Sequence[ModelMessage]) -> bool:
     return False
 
 
-def message_of(response: ModelResponse, source: str = "") -> Message:
+def message_of(response: ModelResponse, source: str) -> Message:
     """Return the answer as our message: its text, and its calls in order."""
     text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
     return Message(Role.ASSISTANT, text, tuple(calls_of(response)), details=details_of(response, source))
 
 
-def details_of(response: ModelResponse, source: str = "") -> AnswerDetails:
+def details_of(response: ModelResponse, source: str) -> AnswerDetails:
     """Return why the model stopped, the vendor's id of the answer, and the model's reasoning before its calls.
 
     The reasoning must be sent back with the calls. Only `source`, the vendor and model, can read it.

@@ -42,11 +42,11 @@ def transcript_tokens(messages: Sequence[Message]) -> int:
 
 
 def fit_transcript(
-    history: Sequence[Message], current: Sequence[Message], *, max_tokens: int, result_tokens: int | None = None
+    history: Sequence[Message], current: Sequence[Message], *, max_tokens: int, result_tokens: int | None
 ) -> list[Message]:
     """Return the transcript in about `max_tokens` tokens, as far as possible.
 
-    First, tool results are cut to `result_tokens` each (default: a quarter of `max_tokens`). Then the oldest exchanges
+    First, tool results are cut to `result_tokens` each (None: a quarter of `max_tokens`). Then the oldest exchanges
     of the `history` are left out; if even the last exchange does not fit, its longest texts are cut. Finally, the
     longest texts of the `current` exchange are cut.
     """

@@ -139,13 +139,29 @@ class AgentLoop:
                 async with token.scope():
                     return await self._run(run)
             except RunCancelled as exc:
-                return await self._cancel(run, exc.reason)
+                run.is_end_reported = True
+                await run.events.tell("cancelled", run.iterations, exc.reason)
+                run.events.note("cancelled", summary=exc.reason or "stopped from outside")
+                if run.open_round is not None:  # every call in progress gets an outcome
+                    run.close_round(run.open_round.final_outcomes())
+                if self._config.routing_only:
+                    run.tool_calls.clear()  # the chosen calls are not returned
+                return AgentResult(stop_text("cancelled"), stop_reason="cancelled")
 
     async def _run(self, run: RunState) -> AgentResult:
-        """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation."""
+        """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation.
+
+        The transcript has the user's messages as the guardrails pass or rewrite them.
+        """
+        guardrails = self._config.guardrails
         iteration = self._observed_iteration if run.events.has_observers else self._iteration
         try:
-            await self._add_user_messages(run)
+            for message in run.request.messages:
+                content = message.content
+                if guardrails is not None and message.role is Role.USER and content:
+                    content = await apply_guardrails(guardrails, "input", content, run.events)
+                is_same = content == message.content
+                run.messages.append(message if is_same else Message(message.role, content, media=message.media))
             for run.iterations in range(1, self._config.max_iterations + 1):
                 end = await iteration(run)
                 if end is not None:
@@ -159,17 +175,6 @@ class AgentLoop:
             return AgentResult(
                 text, stop_reason="provider_error", failure=exc.kind, failure_cause=cause, refusal=exc.refusal
             )
-
-    async def _add_user_messages(self, run: RunState) -> None:
-        """Add the user's messages to the transcript, as the guardrails pass or rewrite them."""
-        pipeline = self._config.guardrails
-        for message in run.request.messages:
-            if pipeline is not None and message.role is Role.USER and message.content:
-                content = await apply_guardrails(pipeline, "input", message.content, run.events)
-                if content != message.content:
-                    run.messages.append(Message(message.role, content, media=message.media))
-                    continue
-            run.messages.append(message)
 
     async def _observed_iteration(self, run: RunState) -> AgentResult | None:
         """Run an iteration and report it to observers, without the text of an answer that was blocked."""
@@ -283,17 +288,6 @@ class AgentLoop:
         await run.events.tell("tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called})
         run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names_called)}")
         return AgentResult(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
-
-    async def _cancel(self, run: RunState, reason: str) -> AgentResult:
-        """End a run that was cancelled. Every call in progress gets an outcome."""
-        run.is_end_reported = True
-        await run.events.tell("cancelled", run.iterations, reason)
-        run.events.note("cancelled", summary=reason or "stopped from outside")
-        if run.open_round is not None:
-            run.close_round(run.open_round.final_outcomes())
-        if self._config.routing_only:
-            run.tool_calls.clear()  # the chosen calls are not returned
-        return AgentResult(stop_text("cancelled"), stop_reason="cancelled")
 
     async def _finish(self, run: RunState, end: AgentResult, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory, report the end to observers, and return the result."""

@@ -44,13 +44,12 @@ class RunMemory:
         provider: Provider,
         config: AgentConfig,
         events: RunEvents,
-        memory: ConversationMemory | None = None,
         *,
         own: bool,
         scope: str,
     ) -> None:
         """Bind the memories to the scope. Raise ValueError for an empty one, which all users would share."""
-        self.memory = memory
+        self.memory: ConversationMemory | None = None
         self._provider, self._config, self.events = provider, config, events
         self._own, self._scope = own, scope
         self._entities = config.entity_memory

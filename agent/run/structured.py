@@ -129,7 +129,7 @@ def refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 
 
-def decode_value(text: str, *, repair: bool = True) -> tuple[Any, int]:
+def decode_value(text: str, *, repair: bool) -> tuple[Any, int]:
     """Return the object or list at the start of the text, and its length; (None, 0) if there is none.
 
     With `repair`, single quotes, Python's constants and commas before a closing bracket are accepted.

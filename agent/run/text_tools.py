@@ -139,7 +139,7 @@ class ToolCallParser:
         """Return text of people or tools so that it contains no call, even if the model repeats it literally."""
         return self._called.sub(_QUOTED, text)
 
-    def complete_chars(self, text: str, start: int = 0) -> int:
+    def complete_chars(self, text: str, start: int) -> int:
         """Return how many characters of a growing text cannot be part of a call. Those before `start` are known."""
         started = self._started.search(text, start)
         if started:
@@ -211,7 +211,7 @@ class TextToolProvider:
         self.context_tokens = getattr(provider, "context_tokens", None)
         self.model_settings = getattr(provider, "model_settings", None)
         self._parser = parser or ToolCallParser()
-        self._prompt_builder = prompt_builder
+        self._prompt_builder = prompt_builder or PromptBuilder("")
         self._no_tools: tuple[()] | None = () if _takes_tools(provider) else None
         self._new_id = new_id
 
@@ -257,7 +257,16 @@ class TextToolProvider:
             yield call
 
     def _in_text(self, request: ProviderRequest) -> ProviderRequest:
-        return replace(in_text(request, self._prompt_builder, self._parser), tools=self._no_tools)
+        """Return the request with tools as text. Only the model's own calls have a form that the parser accepts."""
+        builder = copy(self._prompt_builder)
+        builder.base_instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
+        return replace(
+            request,
+            system_prompt=builder.build(request.tools or ()),
+            messages=tuple(_transcript_in_text(request.messages, self._parser)),
+            tools=self._no_tools,
+            response_format=None,
+        )
 
     def _with_ids(self, calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
         return tuple(replace(call, id=self._new_id()) for call in calls)
@@ -281,21 +290,6 @@ def _has_tools(method: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # written in C
         return True
     return any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def in_text(
-    request: ProviderRequest, builder: PromptBuilder | None = None, parser: ToolCallParser | None = None
-) -> ProviderRequest:
-    """Return the request with tools as text. Only the model's own calls have a form that the parser accepts."""
-    builder, parser = copy(builder or PromptBuilder("")), parser or ToolCallParser()
-    builder.base_instructions = "\n\n".join(filter(None, [builder.base_instructions, request.system_prompt]))
-    return replace(
-        request,
-        system_prompt=builder.build(request.tools or ()),
-        messages=tuple(_transcript_in_text(request.messages, parser)),
-        tools=(),
-        response_format=None,
-    )
 
 
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:

@@ -114,7 +114,9 @@ def test_concurrent_summaries_keep_what_both_runs_trimmed():
     async def forget_at_once():
         memory, model = ConversationMemory(), Together()
         config = AgentConfig(model="m", request_timeout=1.0, summarize_on_trim=True)
-        runs = [RunMemory(model, config, RunEvents(()), memory, own=True, scope="") for _ in range(2)]
+        runs = [RunMemory(model, config, RunEvents(()), own=True, scope="") for _ in range(2)]
+        for run in runs:
+            run.memory = memory
         said = [[Message(Role.USER, f"I am {name}")] for name in ("Ana", "Ben")]
         await asyncio.gather(*(run.record_trim(each) for run, each in zip(runs, said, strict=True)))
         return memory.summary

@@ -66,7 +66,9 @@ def remembering(*observers, own=False, scope="alice", provider=None, **options):
     options.setdefault("memory", ConversationMemory())
     memory = options.pop("memory")
     config = AgentConfig(model="big", request_timeout=1.0, **options)
-    return RunMemory(provider or Reader(), config, RunEvents(observers), memory, own=own, scope=scope)
+    run = RunMemory(provider or Reader(), config, RunEvents(observers), own=own, scope=scope)
+    run.memory = memory
+    return run
 
 
 class Names:
