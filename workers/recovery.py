@@ -1,4 +1,7 @@
-"""Recovery: find dead workers by their heartbeats and file locks, and wake conversations that no worker took."""
+"""Recovery: find dead workers by their heartbeats and file locks, and wake conversations that no worker took.
+
+`LeaderLock` lets one process of all machines do something for as long as it lives.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import LockError, RedisError
+from redis.lock import Lock
 
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import call_in_thread
@@ -31,6 +35,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 KEEP_SECONDS = 7 * 24 * 3600
 #: Seconds after its last heartbeat that a worker counts as gone.
 GONE_SECONDS = 5
+#: Seconds after its last renewal that another process may acquire the lock.
+HOLD_SECONDS = 3
 _BEAT = """
 local time = tonumber(redis.call('TIME')[1])
 redis.call('ZADD', KEYS[1], time, ARGV[1])
@@ -142,6 +148,33 @@ class Heartbeat:
     def count(self) -> int:
         """Return how many workers live. Raises redis.RedisError."""
         return int(self._count(keys=[self._key], args=[GONE_SECONDS]))
+
+
+class LeaderLock:
+    """A process's handle on the lock of a name: of all processes on all machines, one has it."""
+
+    def __init__(self, client: Redis, name: str, *, prefix: str = PREFIX) -> None:
+        self._lock = Lock(client, f"{prefix}baton:{name}", timeout=HOLD_SECONDS, blocking=False, thread_local=False)
+
+    def take(self) -> bool:
+        """Acquire the lock, or keep it for another HOLD_SECONDS. Return whether this process has it. Raises
+        redis.RedisError.
+        """
+        try:
+            return self._lock.reacquire()
+        except LockError:  # not acquired yet, or lost
+            return bool(self._lock.acquire())
+
+    def leave(self) -> None:
+        """Release the lock, if this process has it. Raises redis.RedisError."""
+        try:
+            self._lock.release()
+        except LockError:
+            return
+
+    def is_held(self) -> bool:
+        """Return whether any process has the lock. Raises redis.RedisError."""
+        return self._lock.locked()
 
 
 class Reaper:

@@ -196,17 +196,12 @@ def unknown_prices(settings: Settings) -> Iterator[str]:
     if not settings.agent.budget.in_dollars:
         return
     where = settings.origin.at("agent", "budget")
-    for model in dict.fromkeys(each for channel in settings.channels for each in _unpriced_models(settings, channel)):
-        cure = f"add prices: {{{name_of(model)!r}: [1.0, 2.0]}}, dollars for a million tokens of input and output"
-        yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
-
-
-def _unpriced_models(settings: Settings, channel: str) -> Iterator[str]:
-    agent = settings.agent_of(channel)
-    for model in _models(agent):
-        usage, vendor = UsageStats(1, 1, 2), vendor_of(model)
-        if model != OFFLINE and cost_usd(name_of(model), usage, vendor, prices=agent.prices) is None:
-            yield model
+    models = (model for channel in settings.channels for model in _models(settings.agent_of(channel)))
+    for model in dict.fromkeys(models):
+        usage, vendor, prices = UsageStats(1, 1, 2), vendor_of(model), settings.agent.prices
+        if model != OFFLINE and cost_usd(name_of(model), usage, vendor, prices=prices) is None:
+            cure = f"add prices: {{{name_of(model)!r}: [1.0, 2.0]}}, dollars for a million tokens of input and output"
+            yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
 
 
 def unmatched_patterns(settings: Settings, opened: OpenTools) -> list[str]:

@@ -22,7 +22,7 @@ from sayso.config.wiring.people import rules_of
 from sayso.pending.action import split_button_token
 from sayso.workers.access import AccessControl, Ignored, UnknownSender
 from sayso.workers.mailbox import SEEN_MS
-from sayso.workers.redis.leader_lock import LeaderLock
+from sayso.workers.recovery import LeaderLock
 
 if TYPE_CHECKING:
     from sayso.channels.setup import MessageLog

@@ -206,18 +206,16 @@ class JobRegistry:
         worker, at = self._worker, now()
         ttl = worker.get_heartbeat_ttl(entries[0].job)
         times = (at.timestamp(), utcformat(at), ttl, current_timestamp() + ttl)
-        ids = [part for entry in entries for part in (entry.job.id, self._execution(entry).id)]
+        ids: list[str] = []
+        for entry in entries:
+            if entry.execution is None:  # RQ may be told to stop it as soon as it is visible
+                job = entry.job
+                entry.execution = Execution(random_id(), job.id, job.connection, worker.name)
+                entry.execution._job = job  # noqa: SLF001  # as RQ's own `create`
+                job.worker_name, job.started_at = worker.name, entry.execution.created_at
+                worker.executions[entry.execution.id] = entry.execution
+            ids += [entry.job.id, entry.execution.id]
         pipe.eval(_REGISTER, 3, *self._keys, worker.name, *times, *ids)
-
-    def _execution(self, entry: _Entry) -> Execution:
-        """Return the execution of a job. RQ may be told to stop it as soon as it is visible."""
-        if entry.execution is None:
-            worker, job = self._worker, entry.job
-            execution = Execution(random_id(), job.id, job.connection, worker.name)
-            execution._job = job  # noqa: SLF001  # as RQ's own `create`
-            job.worker_name, job.started_at = worker.name, execution.created_at
-            entry.execution = worker.executions[execution.id] = execution
-        return entry.execution
 
     @property
     def _keys(self) -> tuple[str, str, str]:

@@ -25,7 +25,7 @@ from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import MemoryAlerts
-from sayso.workers.redis.leader_lock import LeaderLock
+from sayso.workers.recovery import LeaderLock
 from tests.channels.harness import telegram, telegram_hook
 from tests.channels.web.services import FakeDeliveries, FakeMailbox
 from tests.contracts.rigs import voice
