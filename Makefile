@@ -1,6 +1,8 @@
 # Everything runs in .venv of this checkout; each target sets up what it needs.
 PYTHON ?= python3.11
 BIN := .venv/bin
+# Tests start hundreds of processes: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := sayso/*.py agent channels config docs examples pending testing workers tests benchmarks
 
 .PHONY: demo test test-fast check format docs reference bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
