@@ -39,7 +39,7 @@ from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.context import TurnTimers, provide_received_files, provide_timers
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.selectors import role_of
+from sayso.agent.toolsets.selectors import role_of_user
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn, random_id
@@ -235,7 +235,7 @@ class ChannelAgent:
             language=context.texts.language,
             aliases=turn.aliases,
             user_name=turn.user_name or "",
-            role=role_of(self.agent.selector),
+            role=partial(role_of_user, self.agent.selector),
         )
 
     async def _reply(

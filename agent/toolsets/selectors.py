@@ -177,22 +177,18 @@ class RoleBasedSelector:
         return ((await role if inspect.isawaitable(role) else role) or "").lower()
 
 
-def role_of(selector: object) -> Callable[[], str]:
-    """Return a function that returns the current user's role, for `ToolContext`; "" where no role is configured.
+def role_of_user(selector: object) -> str:
+    """Return the current user's role, for `ToolContext`; "" where no role is configured.
 
     Looks into combined selectors. The role of an async function is not known here.
     """
     by_role = next(_role_selectors_in(selector), None)
-
-    def role() -> str:
-        if by_role is None:
-            return ""
-        value = by_role.role if isinstance(by_role.role, str) else by_role.role()
-        if inspect.iscoroutine(value):
-            value.close()
-        return value.lower() if isinstance(value, str) else ""
-
-    return role
+    if by_role is None:
+        return ""
+    value = by_role.role if isinstance(by_role.role, str) else by_role.role()
+    if inspect.iscoroutine(value):
+        value.close()
+    return value.lower() if isinstance(value, str) else ""
 
 
 def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:

@@ -15,6 +15,7 @@ from sayso.agent.toolbox import open_toolbox
 from sayso.agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
 from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
 from sayso.agent.tools.loading import WatchedSource, claim
+from sayso.agent.tools.registry import Toolset
 from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
 from sayso.agent.toolsets.embedding import HttpEmbedder
@@ -68,9 +69,9 @@ class OpenTools:
         """The tools that exist now."""
         return self.registry.all()
 
-    def select(self, patterns: Sequence[str] | None) -> SelectedTools:
+    def select(self, patterns: Sequence[str] | None) -> Toolset:
         """Return the tools of a channel: those that a pattern matches, all where there are no patterns."""
-        return SelectedTools(self.registry, patterns)
+        return self.registry if patterns is None else SelectedTools(self.registry, patterns)
 
     def replace(self, source: str, loaded: LoadedTools) -> None:
         """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing."""
@@ -96,14 +97,11 @@ class SelectedTools:
     """The tools of a registry whose names match, looked up again at each call of `all`."""
 
     registry: ToolRegistry
-    patterns: Sequence[str] | None
+    patterns: Sequence[str]
 
     def all(self) -> list[Tool]:
         """Return the matching tools in the order loaded."""
-        tools = self.registry.all()
-        if self.patterns is None:
-            return tools
-        return [tool for tool in tools if any(fnmatchcase(tool.name, each) for each in self.patterns)]
+        return [tool for tool in self.registry.all() if any(fnmatchcase(tool.name, each) for each in self.patterns)]
 
 
 def open_tools(
