@@ -142,7 +142,8 @@ class Outbox(Protocol):
 class ReplySender:
     """Sends one reply at a time to its channel and records the result.
 
-    `paces` say how fast each channel may send; a channel without an entry has no limit.
+    `rates` are the messages a second that accounts allow, by channel: 0 for no limit. For other channels the platform's
+    own limit holds.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class ReplySender:
         channels: Mapping[str, Channel],
         texts_for: TextsForLanguage,
         *,
-        paces: Mapping[str, Callable[[Conversation], RateLimit]] | None = None,
+        rates: Mapping[str, float] | None = None,
         receipts: Receipts | None = None,
         alerts: Alerts | None = None,
         chance: Callable[[], float] = random.random,
@@ -160,7 +161,7 @@ class ReplySender:
         self._outbox = outbox
         self._channels = channels
         self._texts_for = texts_for
-        self._paces = paces or {}
+        self._rates = rates or {}
         self._receipts = receipts or NoReceipts()
         self._alerts = alerts or MemoryAlerts()
         self._chance = chance
@@ -205,9 +206,8 @@ class ReplySender:
         self, lease: Lease, reply: QueuedReply, channel: Channel, delivery: Delivery, is_held: Callable[[], bool]
     ) -> NextItem:
         """Send the reply at its slot, and record the result."""
-        pace_of = self._paces.get(delivery.conversation.channel)
-        pace = pace_of(delivery.conversation) if pace_of else RateLimit()
-        await self._wait_for_slot(lease, reply, delivery.conversation.channel, pace)
+        pace = self._rate_limit(channel, delivery.conversation)
+        await self._wait_for_slot(lease, reply, channel.name, pace)
         if not is_held():
             raise LeaseLost(lease.conversation)
         try:
@@ -220,6 +220,14 @@ class ReplySender:
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
         sent = Sent(receipt.message_id, receipt.written_at, pace.chat_gap)
         return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
+
+    def _rate_limit(self, channel: Channel, conversation: Conversation) -> RateLimit:
+        """Return how fast the channel may send to a conversation. A configured rate replaces the platform's."""
+        rate = self._rates.get(channel.name)
+        if rate == 0:
+            return RateLimit()
+        limit = channel.rate_limit(conversation)
+        return limit if rate is None else replace(limit, per_second=rate)
 
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,12 +17,12 @@ from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
 from sayso.channels import registry
-from sayso.channels.base import AdapterDeps, Channel, RateLimit
+from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown.dialects import trust_hosts
 from sayso.channels.storage.files import NotLocal, check_local
 from sayso.channels.storage.media import LocalMediaStore, MediaLimits
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Turn
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import (
@@ -133,7 +133,7 @@ def bootstrap(
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn)
     worker_lock = WorkerLock(state / ALIVE)
     sender = ReplySender(
-        RedisOutbox(scripts, wake_up), channels, texts_for, paces=rate_limits_of(settings, channels),
+        RedisOutbox(scripts, wake_up), channels, texts_for, rates=_configured_rates(settings),
         receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=redis.alerts,
     )  # fmt: skip
     processor = ConversationProcessor(
@@ -228,22 +228,10 @@ def forward_aliases(
     return handlers
 
 
-def rate_limits_of(
-    settings: Settings, channels: Mapping[str, Channel]
-) -> dict[str, Callable[[Conversation], RateLimit]]:
-    """Return how fast each channel may send to a conversation."""
-    return {
-        name: _rate_limit(channel, settings.channels[name].messages_per_second) for name, channel in channels.items()
-    }
-
-
-def _rate_limit(channel: Channel, per_second: float | None) -> Callable[[Conversation], RateLimit]:
-    """Return the platform's limit, with the account's rate in place of the platform's where one is configured."""
-    if per_second == 0:
-        return lambda _: RateLimit()
-    if per_second is None:
-        return channel.rate_limit
-    return lambda conversation: replace(channel.rate_limit(conversation), per_second=per_second)
+def _configured_rates(settings: Settings) -> dict[str, float]:
+    """Return the messages a second of the channels that have a rate of their own."""
+    rates = {name: channel.messages_per_second for name, channel in settings.channels.items()}
+    return {name: rate for name, rate in rates.items() if rate is not None}
 
 
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:

@@ -17,7 +17,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
-from sayso.channels.base import DeliveryUncertain, RateLimited, Refused
+from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refused
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Turn
 from sayso.pending import RedisPendingStore, stash_pending
@@ -27,9 +27,8 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
-from sayso.workers.lease import HeldLease
 from sayso.workers.mailbox import LUA as LANE_LUA
-from sayso.workers.mailbox import InboxLimits, RedisMailbox, token_prefix
+from sayso.workers.mailbox import HeldLease, InboxLimits, RedisMailbox, token_prefix
 from sayso.workers.processor import ConversationProcessor, split_replies
 from sayso.workers.sender import RedisOutbox, ReplySender
 from tests.contracts.rigs import voice
@@ -100,6 +99,10 @@ class Messenger:
         if not (found and reply.buttons and "letter <" in first):
             return [reply]
         return [Reply(first, language=reply.language), replace(reply, text=rest)]
+
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
+        """Return no limit."""
+        return RateLimit()
 
     async def send(self, delivery: Delivery) -> Receipt:
         """Deliver, unless the next scripted weather says otherwise."""

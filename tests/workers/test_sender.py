@@ -56,6 +56,10 @@ class Platform:
         self.replies: list[Reply] = []
         self.silent_until, self.broken_silences = 0.0, 0
 
+    def rate_limit(self, conversation: Conversation) -> RateLimit:
+        """Return the limit of this test."""
+        return self.pace
+
     async def send(self, delivery: Delivery) -> Receipt:
         """Accept or refuse a message."""
         self.tries.append(self.rig.now)
@@ -88,9 +92,9 @@ class Post:
         self.rig = MemoryRig()
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
-        paces = {"chat": lambda _: pace} if pace else {}
+        self.platform.pace = pace or RateLimit()
         self.sender = ReplySender(
-            self.rig.outbox, {"chat": self.platform}, texts_for, paces=paces, receipts=receipts, chance=lambda: 1.0,
+            self.rig.outbox, {"chat": self.platform}, texts_for, receipts=receipts, chance=lambda: 1.0,
             sleep=self._sleep,
         )  # fmt: skip
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}

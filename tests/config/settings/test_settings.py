@@ -394,7 +394,7 @@ def test_rate_limit_of_a_channel_can_be_set(tmp_path: Path, given: str, pace: tu
     file = tmp_path / "sayso.yaml"
     file.write_text(f"channels:\n  a: {{{telegram}}}\n")
     services = bootstrap(load_settings(file, {"SECRET": SECRET}), data=tmp_path, redis_url="redis://127.0.0.1:1")
-    found = services.processor.sender._paces["a"](Conversation("a", "1"))
+    found = services.processor.sender._rate_limit(services.channels["a"], Conversation("a", "1"))
     assert (found.per_second, found.chat_gap) == pace
 
 
