@@ -35,8 +35,7 @@ from sayso.pending.turns import (
     TurnHandler,
 )
 from sayso.workers.alerts import MemorySharedCache
-from sayso.workers.lease import HeldLease
-from sayso.workers.mailbox import Mailbox, new_token
+from sayso.workers.mailbox import HeldLease, Mailbox, new_token
 from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 

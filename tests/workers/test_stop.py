@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
 from sayso.pending.turns import Lease, QueuedTurn, TurnChange
-from sayso.workers.lease import HeldLease, listen_for_stops
+from sayso.workers.mailbox import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_processor import Room

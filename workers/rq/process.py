@@ -25,7 +25,7 @@ from rq.serializers import JSONSerializer
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
-from sayso.workers.lease import listen_for_stops
+from sayso.workers.mailbox import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.redis.data_loss import DataLossGuard
