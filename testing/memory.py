@@ -336,7 +336,9 @@ class MemoryConversations(MemoryDeliveries):
         """Return why the turn cannot be accepted now, None when it can."""
         user, tapped_user = turn.scope.id, self._actions.user_of(tapped)
         is_own = tapped_user in ("", user)
-        urgent = _may_stop(state, turn) or (is_own and (bool(tapped_user) or self._waits_for(turn)))
+        own_waits = any(waiting.turn.scope.id == user for waiting in state.inbox)
+        stops_first = turn.is_stop and user not in state.stops and own_waits
+        urgent = stops_first or (is_own and (bool(tapped_user) or self._waits_for(turn)))
         if state.is_full(user, self._limits.waiting, urgent=urgent) or (is_new and not self._has_room()):
             return "full"
         if not state.inbox and self._is_overloaded(state, now, shares=2 if urgent or turn.is_stop else 0):
@@ -458,9 +460,3 @@ class MemoryConversations(MemoryDeliveries):
             self._conversations.pop(idle)
             self._statuses.noted.pop(idle, None)
         return idle is not None
-
-
-def _may_stop(state: ConversationState, turn: Turn) -> bool:
-    """Return whether the turn stops a waiting turn of its sender, and is the first that does."""
-    user = turn.scope.id
-    return turn.is_stop and user not in state.stops and any(each.turn.scope.id == user for each in state.inbox)

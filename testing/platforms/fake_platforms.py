@@ -147,7 +147,15 @@ class FakePlatforms:
         prefix, _, rest = call.path.lstrip("/").partition("/")
         if prefix in self.fakes:
             return self._platform(prefix, call.at("/" + rest))
-        return self._control(prefix, rest, call)
+        if prefix == "ledger":
+            return json_response(self.sent)
+        if prefix == "calls":
+            return json_response(self.calls)
+        if prefix == "busiest":
+            return json_response(self.ledger.busiest())
+        if prefix == "blobs" and rest in self.ledger.blobs:
+            return FakeResponse(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
+        return self._command(prefix, call)
 
     def _platform(self, name: str, call: RecordedRequest) -> FakeResponse | None:
         fake = self.fakes[name]
@@ -165,17 +173,6 @@ class FakePlatforms:
             fake.answer(call)
             return None
         return None if failure.error == "drop" else fake.failure(failure.error)
-
-    def _control(self, name: str, rest: str, call: RecordedRequest) -> FakeResponse:
-        if name == "ledger":
-            return json_response(self.sent)
-        if name == "calls":
-            return json_response(self.calls)
-        if name == "busiest":
-            return json_response(self.ledger.busiest())
-        if name == "blobs" and rest in self.ledger.blobs:
-            return FakeResponse(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
-        return self._command(name, call)
 
     def _command(self, name: str, call: RecordedRequest) -> FakeResponse:
         """Run a command of a test. An unknown one is an error, so that a typo does not pass unnoticed."""

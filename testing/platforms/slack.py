@@ -318,11 +318,13 @@ class SlackManifests:
         app_id, error = params.get("app_id", ""), self.error or self._error(method, params)
         if error:
             return json_response({"ok": False, "error": error})
-        manifest = _object(params["manifest"])
+        try:
+            manifest = json.loads(params["manifest"])
+        except ValueError:
+            manifest = None
         errors = list(faults(manifest))
         if errors:
             return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
-        assert manifest is not None  # noqa: S101  # one that is no object has its fault
         if method.endswith("validate"):
             return json_response({"ok": True})
         return self._update(app_id, manifest) if method.endswith("update") else self._create(manifest)
@@ -350,21 +352,13 @@ class SlackManifests:
         return json_response({"ok": True, "app_id": app_id, "permissions_updated": changed})
 
 
-def _object(text: str) -> SlackPayload | None:
-    try:
-        manifest = json.loads(text)
-    except ValueError:
-        return None
-    return manifest if isinstance(manifest, dict) else None
-
-
 def _scopes(manifest: SlackPayload) -> list[str]:
     return sorted(manifest.get("oauth_config", {}).get("scopes", {}).get("bot", []))
 
 
-def faults(manifest: SlackPayload | None) -> Iterator[dict[str, str]]:
+def faults(manifest: Any) -> Iterator[dict[str, str]]:
     """Yield the errors of a manifest, each with its place."""
-    if manifest is None:
+    if not isinstance(manifest, dict):
         yield _fault("The manifest is not a JSON object", "")
         return
     errors = list(Draft202012Validator(_json_schema(SCHEMA)).iter_errors(manifest))
@@ -444,20 +438,16 @@ def _message_error(method: str, params: dict[str, Any], blocks: list[dict[str, A
 
 def _valid(blocks: list[dict[str, Any]]) -> bool:
     """Return whether Slack's own models accept every field of the blocks, and no id appears twice."""
-    if not _known(blocks) or len(blocks) > 50:
+    try:
+        are_known = [block.to_dict() for block in Block.parse_all(blocks)] == blocks
+    except (SlackObjectFormationError, AttributeError, TypeError):  # out of bounds; of no kind; no block at all
+        return False
+    if not are_known or len(blocks) > 50:
         return False
     keys = [key["action_id"] for block in blocks for key in block.get("elements", ()) if "action_id" in key]
     rows = [block["block_id"] for block in blocks if "block_id" in block]
     unique = all(len(set(ids)) == len(ids) for ids in (keys, rows))
     return unique and all(isinstance(row, str) and len(row) <= 255 for row in rows)
-
-
-def _known(blocks: list[dict[str, Any]]) -> bool:
-    """Return whether Slack's own models produce the same blocks again."""
-    try:
-        return [block.to_dict() for block in Block.parse_all(blocks)] == blocks
-    except (SlackObjectFormationError, AttributeError, TypeError):  # out of bounds; of no kind; no block at all
-        return False
 
 
 def _text(block: dict[str, Any]) -> str:

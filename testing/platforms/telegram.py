@@ -136,18 +136,15 @@ class FakeTelegram:
             self.updates.look_again()
             return _result(answer)
         if method == "answerCallbackQuery":
-            return _result(self._check_tap_answer(params))
+            if not params.get("callback_query_id"):
+                raise TelegramRefusal("query is too old and response timeout expired or query ID is invalid")
+            if len(str(params.get("text", ""))) > 200:
+                raise TelegramRefusal("MESSAGE_TOO_LONG")
+            return _result(True)
         if method == "sendChatAction":
             check_chat_action(params)
             return _result(True)
         return _error(404, "Not Found")
-
-    def _check_tap_answer(self, params: dict[str, Any]) -> bool:
-        if not params.get("callback_query_id"):
-            raise TelegramRefusal("query is too old and response timeout expired or query ID is invalid")
-        if len(str(params.get("text", ""))) > 200:
-            raise TelegramRefusal("MESSAGE_TOO_LONG")
-        return True
 
     def _file_resource(self, file_id: str) -> FakeResponse:
         data = self._ledger.blobs.get(file_id)
@@ -181,29 +178,23 @@ class FakeTelegram:
         return self._send(method, chat, call)
 
     def _send(self, method: str, chat: str, call: RecordedRequest) -> FakeResponse:
-        params = call.params
-        number = self._ledger.record(
-            "telegram",
-            chat,
-            thread=str(params.get("message_thread_id", "")),
-            text=_checked_text(params, "caption" if method in _UPLOADS else "text"),
-            buttons=buttons(params.get("reply_markup")),
-            media=self._file(method, call) if method in _UPLOADS else None,
-            raw={"method": method, **params},
-        )
+        params, media = call.params, None
+        text = _checked_text(params, "caption" if method in _UPLOADS else "text")
+        keys = buttons(params.get("reply_markup"))
+        if method in _UPLOADS:
+            upload = next((part for part in call.parts if part.filename), None)
+            if upload is None:
+                raise TelegramRefusal("there is no file in the request")
+            check_upload(_UPLOADS[method], upload.mime, upload.body)
+            media = self._ledger.keep(upload.filename, upload.mime, upload.body)
+        thread, raw = str(params.get("message_thread_id", "")), {"method": method, **params}
+        number = self._ledger.record("telegram", chat, thread=thread, text=text, buttons=keys, media=media, raw=raw)
         only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
         if not only_for:
             return _result(_message_resource(number, chat))
         if not chat.startswith("-") or not only_for.get("receiver_user_id"):
             raise TelegramRefusal("ephemeral messages can be sent only to a member of a group")
         return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
-
-    def _file(self, method: str, call: RecordedRequest) -> dict[str, Any]:
-        upload = next((part for part in call.parts if part.filename), None)
-        if upload is None:
-            raise TelegramRefusal("there is no file in the request")
-        check_upload(_UPLOADS[method], upload.mime, upload.body)
-        return self._ledger.keep(upload.filename, upload.mime, upload.body)
 
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> FakeResponse:
         """Edit a message in the ledger, where it keeps its place, and note the call."""
@@ -261,7 +252,8 @@ class UpdateQueue:
             self._refuse_beside_a_webhook("can't use getUpdates method while webhook is active; use deleteWebhook")
             if "allowed_updates" in params:
                 self._ledger.state[_ALLOWED] = update_kinds(params)
-            self._forget(offset)
+            waiting = self._waiting()  # without those before the offset; a negative one counts from the end
+            waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
             self._asked += 1
             mine = self._asked
             self._changed.notify_all()
@@ -288,11 +280,6 @@ class UpdateQueue:
     def _refuse_beside_a_webhook(self, reason: str) -> None:
         if self._has_webhook():
             raise ConflictError(reason)
-
-    def _forget(self, offset: int) -> None:
-        """Remove the updates before the offset; a negative one counts from the end."""
-        waiting = self._waiting()
-        waiting[:] = waiting[offset:] if offset < 0 else [each for each in waiting if each["update_id"] >= offset]
 
 
 def chat_id(chat: Any) -> int:

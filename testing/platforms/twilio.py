@@ -231,7 +231,11 @@ class FakeTwilio:
                     data, headers = response.read(), response.headers
                 return self._ledger.keep(headers.get_filename() or "", headers.get_content_type(), data)
             except (OSError, ValueError) as exc:
-                if not _is_restarting(exc) or time.monotonic() > deadline:
+                reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
+                is_restarting = isinstance(
+                    reason, ConnectionError
+                )  # nothing listened, or it was killed while answering
+                if not is_restarting or time.monotonic() > deadline:
                     raise TwilioRefusal(21620, "The media URL cannot be fetched") from exc
             time.sleep(0.1)
 
@@ -487,9 +491,3 @@ def _fill(template: str, values: dict[str, str]) -> str:
 def _error(status: int, code: int, message: str) -> FakeResponse:
     more = f"https://www.twilio.com/docs/errors/{code}"
     return json_response({"code": code, "message": message, "more_info": more, "status": status}, status)
-
-
-def _is_restarting(exc: Exception) -> bool:
-    """Return whether nothing listened, or the process was killed while answering."""
-    reason = exc.reason if isinstance(exc, urllib.error.URLError) else exc
-    return isinstance(reason, ConnectionError)

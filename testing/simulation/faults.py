@@ -181,11 +181,8 @@ class Outage:
             self.record.began = now
         elif self.record.back and now >= self._next_poll:
             self._next_poll = now + POLL_SECONDS
-            self._watch(now)
-
-    def _watch(self, now: float) -> None:
-        if any(spooled(address) for address in self._addresses):
-            self.record.spool_empty = now
+            if any(spooled(address) for address in self._addresses):
+                self.record.spool_empty = now
 
 
 class Faults:
@@ -237,7 +234,7 @@ class Faults:
         self._continue_restart()
         for name, due in self._due.items():
             if now >= due:
-                self._due[name] = now + self._after(self._rates[name])
+                self._due[name] = now + self._rates[name] * (0.5 + self._chance.random())
                 self._acts[name](now)
 
     def update(self, now: float) -> None:
@@ -255,9 +252,6 @@ class Faults:
         self._due.clear()
         self._to_restart.clear()
         self._wake(float("inf"))
-
-    def _after(self, seconds: float) -> float:
-        return seconds * (0.5 + self._chance.random())
 
     def _kill_worker(self, _: float) -> None:
         """Kill a worker, now and then its parent too.

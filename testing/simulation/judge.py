@@ -313,15 +313,15 @@ def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> l
         bill: len(decisions) - _count_unmarked(answers_to_decisions(messages_by_bill.get(bill, ())))
         for bill, decisions in decisions_by_bill(acts).items()
     }
-    return [_check_first_try(message, unanswered) for message in messages]
-
-
-def _check_first_try(message: ChatMessage, unanswered: dict[str, int]) -> ChatMessage:
-    bill = message.statement.first_try_for
-    if not bill:
-        return message
-    unanswered[bill] = unanswered.get(bill, 0) - 1
-    return message if unanswered[bill] >= 0 else replace(message, statement=replace(message.statement, marked=False))
+    checked = []
+    for message in messages:
+        bill = message.statement.first_try_for
+        if bill:
+            unanswered[bill] = unanswered.get(bill, 0) - 1
+        is_too_many = bool(bill) and unanswered[bill] < 0
+        unmarked = replace(message.statement, marked=False)
+        checked.append(replace(message, statement=unmarked) if is_too_many else message)
+    return checked
 
 
 def _count_unmarked(messages: Iterable[ChatMessage]) -> int:

@@ -83,13 +83,10 @@ class Simulation:
             time.sleep(STEP_SECONDS)
             if time.monotonic() - last_progress > PROGRESS_SECONDS:
                 last_progress = time.monotonic()
-                self._progress(users, faults, last_progress - began)
+                done = ", ".join(f"{name} {count}" for name, count in faults.counts.items() if count)
+                progress = f"{users.budget.taken:,} of {self.profile.turns:,} turns, {users.message_count:,} replies"
+                self.say(f"{last_progress - began:5.0f} s  {progress}{f'; {done}' if done else ''}")
         faults.end(time.monotonic())
-
-    def _progress(self, users: SimulatedUsers, faults: Faults, seconds: float) -> None:
-        done = ", ".join(f"{name} {count}" for name, count in faults.counts.items() if count)
-        turns = f"{users.budget.taken:,} of {self.profile.turns:,} turns"
-        self.say(f"{seconds:5.0f} s  {turns}, {users.message_count:,} replies{f'; {done}' if done else ''}")
 
     def _settle(self, users: SimulatedUsers) -> SimulationResult:
         """Wait until no reply is missing and no more arrive, at most MAX_SETTLE_SECONDS. Return the result."""

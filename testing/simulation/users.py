@@ -233,13 +233,16 @@ class SimulatedUser:
 
     async def _decide(self, step: StoryStep, bill: str) -> None:
         """Decide; decide again if the answer is that it was too early."""
-        if step.late:
-            await asyncio.sleep(_closes_at(about(self.inbox.messages, bill)) + LATE_SECONDS - time.monotonic())
+        if step.late:  # after the question has closed, by its own text; one that does not say closes at once
+            questions = [each for each in about(self.inbox.messages, bill) if each.statement.kind == "question"]
+            closes_at = max((question.at + open_seconds(question.text) for question in questions), default=0.0)
+            await asyncio.sleep(closes_at + LATE_SECONDS - time.monotonic())
         for decided in range(1, MAX_DECISIONS + 1):
             await asyncio.gather(*(self._act(step, bill) for _ in range(step.times)))
             acts = decided * step.times
             await self._waits_for(partial(_is_answered, bill, acts))
-            if not _is_early(about(self.inbox.messages, bill)):
+            answers = about(self.inbox.messages, bill)
+            if _has_outcome(answers) or not any(answer.statement.kind == "early" for answer in answers):
                 return
 
     async def _strangers_answer(self, bill: str) -> None:
@@ -270,14 +273,6 @@ class SimulatedUser:
         return buttons[-1][0 if step.verb == "agree" else 1] if buttons else ""
 
 
-def _closes_at(messages: Sequence[ChatMessage]) -> float:
-    """Return when the last question closes, by its own text; one that does not say closes at once."""
-    return max(
-        (message.at + open_seconds(message.text) for message in messages if message.statement.kind == "question"),
-        default=0.0,
-    )
-
-
 def _signed_webhook(client: WebhookClient, step: StoryStep, act: Act, button: str) -> SignWebhook:
     """Return the function that signs the webhook of an act. Its content is fixed here: a repeat says the same."""
     number = act.number
@@ -289,12 +284,6 @@ def _signed_webhook(client: WebhookClient, step: StoryStep, act: Act, button: st
     if step.verb == "send":
         return lambda: client.photo(number, text)
     return lambda: client.text(number, text)
-
-
-def _is_early(messages: Sequence[ChatMessage]) -> bool:
-    return (
-        bool(messages) and not _has_outcome(messages) and any(message.statement.kind == "early" for message in messages)
-    )
 
 
 def _has_outcome(messages: Sequence[ChatMessage]) -> bool:

@@ -91,7 +91,10 @@ class WebhookDelivery:
         """
         if self._chance.random() < self._repeated:
             for _ in range(self._chance.randint(1, MAX_DELIVERIES - 1)):
-                self._schedule_repeat(url, hook)
+                delay = self._chance.random() * self._late_seconds if self._chance.random() < self._late else 0.0
+                task = asyncio.create_task(self._repeat(url, hook, delay))
+                self._later.add(task)
+                task.add_done_callback(self._later.discard)
         tries = 0
         while True:
             answer = await self._post(url, hook)
@@ -109,12 +112,6 @@ class WebhookDelivery:
     def close(self) -> None:
         """Stop delivering."""
         self._executor.shutdown(cancel_futures=True)
-
-    def _schedule_repeat(self, url: str, hook: SignWebhook) -> None:
-        delay = self._chance.random() * self._late_seconds if self._chance.random() < self._late else 0.0
-        task = asyncio.create_task(self._repeat(url, hook, delay))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
 
     async def _repeat(self, url: str, hook: SignWebhook, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -135,20 +132,15 @@ class WebhookDelivery:
         return answer
 
     def _post_in_thread(self, address: str, path: str, hook: SignWebhook) -> DeliveryResponse:
-        connection, began = self._connection(address), time.monotonic()
+        connections, began = vars(self._local), time.monotonic()  # each thread keeps its own open
+        if address not in connections:
+            connections[address] = http.client.HTTPConnection(address, timeout=TIMEOUT)
+        connection: http.client.HTTPConnection = connections[address]
         reused = connection.sock is not None
         status, retry_after = _send(connection, path, hook)
         if reused and not status:  # the web may have closed an idle connection: not a failed delivery
             status, retry_after = _send(connection, path, hook)
         return DeliveryResponse(status, retry_after, began, time.monotonic())
-
-    def _connection(self, address: str) -> http.client.HTTPConnection:
-        """Return the connection of this thread, which is kept open between deliveries."""
-        connections = vars(self._local)
-        if address not in connections:
-            connections[address] = http.client.HTTPConnection(address, timeout=TIMEOUT)
-        connection: http.client.HTTPConnection = connections[address]
-        return connection
 
 
 def _send(connection: http.client.HTTPConnection, path: str, hook: SignWebhook) -> tuple[int, str]:
