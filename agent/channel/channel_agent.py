@@ -244,8 +244,9 @@ class ChannelAgent:
         """Return the replies to a run, including its question."""
         texts = context.texts
         files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
-        acting = {tool.name for tool in self.agent.tools if not tool.read_only}  # they may have changed something
-        has_acted = any(call.tool_name in acting for call in result.tool_calls)
+        tools = {tool.name: tool for tool in self.agent.tools} if result.tool_calls else {}
+        # Tools that are not read-only may have changed something.
+        has_acted = any(call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls)
         content = reply_text(result, texts, has_acted=has_acted)
         # The user is told of unclear calls whatever the model writes about them.
         beside = [content] if proposal and result.stop_reason == "terminal" else result.beside

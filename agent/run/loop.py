@@ -35,7 +35,7 @@ from sayso.agent.run.structured import (
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.tools.context import EnvironmentField
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.tool import schemas_for_model
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
@@ -109,11 +109,13 @@ class AgentLoop:
             asynchronous=request.asynchronous,
             tool_result_chars=config.trace_tool_result_chars,
         )
+        # The run of a user has the knowledge of its scope; all others have the agent's own.
+        is_own = not request.scope and (request.is_of_batch or request.memory is None)
         is_checked = config.guardrails is not None and bool(config.guardrails.output)
         return RunState(
             request=request,
             events=events,
-            run_memory=RunMemory(self._provider, config, events, own=request.uses_agent_knowledge, scope=request.scope),
+            run_memory=RunMemory(self._provider, config, events, own=is_own, scope=request.scope),
             context=context,
             compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
             on_text=None if response_format is not None or is_checked else request.on_text,
@@ -122,7 +124,7 @@ class AgentLoop:
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request. Raises SessionError."""
         if run.events.has_observers:
-            with run.run_memory.in_scope():  # observers may ask for the scope of the run
+            with EnvironmentField("memory_scope", run.run_memory.tool_scope):  # observers may ask for it
                 await run.events.tell("run_start", list(run.request.messages), self._config.prompt)
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
@@ -132,7 +134,7 @@ class AgentLoop:
 
     async def _run_until_cancelled(self, run: RunState) -> AgentResult:
         token = run.request.cancellation_token
-        with collect_artifacts() as run.artifacts, run.run_memory.in_scope():
+        with EnvironmentField("artifacts", run.artifacts, memory_scope=run.run_memory.tool_scope):
             if token is None:
                 return await self._run(run)
             try:

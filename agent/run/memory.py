@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 from sayso.agent.config import AgentConfig, model_for
 from sayso.agent.memory.conversation import ConversationMemory, summarize
@@ -14,7 +13,6 @@ from sayso.agent.memory.extraction import current_scope, one_line, required_scop
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.trace import RunEvents, StepType
 from sayso.agent.providers.base import Provider
-from sayso.agent.tools.context import EnvironmentField
 from sayso.agent.tools.screening import fenced
 from sayso.pending.concurrency import call_in_thread, gather_all
 
@@ -59,10 +57,13 @@ class RunMemory:
         if self._knowledge is not None and not own:
             self._knowledge = self._knowledge.bound_to(required_scope(scope))
 
-    def in_scope(self) -> AbstractContextManager[object]:
-        """Set the scope that the `remember` tool writes to. Without a scope the tool of a user's run writes nowhere."""
-        scope = "" if self._own else self._scope or current_scope()  # "" is what all runs of the agent share
-        return EnvironmentField("memory_scope", scope)
+    @property
+    def tool_scope(self) -> str | None:
+        """Return the scope that the `remember` tool writes to; "" for what all runs of the agent share.
+
+        None: the tool writes nowhere, because it runs for a user without a scope.
+        """
+        return "" if self._own else self._scope or current_scope()
 
     @property
     def calls_model(self) -> bool:

@@ -155,11 +155,6 @@ class RunRequest:
     is_of_batch: bool = False
 
     @property
-    def uses_agent_knowledge(self) -> bool:
-        """Return whether the run has the agent's own knowledge rather than that of its scope."""
-        return not self.scope and (self.is_of_batch or self.memory is None)
-
-    @property
     def user_text(self) -> str:
         """Return the text of the user's messages, without messages that a program added."""
         return "\n".join(message.content for message in self.messages if message.role is Role.USER)

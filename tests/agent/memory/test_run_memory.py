@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.entities import Entity, EntityMemory
+from sayso.agent.memory.extraction import in_scope
 from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message, Role, UsageStats
@@ -110,7 +111,7 @@ async def _interleave(acts, folder, *, on_disk, at_once):
     async def act(who, what, number):
         run = remembering(scope=who, memory=conversations[who], **configured)
         name = f"{who}-{number}"
-        with run.in_scope():
+        with in_scope(run.tool_scope):
             if what == "learn":
                 await run.learn([user(f"I met {name} today"), Message(Role.TOOL, f"eve-{number}")])
             elif what in ("remember", "log"):
