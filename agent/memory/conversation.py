@@ -90,23 +90,20 @@ class ConversationMemory:
         """
         with self._lock:
             kept, rejected, starts = _validated([*self._messages, *messages])
-            first = self._first_kept(kept, starts)
+            if self.max_tokens is not None:
+                self._token_counts += map(estimate_tokens, kept[len(self._token_counts) :])
+            within_limits = (
+                start
+                for start in starts
+                if len(kept) - start <= self.max_messages
+                and (self.max_tokens is None or sum(self._token_counts[start:]) <= self.max_tokens)
+            )
+            first = next(within_limits, starts[-1] if starts else 0)
             self._messages, removed = kept[first:], kept[:first]
             del self._token_counts[:first]
             for count, (place, message) in enumerate(rejected):
                 removed.insert(place + count, message)
             return removed
-
-    def _first_kept(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
-        """Return the index of the oldest message within the limits: the first of an exchange."""
-        if self.max_tokens is not None:
-            self._token_counts += map(estimate_tokens, messages[len(self._token_counts) :])
-        for start in starts:
-            if len(messages) - start > self.max_messages:
-                continue
-            if self.max_tokens is None or sum(self._token_counts[start:]) <= self.max_tokens:
-                return start
-        return starts[-1] if starts else 0
 
     def clear(self) -> None:
         """Remove everything, including the summary and the notes."""
@@ -224,7 +221,13 @@ async def summarize(
         return previous, usage
     try:
         answer, usage = await acall(provider, _summary_request(removed, previous, model, max_tokens, timeout))
-        return _clean_summary(answer.content, max_tokens, is_cut=usage.completion_tokens >= max_tokens), usage
+        line, max_chars = " ".join(inert(answer.content).split()), max_tokens * MAX_CHARS_PER_TOKEN
+        if usage.completion_tokens >= max_tokens or len(line) > max_chars:  # cut off: end with a whole sentence
+            ends = [match.end() for match in _SENTENCE_END.finditer(line[:max_chars])]
+            line = line[: ends[-1]] if ends else ""
+        if not line:
+            raise SummaryUnusable("no whole sentence")
+        return line, usage
     except Exception as exc:  # a summary must never cost an answer
         log.warning("memory.summary_failed reason=%s model=%s", type(exc).__name__, model)
         return previous, usage
@@ -233,7 +236,18 @@ async def summarize(
 def _summary_request(
     removed: Sequence[Message], previous: str, model: str, max_tokens: int, timeout: float | None
 ) -> ProviderRequest:
-    lines = [_message_data(message) for message in removed]
+    """Return the request for a summary. Each message is one line of JSON, so that no text can pass for another."""
+    lines: list[dict[str, Any]] = []
+    for message in removed:
+        is_output = message.role is Role.TOOL
+        text = _shortened(message.content, OUTPUT_CHARS if is_output else MESSAGE_CHARS)
+        lines.append({"from": f"tool {message.tool_name}" if is_output else message.role.value, "text": text})
+        if message.tool_calls:
+            calls = ((call.tool_name, call.parameters) for call in message.tool_calls)
+            texts = (f"{name} {json.dumps(args, default=str, ensure_ascii=False)}" for name, args in calls)
+            lines[-1]["asks_for_tools"] = [_shortened(each, OUTPUT_CHARS) for each in texts]
+        if message.media:
+            lines[-1]["files"] = [media.filename or media.kind for media in message.media]
     room, start = ALL_CHARS, len(lines)
     while start and (room := room - len(str(lines[start - 1]))) >= 0:  # as many of the newest as fit
         start -= 1
@@ -248,31 +262,5 @@ def _summary_request(
     )
 
 
-def _message_data(message: Message) -> dict[str, Any]:
-    """Return a message as data for one JSON line, so that no text can pass for another message."""
-    is_output = message.role is Role.TOOL
-    data: dict[str, Any] = {"from": f"tool {message.tool_name}" if is_output else message.role.value}
-    data["text"] = _shortened(message.content, OUTPUT_CHARS if is_output else MESSAGE_CHARS)
-    if message.tool_calls:
-        data["asks_for_tools"] = [
-            _shortened(f"{call.tool_name} {json.dumps(call.parameters, default=str, ensure_ascii=False)}", OUTPUT_CHARS)
-            for call in message.tool_calls
-        ]
-    if message.media:
-        data["files"] = [media.filename or media.kind for media in message.media]
-    return data
-
-
 def _shortened(text: str, chars: int) -> str:
     return text if len(text) <= chars else f"{text[:chars]} ... ({len(text)} characters)"
-
-
-def _clean_summary(text: str, max_tokens: int, *, is_cut: bool) -> str:
-    """Return the summary on one line, without what could steer a model. One that was cut ends with a whole sentence."""
-    line, max_chars = " ".join(inert(text).split()), max_tokens * MAX_CHARS_PER_TOKEN
-    if is_cut or len(line) > max_chars:
-        ends = [match.end() for match in _SENTENCE_END.finditer(line[:max_chars])]
-        line = line[: ends[-1]] if ends else ""
-    if not line:
-        raise SummaryUnusable("no whole sentence")
-    return line

@@ -322,9 +322,17 @@ class KnowledgeGraphMemory(ExtractingMemory):
     def query_relevant(self, query: str) -> list[Triple]:
         """Return the triples that share a keyword with the query, most shared keywords first, then the newest.
 
-        For a query without keywords, return the newest triples.
+        Keywords are all words but the common ones; in scripts without spaces, every two adjacent characters. For a
+        query without keywords, return the newest triples.
         """
-        keywords = _keywords(query)
+        found: dict[str, None] = {}
+        letters = "".join(char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold())
+        for word in letters.split():
+            if any(map(needs_no_space, word)):
+                found |= dict.fromkeys(word[start : start + 2] for start in range(max(1, len(word) - 1)))
+            elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
+                found[word] = None
+        keywords = list(found)[:MAX_KEYWORDS]
         candidates = self.store.query(self._scope, keywords) if keywords else self.triples
         hits = {triple.key: sum(has_word(triple.search_text, keyword) for keyword in keywords) for triple in candidates}
         relevant = [triple for triple in reversed(candidates) if hits[triple.key] or not keywords]
@@ -363,15 +371,3 @@ class KnowledgeGraphMemory(ExtractingMemory):
         )
         memory.update(Triple(**each) for each in data["triples"])
         return memory
-
-
-def _keywords(query: str) -> list[str]:
-    """Return the words of a query but the common ones. In scripts without spaces, every two adjacent characters."""
-    keywords: dict[str, None] = {}
-    letters = "".join(char if unicodedata.category(char)[0] in "LNM" else " " for char in query.casefold())
-    for word in letters.split():
-        if any(map(needs_no_space, word)):
-            keywords |= dict.fromkeys(word[start : start + 2] for start in range(max(1, len(word) - 1)))
-        elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
-            keywords[word] = None
-    return list(keywords)[:MAX_KEYWORDS]

@@ -202,7 +202,17 @@ class KeyValueSessions(ABC):
         namespace_digest = SessionKey("", namespace).namespace_digest
         with self._translated_errors(None):
             texts = [*self._texts(namespace_digest)]
-        sessions = [data for digest, text in texts if (data := self._metadata(namespace_digest, digest, text))]
+        sessions = []
+        for digest, text in texts:
+            try:
+                record = SessionRecord.from_json(text)
+                if (record.key.namespace_digest, record.key.digest) != (namespace_digest, digest):
+                    raise ValueError("it is another session's")
+            except _UNREADABLE as exc:
+                log.warning("sessions.broken name=%s reason=%s", digest, type(exc).__name__)
+                continue
+            if current := self._unless_expired(record, text):
+                sessions.append(current.metadata)
         return sorted(sessions, key=lambda data: data.updated_at, reverse=True)
 
     def delete(self, session_id: str, *, namespace: str | None = None) -> bool:
@@ -265,17 +275,6 @@ class KeyValueSessions(ABC):
         if record.key != key:
             raise _broken(key)
         return self._unless_expired(record, text)
-
-    def _metadata(self, namespace_digest: str, digest: str, text: str) -> SessionMetadata | None:
-        try:
-            record = SessionRecord.from_json(text)
-            if (record.key.namespace_digest, record.key.digest) != (namespace_digest, digest):
-                raise ValueError("it is another session's")
-        except _UNREADABLE as exc:
-            log.warning("sessions.broken name=%s reason=%s", digest, type(exc).__name__)
-            return None
-        current = self._unless_expired(record, text)
-        return current.metadata if current else None
 
     def _unless_expired(self, record: SessionRecord, text: str) -> SessionRecord | None:
         """Return the record, or remove it and return None if it has expired."""

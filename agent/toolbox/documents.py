@@ -358,21 +358,17 @@ class _StoryBuilder:
 
         start = int(node.attrs.get("start", 1))
         flowables: list[Any] = []
+        deeper = min(depth + 1, MAX_NESTING)
         for number, item in enumerate(node.children, start):
+            self._count_block()
             mark = f"{number}." if node.type == "ordered_list" else "•"
-            flowables += self._item(item, mark, min(depth + 1, MAX_NESTING))
+            # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
+            has_text = bool(item.children) and item.children[0].type == "paragraph"
+            first, *more = _pieces(item.children[0]) if has_text else ["\N{NO-BREAK SPACE}"]
+            flowables.append(self._paragraph(first, "item" if has_text else "lone mark", deeper, bulletText=mark))
+            flowables += (self._paragraph(piece, "body", deeper) for piece in more)
+            flowables += self._all_blocks(item.children[has_text:], deeper)
         return flowables if depth else [*flowables, Spacer(1, 5)]
-
-    def _item(self, item: SyntaxTreeNode, mark: str, depth: int) -> list[Any]:
-        """Return a list item. Its mark stands beside its first paragraph, or on a line of its own if it has none."""
-        self._count_block()
-        has_text = bool(item.children) and item.children[0].type == "paragraph"
-        first, *more = _pieces(item.children[0]) if has_text else ["\N{NO-BREAK SPACE}"]
-        return [
-            self._paragraph(first, "item" if has_text else "lone mark", depth, bulletText=mark),
-            *(self._paragraph(piece, "body", depth) for piece in more),
-            *self._all_blocks(item.children[has_text:], depth),
-        ]
 
     def _code(self, code: str, depth: int) -> list[Any]:
         from reportlab.platypus import XPreformatted

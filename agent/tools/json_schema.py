@@ -71,10 +71,19 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     parameters may be left out, which is how they are null, so their schema does not offer null as well.
     """
     inliner = _Inliner(raw)
-    properties = {
-        name: _without_open_defaults(_parameter(inliner.inline(as_object(schema)), is_optional=name in optional))
-        for name, schema in raw.get("properties", {}).items()
-    }
+    properties = {}
+    for name, schema in raw.get("properties", {}).items():
+        parameter = inliner.inline(as_object(schema))
+        if "anyOf" in parameter:
+            parts = [part for part in parameter["anyOf"] if not (name in optional and part.get("type") == "null")]
+            are_scalars = all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts)
+            # Bare scalars beside a bare string are a string (seed: Multi-Type Unions).
+            is_text = {"type": "string"} in parts and are_scalars
+            union = parts[0] if len(parts) == 1 else {"type": "string"} if is_text else {"anyOf": parts}
+            parameter = {**union, **without(parameter, "anyOf")}
+        if parameter.get("default", ...) is None:
+            del parameter["default"]
+        properties[name] = _without_open_defaults(parameter)
     rest = inliner.inline({key: value for key, value in raw.items() if key in _TOP_LEVEL_KEYWORDS})
     if rest.get("additionalProperties") is False:
         del rest["additionalProperties"]  # the same for every tool, and not worth its tokens
@@ -160,20 +169,6 @@ def _references_in(schema: Any) -> set[str]:
         inside = {reference for value in schema.values() for reference in _references_in(value)}
         return inside | ({schema["$ref"]} if isinstance(schema.get("$ref"), str) else set())
     return {reference for part in schema for reference in _references_in(part)} if isinstance(schema, list) else set()
-
-
-def _parameter(schema: dict[str, Any], *, is_optional: bool) -> dict[str, Any]:
-    """Return one parameter's schema. Bare scalars beside a bare string are a string (seed: Multi-Type Unions)."""
-    parameter = without(schema, "anyOf")
-    if "anyOf" in schema:
-        parts = [part for part in schema["anyOf"] if not (is_optional and part.get("type") == "null")]
-        are_scalars = all(part.keys() == {"type"} and part["type"] in _SCALARS for part in parts)
-        is_text = {"type": "string"} in parts and are_scalars
-        union = parts[0] if len(parts) == 1 else {"type": "string"} if is_text else {"anyOf": parts}
-        parameter = {**union, **parameter}
-    if parameter.get("default", ...) is None:
-        del parameter["default"]
-    return parameter
 
 
 def _without_open_defaults(schema: dict[str, Any]) -> dict[str, Any]:

@@ -120,36 +120,31 @@ class EmbeddingSelector:
         return [given[index] for index in sorted(nearest)]
 
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        vectors = await self._vectors_of([query, *texts])
+        """Return the cosine of the vectors of the query and each text. All missing vectors are fetched in one call."""
+        names = {text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in [query, *texts]}
+        keys = {text: hashlib.sha256(name).hexdigest() for text, name in names.items()}
+        vectors = {text: self._vectors[key] for text, key in keys.items() if key in self._vectors}
+        missing = [text for text in keys if text not in vectors]
+        if missing:
+            async with asyncio.timeout(self._embed_seconds):
+                embedded = await self.embedder.embed(missing)
+            packed = [array("d", vector) for vector in embedded]
+            if len(packed) != len(missing):
+                reason = f"{len(packed)} vectors for {len(missing)} texts"
+                raise EmbeddingError(f"{reason}: an embedder returns one per text")
+            if not all(vector and all(map(math.isfinite, vector)) for vector in packed):
+                raise EmbeddingError("a vector is empty or has a number that is not finite")
+            vectors |= dict(zip(missing, map(_unit, packed), strict=True))
+        for text, key in keys.items():
+            self._vectors[key] = vectors[text]
+            self._vectors.move_to_end(key)
+        while len(self._vectors) > self._max_vectors:
+            self._vectors.popitem(last=False)
         if len({len(vector) for vector in vectors.values()}) > 1:
             self._vectors.clear()  # cached ones may be of another model with the same name
             raise EmbeddingError("vectors of different lengths cannot be compared: use one model for all")
         wanted = vectors[query]
         return [sum((one * other for one, other in zip(wanted, vectors[text], strict=True)), 0.0) for text in texts]
-
-    async def _vectors_of(self, texts: Sequence[str]) -> Mapping[str, Vector]:
-        """Return the vector of each text, of length 1: cached, or embedded now together with all missing ones."""
-        names = {text: f"{self.model}\0{text}".encode(errors="surrogatepass") for text in texts}
-        keys = {text: hashlib.sha256(name).hexdigest() for text, name in names.items()}
-        known = {text: self._vectors[key] for text, key in keys.items() if key in self._vectors}
-        missing = [text for text in keys if text not in known]
-        if missing:
-            async with asyncio.timeout(self._embed_seconds):
-                vectors = await self.embedder.embed(missing)
-            packed = [array("d", vector) for vector in vectors]
-            if len(packed) != len(missing):
-                raise EmbeddingError(
-                    f"{len(packed)} vectors for {len(missing)} texts: an embedder returns one per text"
-                )
-            if not all(vector and all(map(math.isfinite, vector)) for vector in packed):
-                raise EmbeddingError("a vector is empty or has a number that is not finite")
-            known |= dict(zip(missing, map(_unit, packed), strict=True))
-        for text, key in keys.items():
-            self._vectors[key] = known[text]
-            self._vectors.move_to_end(key)
-        while len(self._vectors) > self._max_vectors:
-            self._vectors.popitem(last=False)
-        return known
 
 
 def _unit(vector: Sequence[float]) -> Vector:

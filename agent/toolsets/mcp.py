@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -159,6 +159,12 @@ class McpToolProvider:
 
     def _tools(self, definition: Definition, name: str) -> Iterator[Tool]:
         """Yield the definition as a tool. One that is unusable is logged and left out; the others are still offered."""
+        hints = definition.annotations
+        is_read_only = bool(hints and hints.read_only_hint)
+        # The specification's defaults: a tool that is not declared harmless is destructive, and uses the network.
+        is_destructive = not is_read_only and (hints is None or hints.destructive_hint is not False)
+        uses_network = hints is None or hints.open_world_hint is not False
+        tags = {ToolTag.READ_ONLY: is_read_only, ToolTag.DESTRUCTIVE: is_destructive, ToolTag.NETWORK: uses_network}
         try:
             yield Tool(
                 name,
@@ -166,28 +172,14 @@ class McpToolProvider:
                 safe_schema(definition.input_schema),
                 screen_output=True,
                 version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),
-                metadata=replace(_metadata(definition), source_detail=self.name),
-                read_only=_is_read_only(definition),
-                idempotent=bool(definition.annotations and definition.annotations.idempotent_hint),
+                metadata=ToolMetadata(
+                    tags={tag for tag, applies in tags.items() if applies}, source="mcp", source_detail=self.name
+                ),
+                read_only=is_read_only,
+                idempotent=bool(hints and hints.idempotent_hint),
             )
         except (UnusableSchema, ToolValidationError) as exc:
             log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": str(exc)})
-
-
-def _metadata(definition: Definition) -> ToolMetadata:
-    """Return the server's hints, with the specification's defaults: a tool not declared harmless is destructive."""
-    hints, tags = definition.annotations, set()
-    if _is_read_only(definition):
-        tags.add(ToolTag.READ_ONLY)
-    elif hints is None or hints.destructive_hint is not False:
-        tags.add(ToolTag.DESTRUCTIVE)
-    if hints is None or hints.open_world_hint is not False:
-        tags.add(ToolTag.NETWORK)
-    return ToolMetadata(tags=frozenset(tags), source="mcp")
-
-
-def _is_read_only(definition: Definition) -> bool:
-    return bool(definition.annotations and definition.annotations.read_only_hint)
 
 
 #: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
@@ -262,26 +254,23 @@ class ReconnectingConnection:
 
     async def _connected(self) -> McpConnection:
         async with self._opening:
-            if self.connection is None or not self.connection.is_open:
-                pause = self.next_attempt_at - self.clock()
-                if pause > MAX_WAIT_SECONDS:
-                    error = self._last_error or f"{self.server} broke off"
-                    raise SourceUnreachable(f"{error}; the next attempt is in {pause:.0f} s")
-                await asyncio.sleep(max(pause, 0))
-                self.connection = await self._opened()
-            return self.connection
-
-    async def _opened(self) -> McpConnection:
-        connection = McpConnection(self.server, self.changed)
-        self.connections = [*(each for each in self.connections if not each.is_closed), connection]
-        try:
-            await connection.open(self.connect_seconds)
-        except SourceUnreachable as exc:
-            self._last_error = str(exc)
-            self._count_failure()
-            raise
-        self.failures = 0
-        return connection
+            if self.connection is not None and self.connection.is_open:
+                return self.connection
+            pause = self.next_attempt_at - self.clock()
+            if pause > MAX_WAIT_SECONDS:
+                error = self._last_error or f"{self.server} broke off"
+                raise SourceUnreachable(f"{error}; the next attempt is in {pause:.0f} s")
+            await asyncio.sleep(max(pause, 0))
+            connection = McpConnection(self.server, self.changed)
+            self.connections = [*(each for each in self.connections if not each.is_closed), connection]
+            try:
+                await connection.open(self.connect_seconds)
+            except SourceUnreachable as exc:
+                self._last_error = str(exc)
+                self._count_failure()
+                raise
+            self.failures, self.connection = 0, connection
+            return connection
 
     def _count_failure(self) -> None:
         self.failures += 1
