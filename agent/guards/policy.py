@@ -303,7 +303,9 @@ def matches_form(form: ArgumentForm, text: str, pattern: str) -> bool:
             return any(fnmatchcase(host, wanted) or fnmatchcase(host, f"*.{wanted}") for host in _hosts(text))
         case "path":
             wanted = _path(_plain(pattern))
-            return any(fnmatchcase(path, wanted) for path in _paths(text))
+            paths = map(_path, _readings(text))
+            # Also with a final slash, so that `/etc/*` holds for /etc itself.
+            return any(fnmatchcase(each, wanted) for path in paths for each in (path, f"{path}/"))
         case "number":
             compare, limit = _compared(pattern)
             return any(compare(number, each) for number in _numbers(text) for each in _numbers(limit))
@@ -369,14 +371,8 @@ def _host(name: str) -> str:
     return host
 
 
-def _paths(text: str) -> Iterator[str]:
-    """Yield a path without detours, and with a final slash, so that `/etc/*` holds for /etc itself."""
-    for reading in _readings(text):
-        path = _path(reading)
-        yield from (path, f"{path}/")
-
-
 def _path(written: str) -> str:
+    """Return a path without detours."""
     local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", written.replace("\\", "/").strip("\"'"))
     return posixpath.normpath(re.sub("/+", "/", local)) if local else ""
 

@@ -169,7 +169,13 @@ def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clo
         elapsed = last.at.astimezone(UTC) - first.at.astimezone(UTC)
     except OverflowError as exc:
         raise ValueError("that is outside the years 1 to 9999") from exc
-    return f"{first} to {last}: {_format_duration(elapsed)}"
+    seconds = int(abs(elapsed).total_seconds())
+    hours, minutes, left = seconds // 3600, seconds // 60 % 60, seconds % 60
+    parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (left, "second")]
+    answer = ", ".join(_plural(count, unit) for count, unit in parts if count) or "0 minutes"
+    answer = f"{answer} ({_plural(hours, 'hour')} {minutes} min in all)" if hours >= 24 else answer
+    answer = f"minus {answer}: the end is before the start" if elapsed < timedelta() else answer
+    return f"{first} to {last}: {answer}"
 
 
 @tool(read_only=True, description="Convert a time of one time zone to another time zone")
@@ -216,15 +222,6 @@ def _format_days(first: date, last: date) -> str:
     weeks = f"{_plural(total // 7, 'week')} {_plural(total % 7, 'day')}"
     answer = f"{_plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"
     return f"minus {answer}: the end is before the start" if last < first else answer
-
-
-def _format_duration(span: timedelta) -> str:
-    seconds = int(abs(span).total_seconds())
-    hours, minutes, left = seconds // 3600, seconds // 60 % 60, seconds % 60
-    parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (left, "second")]
-    answer = ", ".join(_plural(count, unit) for count, unit in parts if count) or "0 minutes"
-    whole = f"{answer} ({_plural(hours, 'hour')} {minutes} min in all)" if hours >= 24 else answer
-    return f"minus {whole}: the end is before the start" if span < timedelta() else whole
 
 
 def _plural(count: int, unit: str) -> str:

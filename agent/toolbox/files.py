@@ -191,7 +191,11 @@ def search_files(
         except ValueError:
             skipped += 1
             continue
-        matches += islice(_matching_lines(name, text, wanted), MAX_MATCHES + 1)
+        for number, line in enumerate(text.splitlines(), 1):
+            place = line.casefold().find(wanted)
+            if place >= 0 and len(matches) <= MAX_MATCHES:
+                start = max(0, place - MAX_LINE_CHARS // 2)
+                matches.append(f"{name}:{number}: {line[start : start + MAX_LINE_CHARS].strip()}")
     return _write_matches(words, matches, skipped, complete=budget >= 0)
 
 
@@ -219,15 +223,6 @@ def folder_tools(folder: Path, descriptions: Mapping[Callable[..., str], str]) -
         metadata=ToolMetadata(tags={ToolTag.FILE_SYSTEM}),
     )
     return [decorate(function, description=description) for function, description in descriptions.items()]
-
-
-def _matching_lines(name: str, text: str, wanted: str) -> Iterator[str]:
-    """Yield the lines with the wanted words, each with file and line number, and shortened around the words."""
-    for number, line in enumerate(text.splitlines(), 1):
-        place = line.casefold().find(wanted)
-        if place >= 0:
-            start = max(0, place - MAX_LINE_CHARS // 2)
-            yield f"{name}:{number}: {line[start : start + MAX_LINE_CHARS].strip()}"
 
 
 def _write_matches(words: str, matches: list[str], skipped: int, *, complete: bool) -> str:

@@ -181,7 +181,13 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """
     while isinstance(function, functools.partial):  # a partial's own docstring is Python's
         function = function.func
-    lines = _lines(inspect.getdoc(function) or "")
+    first, *rest = (inspect.getdoc(function) or "").splitlines() or [""]
+    title = _TITLE.fullmatch(first)
+    if title and title[2] and not _is_indented(next(filter(str.strip, rest), "")):
+        rest = [
+            f"    {line}" for line in rest
+        ]  # `getdoc` takes this indent from a docstring that begins with a section
+    lines = [first, *rest]
     general: list[str] = []
     of_parameters: list[str] = []
     target = general
@@ -200,14 +206,6 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         params = []
     descriptions = {param.arg_name: " ".join(param.description.split()) for param in params if param.description}
     return re.sub(r"\n{3,}", "\n\n", "\n".join(general)).strip(), descriptions
-
-
-def _lines(text: str) -> list[str]:
-    """Return the lines of a docstring. If it begins with a section, restore the indent that `getdoc` took from it."""
-    first, *rest = text.splitlines() or [""]
-    title = _TITLE.fullmatch(first)
-    lost_indent = title and title[2] and not _is_indented(next(filter(str.strip, rest), ""))
-    return [first, *(f"    {line}" for line in rest)] if lost_indent else [first, *rest]
 
 
 def _section_at(lines: Sequence[str], index: int) -> tuple[bool, _Style] | None:

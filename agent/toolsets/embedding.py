@@ -263,13 +263,14 @@ def needs_no_space(char: str) -> bool:
 
 
 def _joins(left: str, right: str) -> bool:
-    """Return whether two adjacent characters belong to one word."""
-    return all(map(_is_word_character, (left, right))) and not any(map(needs_no_space, (left, right)))
+    """Return whether two adjacent characters belong to one word. Either may be "".
 
-
-def _is_word_character(char: str) -> bool:
-    """Return whether it is a letter, a digit or a sign that combines with them, such as vowels in Devanagari."""
-    return bool(char) and (unicodedata.category(char)[0] in "LNM" or char == "_")
+    A word has letters, digits, and signs that combine with them, such as vowels in Devanagari.
+    """
+    return all(
+        char and (unicodedata.category(char)[0] in "LNM" or char == "_") and not needs_no_space(char)
+        for char in (left, right)
+    )
 
 
 _NOT_WORDS = re.compile(r"[\W_]+")

@@ -224,11 +224,16 @@ class OpenApiToolProvider:
         return answer.content.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
+        import httpx
+
         try:
             url = self._base_url or server_url(document, self._source if self.is_remote else "")
-        except ValueError:  # a malformed URL
-            url = ""
-        if not _is_usable(url):
+            parts = urlsplit(url)
+            has_host = bool(parts.hostname and httpx.URL(url).host)
+            is_usable = has_host and parts.port != 0 and "@" not in parts.netloc  # no user name or password
+        except (ValueError, httpx.InvalidURL):
+            is_usable = False
+        if not is_usable:
             raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
         url = urlsplit(url)._replace(query="", fragment="").geturl()
         if self.is_remote and not self._base_url and not _is_same_origin(url, self._source):
@@ -286,17 +291,6 @@ def _read_file(path: Path) -> str:
         raise SourceError(f"{path}: cannot be read ({exc.strerror}): check the path") from None
     except UnicodeDecodeError:
         raise SourceError(f"{path}: not text in UTF-8") from None
-
-
-def _is_usable(url: str) -> bool:
-    """Return whether requests can be sent to a URL: it has a host, a valid port, and no user name or password."""
-    import httpx
-
-    try:
-        parts, parsed = urlsplit(url), httpx.URL(url)
-        return bool(parts.hostname and parsed.host) and parts.port != 0 and "@" not in parts.netloc
-    except (ValueError, httpx.InvalidURL):
-        return False
 
 
 def _is_same_origin(url: str, other: str) -> bool:
