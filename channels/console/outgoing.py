@@ -10,9 +10,8 @@ from itertools import takewhile
 from markdown_it.token import Token
 
 from sayso.channels.console.store import FeedEntry
-from sayso.channels.markdown import plain
+from sayso.channels.markdown import ALLOWED, LANGUAGE, is_overfull, parser, plain
 from sayso.channels.markdown.dialects import escape_html, hides_host
-from sayso.channels.markdown.parse import ALLOWED, LANGUAGE, is_overfull, parser
 from sayso.channels.markdown.split import split
 from sayso.channels.types import Delivery, Media, Reply
 

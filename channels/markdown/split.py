@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from sayso.channels.markdown.parse import inner_bars
+from sayso.channels.markdown import inner_bars
 
 #: Returns the length of a piece as the platform counts it.
 Measure = Callable[[str], int]

@@ -13,9 +13,16 @@ from hypothesis import strategies as st
 
 from sayso.channels import markdown as markup
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, telegram_length, utf16_len, whatsapp_text
+from sayso.channels.markdown import (
+    parser,
+    plain,
+    slack_mrkdwn,
+    telegram_html,
+    telegram_length,
+    utf16_len,
+    whatsapp_text,
+)
 from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP, trust_hosts
-from sayso.channels.markdown.parse import parser
 from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram_text import plain_text
 
