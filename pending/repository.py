@@ -97,11 +97,10 @@ class StoredAction:
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StoredAction | None:
-        """Read the `snapshot` of a script. None: it holds no record."""
+        """Read an `action_row` of a script. None: it holds no record."""
         if not row:
             return None
-        pid, looked, values = row
-        record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = values
+        pid, looked, record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = row
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),

@@ -1,4 +1,4 @@
--- needs: conversation, inbox, keys, outbox, queue
+-- needs: actions, conversation, inbox, keys, outbox, queue
 -- Store a turn once and wake its conversation.
 -- args: event, user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in the
 -- conversation already), stop, tap, tap_or_status, waited_ms (how long the turn waited elsewhere), seen_ms (how long

@@ -1,4 +1,4 @@
--- needs: changes, conversation, inbox, keys, next_item, outbox, timers
+-- needs: actions, changes, conversation, inbox, keys, next_item, outbox, timers
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
 -- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
 -- (release the lease when nothing is left), change ({replies: [{pid, reply}], history?, move?, arms: [...], timers:

@@ -1,4 +1,4 @@
--- needs: channel, conversation, keys, outbox, timers
+-- needs: actions, channel, conversation, keys, outbox, timers
 -- Postpone the first reply and release the lease until then.
 -- args: epoch, token, number (of the reply), delay_ms, why, reason.
 -- Why: 'tried' the send failed, 'suspect' the send may have arrived, 'limited' the platform asks the whole channel to

@@ -1,4 +1,4 @@
--- needs: actions, keys
+-- needs: actions, states
 -- Before a halted server resumes: close an open action. Its decision may be among the lost writes, so it never runs
 -- again.
 -- args: pid.

@@ -1,4 +1,4 @@
--- needs: actions, conversation, keys
+-- needs: actions, conversation, keys, states
 -- Take a shown action exactly once.
 -- args: epoch and token (none without a lease), pid, by (the deciding act), kind ('text' or 'tap'), mac, seq (number of
 -- the turn).

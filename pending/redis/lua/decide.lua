@@ -1,4 +1,4 @@
--- needs: actions, keys
+-- needs: actions, states
 -- Decide, without a lease, on what a scope waits for: all checks, then the step, in one round trip.
 -- args: user, intent, by (the deciding act), expected_kind, expected_id and expected_digest ('' for any), ignore_ms
 -- (what an 'ignore' leaves of the window), code (typed with a yes).
@@ -23,7 +23,7 @@ end
 
 local function answer(verdict)
   redis.call('SET', decided, verdict .. ' ' .. pid, 'PX', ASKED_AGAIN_MS)
-  return {verdict, {pid, now(), {unpack(fields, 1, KNOWN)}}}
+  return {verdict, {pid, now(), unpack(fields, 1, KNOWN)}}
 end
 
 local mac, kind, digest, code, steps, ttl = fields[2], unpack(fields, KNOWN + 1, KNOWN + 5)

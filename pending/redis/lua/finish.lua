@@ -1,4 +1,4 @@
--- needs: actions, conversation, keys, outbox
+-- needs: actions, conversation, keys, outbox, states
 -- Record the truth about an effect. No lease is needed: a worker that lost it may report late.
 -- args: pid, attempt, state, told (what the user is told), result (of the tool), correction (the outbox entry to send
 -- if the truth comes too late, or ''), seq (number of the deciding turn).

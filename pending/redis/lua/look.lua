@@ -1,4 +1,4 @@
--- needs: actions, keys
+-- needs: actions
 -- Return the open action of a scope.
 -- args: user.
 local pid = redis.call('GET', live_key(args.user))

@@ -1,4 +1,4 @@
--- needs: actions, conversation, keys
+-- needs: actions, conversation, states
 -- Take the last step before the effect.
 -- args: epoch and token (none without a lease), pid, attempt, mac.
 -- ARGV[2]: the record.

@@ -1,4 +1,4 @@
--- needs: actions, keys
+-- needs: actions, states
 -- A change of pending actions: `move`, a transition of one action, and `arms`, new actions.
 
 -- End an action whose worker is gone.

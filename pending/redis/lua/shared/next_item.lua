@@ -1,4 +1,4 @@
--- needs: channel, conversation, deliveries, inbox, keys, outbox, timers
+-- needs: actions, channel, conversation, deliveries, inbox, keys, outbox, timers
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
 -- args: epoch, token, let_go (release the lease when nothing is left).
 
