@@ -166,9 +166,21 @@ class ConfirmationHandler:
         return answer.changed(replies=(*closed, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the known outcome of an action that has ended."""
+        """Return the known outcome of an action that has ended, or a text for its state."""
         begun = stored.state in EXECUTED_STATES
-        return (begun and await self._store.settlement.report(scope, stored)) or _stored_outcome(stored)
+        if known := (begun and await self._store.settlement.report(scope, stored)) or stored.outcome_text:
+            return known
+        preview, texts = stored.action.preview, _texts_of(stored)
+        match stored.state:
+            case "expired":
+                return texts.expired(preview)
+            case "cancelled" | "superseded":
+                return texts.cancelled(preview)
+            case "unknown":
+                return texts.unknown(preview)
+            case "failed":
+                return texts.failed(preview)
+        return texts.stale()
 
     async def settle_failed_turn(self, queued: QueuedTurn, failure_text: str) -> TurnChange:
         """Return what a turn changes that could not be answered: the action's outcome, or else `failure_text`.
@@ -309,23 +321,6 @@ def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingA
 def _texts_of(stored: StoredAction) -> Texts:
     """Return the texts in the language of the action."""
     return texts_for(stored.action.language)
-
-
-def _stored_outcome(stored: StoredAction) -> str:
-    """Return the stored outcome of an action that has ended, or a text for its state."""
-    if stored.outcome_text:
-        return stored.outcome_text
-    preview, texts = stored.action.preview, _texts_of(stored)
-    match stored.state:
-        case "expired":
-            return texts.expired(preview)
-        case "cancelled" | "superseded":
-            return texts.cancelled(preview)
-        case "unknown":
-            return texts.unknown(preview)
-        case "failed":
-            return texts.failed(preview)
-    return texts.stale()
 
 
 def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:

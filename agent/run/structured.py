@@ -358,24 +358,21 @@ def _read(make: Callable[[Any], Any], candidate: str) -> Any:
 
 def _without_nulls(make: Callable[[Any], Any], value: Any, refused: _DoesNotFit) -> Any:
     """Read the value again without nulls that are not allowed: vendors write null for an absent property."""
-    removed = [_remove_null(value, path) for path in refused.nulls]
-    if not any(removed):
+    has_changed = False
+    for *parents, name in refused.nulls:
+        inner = value
+        for part in parents:
+            with contextlib.suppress(KeyError, IndexError, TypeError):  # pydantic's paths also name types of a union
+                inner = inner[part]
+        if isinstance(inner, dict) and inner.get(name, ...) is None:
+            del inner[name]
+            has_changed = True
+    if not has_changed:
         raise refused
     try:
         return make(value)
     except ValueError:
         raise refused from None
-
-
-def _remove_null(value: Any, path: _Path) -> bool:
-    """Remove the null at a path. Return whether there was one. pydantic's paths also name types of a union."""
-    for part in path[:-1]:
-        with contextlib.suppress(KeyError, IndexError, TypeError):
-            value = value[part]
-    has_null = isinstance(value, dict) and value.get(path[-1], ...) is None
-    if has_null:
-        del value[path[-1]]
-    return has_null
 
 
 def _instance(model: type[BaseModel], value: Any) -> BaseModel:

@@ -195,7 +195,13 @@ class ToolCaller:
         if decision.decision == "allow":
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
-            return ToolRun(await _proposal_outcome(request, await self._propose(request)))
+            limits = [limit for limit in (config.tool_timeout_seconds, tool.metadata.timeout) if limit is not None]
+            try:
+                async with execution_timeout(min(limits, default=None)):
+                    draft = await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
+            except TimeoutError as exc:
+                raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+            return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason)))
         # The person approves the arguments that run, even if defaults are created anew for each call. A value that JSON
         # cannot represent, such as a secret, runs as it was given.
         try:
@@ -206,16 +212,6 @@ class ToolCaller:
         await require_approval(tool, approved, decision.reason, config.confirm_action, config.approval_timeout)
         value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
         return await self._finished_run(request, value)
-
-    async def _propose(self, request: ToolRequest) -> Any:
-        """Return the proposal of a call. If its preview exceeds the time limit of the tool, nothing is asked."""
-        tool, limits = request.tool, (self._config.tool_timeout_seconds, request.tool.metadata.timeout)
-        try:
-            async with execution_timeout(min((seconds for seconds in limits if seconds is not None), default=None)):
-                draft = await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
-        except TimeoutError as exc:
-            raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
-        return draft.propose(request.decision.reason)
 
     async def _run_or_reuse(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, or return its cached result. Whether the run ends is decided by the raw result."""
