@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sayso.agent.channel import confirmation
 from sayso.agent.channel.confirmation import ConfirmationHandler
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import action as seal
@@ -80,6 +79,10 @@ async def _not_yet_undone(whole: Any, agent: ConfirmationHandler, case: Any) -> 
 
 async def _never_happened(*_: Any) -> bool:
     return False
+
+
+async def _told_another_outcome(*_: Any) -> str:
+    return "That was settled before."
 
 
 async def _called_done(whole: Any, *args: Any) -> Any:
@@ -170,7 +173,7 @@ _EFFECT = (
     _cut("an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(user)))"),
     _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
     _swap("a start asked twice is refused", start=("and attempt == args.attempt then return 'go'", "and false then")),
-    _code("twins hear something else", {(confirmation, "_stored_outcome"): lambda _: "That was settled before."}),
+    _code("twins hear something else", {(ConfirmationHandler, "outcome_text"): _told_another_outcome}),
 )
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
