@@ -22,8 +22,9 @@ from sayso.agent.run.state import UNCLEAR, CallOutcome, RunState, text_digest
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
+from sayso.agent.tools.context import EnvironmentField
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
-from sayso.agent.tools.screening import collect_suspicions, result_for_model
+from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.concurrency import call_in_tool_thread, execution_timeout
@@ -122,7 +123,7 @@ class ToolCaller:
         if chunks:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
-            with collect_suspicions() as suspicions:
+            with EnvironmentField("suspicions", list[str]()) as suspicions:
                 run = await self._run_or_explain(request, chunks)
             if chunks:
                 await chunks.wait()

@@ -21,7 +21,7 @@ from sayso.agent.run.state import (
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
-from sayso.agent.tools.context import collect_artifacts, collect_choices, collect_timer_changes, restore_timers
+from sayso.agent.tools.context import Artifact, EnvironmentField, TimerChange, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
@@ -183,11 +183,10 @@ class _CallsRunner:
         """Run one call, and return its recorded outcome."""
         set_position(at)  # until the call ends: each parallel call has a context of its own
         self.round.started.add(at)
+        files, timers, choices = list[Artifact](), list[TimerChange](), list[str]()
         with (
-            collect_artifacts() as files,
+            EnvironmentField("artifacts", files, timer_changes=timers, choices=choices),
             collect_proposals() as proposals,
-            collect_timer_changes() as timers,
-            collect_choices() as choices,
             with_idempotency_key(self.journal.idempotency_key(at)),
         ):
             tool_run = await self.caller.run(request)

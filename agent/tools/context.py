@@ -160,21 +160,6 @@ def collect_choices() -> AbstractContextManager[list[str]]:
     return EnvironmentField("choices", [])
 
 
-def collect_timer_changes() -> AbstractContextManager[list[TimerChange]]:
-    """Collect the changes to timers made in this block, including tasks and threads started in it."""
-    return EnvironmentField("timer_changes", [])
-
-
-def provide_received_files(listing: FileListing) -> AbstractContextManager[FileListing]:
-    """Let tools in this block read these files of the user."""
-    return EnvironmentField("received_files", listing)
-
-
-def provide_timers(timers: TurnTimers | None) -> AbstractContextManager[TurnTimers | None]:
-    """Let tools in this block schedule messages; None where nothing can be scheduled."""
-    return EnvironmentField("timers", timers)
-
-
 def scope_digest(scope: str) -> str:
     """Return a stable name of a memory scope for keys, logs and spans: 32 hex digits that do not reveal the scope."""
     return hashlib.sha256(scope.encode("utf-8", "surrogatepass")).hexdigest()[:32]

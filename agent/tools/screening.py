@@ -14,14 +14,13 @@ import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cache, partial
 from importlib.resources import files
 from itertools import chain, count, product
 from typing import Any
 
 from sayso.agent.tools.call_texts import truncate
-from sayso.agent.tools.context import EnvironmentField, tool_environment
+from sayso.agent.tools.context import tool_environment
 from sayso.agent.tools.definition import ToolDefinition
 from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.pending.concurrency import call_in_thread
@@ -32,11 +31,6 @@ MAX_INLINE_CHARS = 20_000
 BOUNDARY_CHARS = 12
 #: Characters that a reader does not see but a model does; tag characters spell ASCII.
 HIDDEN = re.compile(f"[{INVISIBLE}]")
-
-
-def collect_suspicions() -> AbstractContextManager[list[str]]:
-    """Collect the kinds of injection for which outputs are marked in this block."""
-    return EnvironmentField("suspicions", [])
 
 
 def screen(tool_name: str, output: str) -> str:

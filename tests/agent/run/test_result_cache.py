@@ -21,7 +21,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.run.tool_results import cache_key
-from sayso.agent.tools.context import TurnTimers, provide_timers, schedule_reply
+from sayso.agent.tools.context import EnvironmentField, TurnTimers, schedule_reply
 from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer
 
@@ -172,7 +172,10 @@ def test_calls_with_effects_run_each_time(function, runs):
         runs.append(of)
         return function()
 
-    with provide_timers(TurnTimers("ana", 1000.0, "en")), channel_run(ChannelRun("ana", "web", "chat", 60.0, "test")):
+    with (
+        EnvironmentField("timers", TurnTimers("ana", 1000.0, "en")),
+        channel_run(ChannelRun("ana", "web", "chat", 60.0, "test")),
+    ):
         run_agent([price], AGAIN)
     assert len(runs) == 2
 
