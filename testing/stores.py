@@ -1,4 +1,4 @@
-"""Stores of one process: people who are approved, blocked or waiting, and a console's feed and log-ins."""
+"""Stores of one process: people who are approved, blocked or waiting, a console's feed and log-ins, alerts, caches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sayso.channels.console.store import (
@@ -19,6 +19,8 @@ from sayso.channels.console.store import (
     FeedEntry,
     network,
 )
+from sayso.channels.types import Delivery
+from sayso.workers.alerts import ALERT_SECONDS, CACHE_SECONDS, MAX_CHARS, Alert, AlertKind, newest_first
 from sayso.workers.people import (
     MAX_PEOPLE,
     MAX_WAITING,
@@ -186,3 +188,57 @@ class MemoryLogins:
     def is_ended(self, session: str) -> bool:
         """Return whether a session was ended."""
         return session in self._ended
+
+
+class MemoryAlerts:
+    """Alerts in this process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._alerts: dict[tuple[str, AlertKind], Alert] = {}
+
+    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
+        """Store an alert."""
+        self._alerts[channel, kind] = Alert(channel, text[:MAX_CHARS], self._clock())
+
+    def of(self, channels: Iterable[str]) -> list[Alert]:
+        """Return the alerts of these channels that are not too old."""
+        names = set(channels)
+        alerts = (alert for (name, _), alert in self._alerts.items() if name in names)
+        return newest_first(alert for alert in alerts if self._clock() - alert.at < ALERT_SECONDS)
+
+    def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
+        """Return whether there is an alert."""
+        return (channel, kind) in self._alerts
+
+    def clear(self, channel: str, kind: AlertKind) -> None:
+        """Delete the alert."""
+        self._alerts.pop((channel, kind), None)
+
+
+class MemorySharedCache:
+    """Values in this process, with a time to live."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._notes: dict[str, tuple[str, float]] = {}
+
+    def get(self, key: str) -> str | None:
+        """Return the value stored under `key`, or None."""
+        value, until = self._notes.get(key, ("", 0.0))
+        return value if self._clock() < until else None
+
+    def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
+        """Store a value for so many seconds."""
+        self._notes[key] = (value, self._clock() + seconds)
+
+
+class NoReceipts:
+    """Remembers nothing."""
+
+    def note(self, delivery: Delivery, message_id: str) -> None:
+        """Do nothing."""
+
+    def find(self, delivery: Delivery) -> str | None:
+        """Return None."""
+        return None

@@ -90,39 +90,13 @@ class RedisAlerts:
         keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
         kept = self._client.mget(keys) if keys else []
         alerts = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
-        return _newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in alerts)
+        return newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in alerts)
 
     def _key(self, channel: str, kind: AlertKind) -> str:
         return f"{self._prefix}{channel}:{kind}"
 
 
-class MemoryAlerts:
-    """Alerts in this process."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._alerts: dict[tuple[str, AlertKind], Alert] = {}
-
-    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
-        """Store an alert."""
-        self._alerts[channel, kind] = Alert(channel, text[:MAX_CHARS], self._clock())
-
-    def of(self, channels: Iterable[str]) -> list[Alert]:
-        """Return the alerts of these channels that are not too old."""
-        names = set(channels)
-        alerts = (alert for (name, _), alert in self._alerts.items() if name in names)
-        return _newest_first(alert for alert in alerts if self._clock() - alert.at < ALERT_SECONDS)
-
-    def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether there is an alert."""
-        return (channel, kind) in self._alerts
-
-    def clear(self, channel: str, kind: AlertKind) -> None:
-        """Delete the alert."""
-        self._alerts.pop((channel, kind), None)
-
-
-def _newest_first(alerts: Iterable[Alert]) -> list[Alert]:
+def newest_first(alerts: Iterable[Alert]) -> list[Alert]:
     """Return the last alert of each channel."""
     last = {alert.channel: alert for alert in sorted(alerts, key=lambda alert: alert.at)}
     return sorted(last.values(), key=lambda alert: -alert.at)
@@ -143,20 +117,3 @@ class RedisSharedCache:
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
         """Store a value for all processes, for so many seconds."""
         self._client.set(self._prefix + key, value, ex=seconds)
-
-
-class MemorySharedCache:
-    """Values in this process, with a time to live."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._notes: dict[str, tuple[str, float]] = {}
-
-    def get(self, key: str) -> str | None:
-        """Return the value stored under `key`, or None."""
-        value, until = self._notes.get(key, ("", 0.0))
-        return value if self._clock() < until else None
-
-    def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
-        """Store a value for so many seconds."""
-        self._notes[key] = (value, self._clock() + seconds)

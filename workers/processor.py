@@ -34,7 +34,6 @@ from sayso.pending.turns import (
     TurnChange,
     TurnHandler,
 )
-from sayso.workers.alerts import MemorySharedCache
 from sayso.workers.mailbox import HeldLease, Mailbox, new_token
 from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
@@ -99,13 +98,13 @@ class ConversationProcessor:
     channels: Mapping[str, Channel]
     agents: Mapping[str, TurnHandler]
     texts_for: TextsForTurn
+    notes: DraftNotes
     media: InboundMediaStore | None = None
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
     notice_after: float = NOTICE_AFTER
     streams: Collection[str] = frozenset()
-    notes: DraftNotes = field(default_factory=MemorySharedCache)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: The rate limiter of drafts, by channel.

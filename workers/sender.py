@@ -45,7 +45,7 @@ from sayso.pending.turns import (
     outbox_entry,
     parse_next_item,
 )
-from sayso.workers.alerts import Alerts, MemoryAlerts
+from sayso.workers.alerts import Alerts
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +152,9 @@ class ReplySender:
         channels: Mapping[str, Channel],
         texts_for: TextsForLanguage,
         *,
+        receipts: Receipts,
+        alerts: Alerts,
         rates: Mapping[str, float] | None = None,
-        receipts: Receipts | None = None,
-        alerts: Alerts | None = None,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -162,8 +162,8 @@ class ReplySender:
         self._channels = channels
         self._texts_for = texts_for
         self._rates = rates or {}
-        self._receipts = receipts or NoReceipts()
-        self._alerts = alerts or MemoryAlerts()
+        self._receipts = receipts
+        self._alerts = alerts
         self._chance = chance
         self._sleep = sleep
         #: Channels whose rate this process has stored: a rate that changed since the last start becomes known.
@@ -354,17 +354,6 @@ class Receipts(Protocol):
 
     def find(self, delivery: Delivery) -> str | None:
         """Return the platform's message id, "" if it gave none; None if the delivery is unknown."""
-
-
-class NoReceipts:
-    """Remembers nothing."""
-
-    def note(self, delivery: Delivery, message_id: str) -> None:
-        """Do nothing."""
-
-    def find(self, delivery: Delivery) -> str | None:
-        """Return None."""
-        return None
 
 
 class ReceiptFiles:

@@ -137,8 +137,8 @@ def bootstrap(
         receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=redis.alerts,
     )  # fmt: skip
     processor = ConversationProcessor(
-        mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, media,
-        worker=worker_lock.name, notes=redis.cache, turn_timeout=settings.workers.turn_timeout,
+        mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, redis.cache, media,
+        worker=worker_lock.name, turn_timeout=settings.workers.turn_timeout,
         joins=settings.workers.join_bursts, notice_after=settings.workers.still_after,
         streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     )  # fmt: skip

@@ -36,7 +36,7 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.stores import MemoryFeed, MemoryLogins
+from sayso.testing.stores import MemoryFeed, MemoryLogins, MemorySharedCache
 from tests.channels.console.echo import DownFeed
 from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
 from tests.channels.parts import adapter_deps
@@ -107,21 +107,6 @@ def fetch_bytes(channel: Channel, media: Media) -> bytes:
     file = BytesIO()
     asyncio.run(channel.fetch(media, file))
     return file.getvalue()
-
-
-class MemorySharedCache:
-    """A shared cache in one process."""
-
-    def __init__(self) -> None:
-        self.notes: dict[str, str] = {}
-
-    def get(self, key: str) -> str | None:
-        """Return the value of a key, or None."""
-        return self.notes.get(key)
-
-    def put(self, key: str, value: str) -> None:
-        """Store a value."""
-        self.notes[key] = value
 
 
 Seen = list[dict[str, Any]]

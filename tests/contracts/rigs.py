@@ -23,10 +23,12 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as ACTION_LUA
 from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
+from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
+from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.sender import RedisOutbox
+from sayso.workers.sender import RedisOutbox, ReplySender
 from tests.pending.redis.lua_source import CheckedScripts
 
 CHAT = Conversation("chat", "room")
@@ -37,6 +39,17 @@ ENGLISH = texts_for("en")
 def voice(turn: Turn) -> Texts:
     """Return English texts for every turn."""
     return ENGLISH
+
+
+def make_sender(outbox: Any, channels: Any, **options: Any) -> ReplySender:
+    """Return a sender that notes its alerts in memory, and no receipts."""
+    parts = {"receipts": NoReceipts(), "alerts": MemoryAlerts(), **options}
+    return ReplySender(outbox, channels, texts_for, **parts)
+
+
+def make_processor(mailbox: Any, sender: ReplySender, channels: Any, agents: Any, **options: Any) -> Any:
+    """Return a processor that says everything in English and notes its drafts in memory."""
+    return ConversationProcessor(mailbox, sender, channels, agents, voice, **{"notes": MemorySharedCache(), **options})
 
 
 def turn(text: str = "hello", *, user: str = "ana", event: str = "", tap: str = "", addressed: bool = True) -> Turn:

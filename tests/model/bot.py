@@ -27,11 +27,12 @@ from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
+from sayso.testing.stores import MemorySharedCache
 from sayso.workers.mailbox import LUA as LANE_LUA
 from sayso.workers.mailbox import HeldLease, InboxLimits, RedisMailbox, token_prefix
 from sayso.workers.processor import ConversationProcessor, split_replies
-from sayso.workers.sender import RedisOutbox, ReplySender
-from tests.contracts.rigs import voice
+from sayso.workers.sender import RedisOutbox
+from tests.contracts.rigs import make_sender, voice
 from tests.model.judge import Judge
 from tests.model.wire import CLOCK, Patches, Peek, Wire
 from tests.model.world import ROOM, World
@@ -145,9 +146,15 @@ class Bot:
         self.world = World()
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
-        postman = ReplySender(Stepped(self.outbox), {"chat": Messenger(self)}, texts_for, chance=lambda: 0.5)
+        postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)
         self.processor = ModelProcessor(
-            Stepped(self.mailbox), postman, {}, {"chat": self.agent}, voice, clock=lambda: self.world.now / 1000
+            Stepped(self.mailbox),
+            postman,
+            {},
+            {"chat": self.agent},
+            voice,
+            MemorySharedCache(),
+            clock=lambda: self.world.now / 1000,
         )
         self.pass_time(0)
 

@@ -12,13 +12,10 @@ from redis.exceptions import RedisError
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import RateLimit
-from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, Turn
 from sayso.pending import idempotency_key
 from sayso.pending.turns import TurnChange
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, Rig, turn, voice
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 
 
 class FakeChannel:
@@ -146,9 +143,7 @@ class Bot:
         config = AgentConfig(max_retries=0)
         self.agent = ChannelAgent(Agent([delete], self.provider, config), rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.processor = ConversationProcessor(
-            rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
-        )
+        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
 
     @staticmethod
     def _calls(names: str) -> list[ToolCall]:

@@ -15,12 +15,10 @@ from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.long_texts import TextStore
 from sayso.agent.messages import Role
-from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
 from sayso.pending import idempotency_key
 from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, Rig, turn, voice
+from tests.contracts.rigs import CHAT, Rig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 
@@ -192,10 +190,8 @@ class Story:
             texts=self.texts,
         )
         channels = {"chat": self.channel}
-        sender = ReplySender(Mortal(self.rig.outbox, self.life), channels, texts_for)
-        return ConversationProcessor(
-            Mortal(self.rig.mailbox, self.life), sender, channels, {"chat": agent}, voice, joins=True
-        )
+        sender = make_sender(Mortal(self.rig.outbox, self.life), channels)
+        return make_processor(Mortal(self.rig.mailbox, self.life), sender, channels, {"chat": agent}, joins=True)
 
     def work(self) -> bool:
         """Let a worker process all turns. Return False if it was killed; its lease has expired then."""

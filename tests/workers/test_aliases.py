@@ -8,16 +8,13 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import Refused
-from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Tap
 from sayso.pending.turns import TurnChange
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.mailbox import AliasForwarder, InboxLimits
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
 from tests.channels.harness import slack, slack_hook
-from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeAgent
 
 SECOND = Conversation("chat", "U0ADA")
@@ -113,9 +110,9 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
         bot = Bot(rig, "A", lines=["done"])
         agents, sender = (
             {"sl": AliasForwarder(bot.agent, channel, rig.mailbox)},
-            ReplySender(rig.outbox, {"sl": channel}, texts_for),
+            make_sender(rig.outbox, {"sl": channel}),
         )
-        processor = ConversationProcessor(rig.mailbox, sender, {"sl": channel}, agents, voice)
+        processor = make_processor(rig.mailbox, sender, {"sl": channel}, agents)
         for body in (
             signing.slack_interaction(kind, trigger_id="1.2", **began),
             signing.slack_text("1795204800.000100", "yes"),

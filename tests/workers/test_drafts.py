@@ -16,8 +16,9 @@ from sayso.channels.base import DeliveryUncertain, RateLimit, RateLimited, Refus
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
+from sayso.testing.stores import MemorySharedCache
 from sayso.workers import processor
-from sayso.workers.alerts import MemorySharedCache, RedisSharedCache
+from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.progress import DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent

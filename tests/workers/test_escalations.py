@@ -13,9 +13,8 @@ from sayso.channels.base import Unreachable
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.pending.limits import MAX_FORWARDED_WAITING
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import MAX_ATTEMPTS, ReplySender
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
+from sayso.workers.sender import MAX_ATTEMPTS
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 OPS = Conversation("ops", "C123")
@@ -40,8 +39,8 @@ class Room:
         self.channels = {"chat": self.channel, "ops": self.ops}
         agent = Agent([delete], OfflineProvider(), AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, escalation=Escalation(30, to, language), **options)
-        self.sender = ReplySender(rig.outbox, self.channels, texts_for)
-        self.processor = ConversationProcessor(rig.mailbox, self.sender, self.channels, {"chat": self.agent}, voice)
+        self.sender = make_sender(rig.outbox, self.channels)
+        self.processor = make_processor(rig.mailbox, self.sender, self.channels, {"chat": self.agent})
 
     def say(self, text: str) -> list[str]:
         """Process a turn; return what the person gets."""

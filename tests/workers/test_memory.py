@@ -6,7 +6,6 @@ import asyncio
 
 from sayso.agent import Agent, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending import InMemoryPendingStore
 from sayso.pending.memory import MemoryActionRepository
@@ -14,9 +13,7 @@ from sayso.pending.turns import TurnChange
 from sayso.testing import memory
 from sayso.testing.memory import MemoryConversations
 from sayso.workers.mailbox import SEEN_MS
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, BlockingOutsideLoops, MemoryRig, turn, voice
+from tests.contracts.rigs import CHAT, BlockingOutsideLoops, MemoryRig, make_processor, make_sender, turn, voice
 from tests.workers.fakes import FakeChannel
 
 
@@ -96,9 +93,7 @@ def test_whole_conversation_runs_without_redis():
     store, channel = InMemoryPendingStore(), FakeChannel()
     agent = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"}, "c")])), store)
     lanes = BlockingOutsideLoops(MemoryConversations(voice, store.repository))
-    processor = ConversationProcessor(
-        lanes, ReplySender(lanes, {"chat": channel}, texts_for), {"chat": channel}, {"chat": agent}, voice
-    )
+    processor = make_processor(lanes, make_sender(lanes, {"chat": channel}), {"chat": channel}, {"chat": agent})
     for words in ("delete A", "yes"):
         lanes.accept(turn(words))
         asyncio.run(processor.run(CHAT.id))

@@ -9,15 +9,13 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
-from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media, Reply
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns import TurnChange
 from sayso.workers import mailbox, processor, sender
 from sayso.workers import progress as beside
-from sayso.workers.processor import LONG_CHARS, MAX_TURNS, ConversationProcessor, split_replies
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
+from sayso.workers.processor import LONG_CHARS, MAX_TURNS, split_replies
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeAgent, FakeChannel
 
 
@@ -28,8 +26,8 @@ class Room:
         self.rig, self.channel = MemoryRig(), FakeChannel()
         channels = {"chat": self.channel}
         agents = {"chat": agent or FakeAgent(answer)}
-        sender = ReplySender(self.rig.outbox, channels, texts_for, chance=lambda: 1.0)
-        self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, agents, voice, **options)
+        sender = make_sender(self.rig.outbox, channels, chance=lambda: 1.0)
+        self.processor = make_processor(self.rig.mailbox, sender, channels, agents, **options)
 
     def hear(self, *texts: str) -> None:
         """Accept turns."""

@@ -12,15 +12,12 @@ from typing import BinaryIO
 import pytest
 
 from sayso.channels.base import Channel, FetchError, Unreachable
-from sayso.channels.i18n.texts import texts_for
 from sayso.channels.storage.media import LocalMediaStore, TooLarge
 from sayso.channels.types import Media, Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.platforms.webhooks import JPEG
 from sayso.workers import processor
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn, voice
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
 SECRET_URL = "https://files.example/secret-link"
@@ -63,12 +60,11 @@ class Room:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots.example.com")
         channels: dict[str, Channel] = {"chat": channel}
         settings = {"media": self.store, **options}
-        self.processor = ConversationProcessor(
+        self.processor = make_processor(
             self.rig.mailbox,
-            ReplySender(self.rig.outbox, channels, texts_for),
+            make_sender(self.rig.outbox, channels),
             channels,
             {"chat": self.agent},
-            voice,
             **settings,
         )
 
@@ -149,8 +145,8 @@ def test_caption_of_a_fetched_photo_confirms_nothing(tmp_path: Path):
     bot.channel = FileChannel(lambda _: JPEG)
     channels: dict[str, Channel] = {"chat": bot.channel}
     store = LocalMediaStore(tmp_path, keys=["k"], public_url="https://bots.example.com")
-    bot.processor = ConversationProcessor(
-        bot.rig.mailbox, ReplySender(bot.rig.outbox, channels, texts_for), channels, {"chat": bot.agent}, voice, store
+    bot.processor = make_processor(
+        bot.rig.mailbox, make_sender(bot.rig.outbox, channels), channels, {"chat": bot.agent}, media=store
     )
     bot.say("delete the house")
     bot.rig.accept(replace(turn("yes"), media=(PHOTO,)))

@@ -26,8 +26,8 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
-from sayso.workers.sender import ReceiptFiles, ReplySender
-from tests.contracts.rigs import MemoryRig, turn
+from sayso.workers.sender import ReceiptFiles
+from tests.contracts.rigs import MemoryRig, make_sender, turn
 
 #: The mark of a reply that may have arrived before.
 MARK = texts_for("").repeated("x")[:-1]
@@ -93,10 +93,8 @@ class Post:
         self.platform = Platform(self.rig, faults)
         self.slept: list[float] = []
         self.platform.pace = pace or RateLimit()
-        self.sender = ReplySender(
-            self.rig.outbox, {"chat": self.platform}, texts_for, receipts=receipts, chance=lambda: 1.0,
-            sleep=self._sleep,
-        )  # fmt: skip
+        channels, options = {"chat": self.platform}, {"receipts": receipts} if receipts else {}
+        self.sender = make_sender(self.rig.outbox, channels, chance=lambda: 1.0, sleep=self._sleep, **options)
         self.rooms = {room.id: room for room in (Conversation("chat", f"c{number}") for number in range(chats))}
         for room in self.rooms.values():
             self._say(room, [said] if said else [Reply(f"{room.chat} {number}") for number in range(replies)])

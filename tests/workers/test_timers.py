@@ -11,9 +11,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.channels.base import DeliveryUncertain
 from sayso.channels.i18n.texts import MAX_REPEATED_CHARS, texts_for
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 
@@ -37,8 +35,8 @@ class Room:
         agent = Agent(tools, provider or OfflineProvider(), config)
         self.agent = ChannelAgent(agent, self.rig.store, **options)
         channels = {"chat": self.channel}
-        sender = ReplySender(self.rig.outbox, channels, texts_for)
-        self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
+        sender = make_sender(self.rig.outbox, channels)
+        self.processor = make_processor(self.rig.mailbox, sender, channels, {"chat": self.agent})
 
     def say(self, text: str, user: str = "ana") -> str:
         """Process a turn; return the answer."""

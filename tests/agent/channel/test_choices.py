@@ -15,9 +15,7 @@ from sayso.agent.tools import offer_choices
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.turns import CHOICE_KIND
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 #: The model's call of the tool that offers sizes.
@@ -48,9 +46,7 @@ class Shop:
         agent = Agent([ask_size, delete], self.provider, AgentConfig(max_retries=0))
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.processor = ConversationProcessor(
-            rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
-        )
+        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
 
     def say(self, text: str = "", **fields) -> str:
         """Accept a turn and return its answer."""

@@ -23,9 +23,7 @@ from sayso.agent.tools.loading import load_tools
 from sayso.agent.toolsets.selectors import UserRoles
 from sayso.channels.i18n.texts import LANGUAGES, texts_for
 from sayso.channels.markdown import plain
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import CHAT, MemoryRig, turn, voice
+from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
 COMMANDS = ("/help", "/start", "/tools", "/status", "/whoami", "/reset")
@@ -56,8 +54,8 @@ class Room:
         agent = Agent(tools or [delete, find], self.provider, config, selector=selector)
         self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals, **options)
         channels = {"chat": self.channel}
-        sender = ReplySender(self.rig.outbox, channels, texts_for)
-        self.processor = ConversationProcessor(self.rig.mailbox, sender, channels, {"chat": self.agent}, voice)
+        sender = make_sender(self.rig.outbox, channels)
+        self.processor = make_processor(self.rig.mailbox, sender, channels, {"chat": self.agent})
 
     def say(self, text: str, **fields) -> str:
         """Accept a turn and return its answer."""

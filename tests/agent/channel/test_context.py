@@ -32,9 +32,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import current_user, stash_pending
-from sayso.workers.processor import ConversationProcessor
-from sayso.workers.sender import ReplySender
-from tests.contracts.rigs import MemoryRig, RedisRig, turn, voice
+from tests.contracts.rigs import MemoryRig, RedisRig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeChannel
 
 ANA = {"user_name": "Ana", "aliases": ("whatsapp:+4915100000042",)}
@@ -50,9 +48,7 @@ class ToolBot(Bot):
         agent = Agent(tools, ScriptedProvider(script), AgentConfig(max_retries=0), selector=roles)
         self.agent = ChannelAgent(agent, rig.store, journals=rig.journals)
         channels = {"chat": self.channel}
-        self.processor = ConversationProcessor(
-            rig.mailbox, ReplySender(rig.outbox, channels, texts_for), channels, {"chat": self.agent}, voice
-        )
+        self.processor = make_processor(rig.mailbox, make_sender(rig.outbox, channels), channels, {"chat": self.agent})
 
     def hear(self, text: str = "", **fields) -> None:
         """Accept a turn from Ana with all that a platform reports about her."""

@@ -15,7 +15,8 @@ from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import MOVED
 from sayso.testing.platforms.telegram import _message_resource as told
-from tests.channels.harness import FILES, IMAGE, MemoryMedia, MemorySharedCache, telegram, telegram_hook
+from sayso.testing.stores import MemorySharedCache
+from tests.channels.harness import FILES, IMAGE, MemoryMedia, telegram, telegram_hook
 
 CHAT = Conversation("tg", "5123456789")
 GROUP = Conversation("tg", "-1002000000001")
@@ -259,7 +260,7 @@ def test_moved_group_is_followed_once_and_remembered(media: MemoryMedia, platfor
     notebook = MemorySharedCache()
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(telegram(media, platforms.telegram_url, cache=notebook), Reply("hello"), Conversation("tg", BASIC))
-    assert notebook.notes == {f"telegram:moved:7000000001:{BASIC}": SUPER}
+    assert notebook.get(f"telegram:moved:7000000001:{BASIC}") == SUPER
     platforms.ledger.state.clear()
     send(telegram(media, platforms.telegram_url, cache=notebook), Reply("again"), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]

@@ -16,9 +16,8 @@ from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.testing.stores import MemoryFeed, MemoryLogins
+from sayso.testing.stores import MemoryAlerts, MemoryFeed, MemoryLogins
 from sayso.workers.access import AccessControl
-from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.contracts.rigs import voice
 

@@ -12,7 +12,7 @@ from rq.suspension import resume, suspend
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import CURE
-from sayso.workers.alerts import MemoryAlerts
+from sayso.testing.stores import MemoryAlerts
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.redis.data_loss import DataLossGuard, keys_of
 from sayso.workers.spool import SpoolFull

@@ -20,7 +20,7 @@ from sayso.channels.types import AddressChange, Conversation, Media, Received, S
 from sayso.channels.web.ingress import MAX_BODY
 from sayso.pending.redis.client import Connections, connect, set_web_timeouts
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.workers.alerts import MemoryAlerts
+from sayso.testing.stores import MemoryAlerts
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.spool import Spool, SpoolFile, SpoolLimits

@@ -23,8 +23,8 @@ from sayso.config.wiring.ingress import run_pollers
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
+from sayso.testing.stores import MemoryAlerts
 from sayso.workers.access import AccessControl
-from sayso.workers.alerts import MemoryAlerts
 from sayso.workers.recovery import LeaderLock
 from tests.channels.harness import telegram, telegram_hook
 from tests.channels.web.services import FakeDeliveries, FakeMailbox

@@ -6,7 +6,7 @@ import asyncio
 
 from sayso.channels.types import Conversation, Turn
 from sayso.channels.whatsapp.client import SenderNames
-from sayso.workers.alerts import MemorySharedCache
+from sayso.testing.stores import MemorySharedCache
 
 ANA = Conversation("wa", "whatsapp:+4915100000042")
 

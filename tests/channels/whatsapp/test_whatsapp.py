@@ -15,12 +15,12 @@ from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import (
     IMAGE,
     PDF,
     WHATSAPP_URL,
     MemoryMedia,
-    MemorySharedCache,
     hook,
     whatsapp,
     whatsapp_hook,
@@ -160,7 +160,7 @@ def test_one_content_serves_every_question(media: MemoryMedia, platforms: FakePl
         send(whatsapp(media, platforms.twilio_url, cache=notebook), Reply(text, YES_NO))
     assert [call["method"] for call in platforms.calls] == ["content"]
     assert [entry["text"] for entry in platforms.sent] == ["Delete a?", "Delete _b_\nand c?"]
-    assert TWILIO_AUTH_TOKEN not in str(notebook.notes)
+    assert TWILIO_AUTH_TOKEN not in str(vars(notebook))
 
 
 def test_deleted_content_costs_one_message_its_buttons(media: MemoryMedia, platforms: FakePlatforms):

@@ -23,7 +23,8 @@ from sayso.channels.whatsapp.outgoing import (
     text_of,
 )
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from tests.channels.harness import IMAGE, PDF, MemoryMedia, MemorySharedCache, whatsapp
+from sayso.testing.stores import MemorySharedCache
+from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
 from tests.channels.markdown.test_markup import MARKDOWN, WORDS
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
