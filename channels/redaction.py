@@ -47,18 +47,14 @@ class Redactor:
 
 
 def _spellings(value: str) -> set[str]:
-    plain = {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
-    return plain | {_in_base64(value, before) for before in range(3)}
-
-
-def _in_base64(value: str, before: int) -> str:
-    """Return the part of a base64 text that depends only on the value, such as in the header of a Basic log-in.
-
-    It depends on the number of bytes `before` the value, modulo 3.
-    """
+    spellings = {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
+    # A base64 text, such as in the header of a Basic log-in, has a part that depends only on the value, and on the
+    # number of bytes before the value, modulo 3.
     data = value.encode()
-    begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
-    return b64encode(b"0" * before + data).decode()[begin:end]
+    for before in range(3):
+        begin, end = -(-before * 8 // 6), (before + len(data)) * 8 // 6
+        spellings.add(b64encode(b"0" * before + data).decode()[begin:end])
+    return spellings
 
 
 def secrets_of(environ: Mapping[str, str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -25,6 +25,11 @@ OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
 
+#: The fields of an action's hash in the order of a script's `action_row`.
+_ROW = (
+    "rec", "mac", "state", "expires", "by", "attempt", "told", "result", "seen", "begun", "prompt", "prompts",
+    "written",
+)  # fmt: skip
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.
 _SIGNED = {each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED}
@@ -100,12 +105,10 @@ class StoredAction:
         """Read an `action_row` of a script. None: it holds no record."""
         if not row:
             return None
-        pid, looked, record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = row
-        return cls(
-            pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
-            _seconds(written) / 1000, looked_at=_seconds(looked),
-        )  # fmt: skip
+        pid, looked, *values = row
+        found = {name: value for name, value in zip(_ROW, values, strict=True) if value is not None}
+        stored = cls.from_hash({"pid": pid, **found})
+        return stored and replace(stored, looked_at=_seconds(looked))
 
     def to_hash(self) -> dict[str, str]:
         """Return the action as a Redis hash would hold it. Times are in milliseconds, `written` in microseconds."""
@@ -228,10 +231,6 @@ class ActionDecision:
     expected_digest: str = ""
     code: str = ""
     ignore_seconds: float = 0.0
-
-    def claim(self, pid: str) -> Claim:
-        """Return the decision as a claim on the action it found."""
-        return Claim(self.scope, pid, self.by)
 
 
 @dataclass(frozen=True, slots=True)

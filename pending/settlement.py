@@ -124,9 +124,15 @@ class Settlement:
         verdict, stored = await self._repository.decide(decision)
         if stored is None:
             return None
-        claim, action = decision.claim(stored.pid), stored.action
+        claim, action = Claim(decision.scope, stored.pid, decision.by), stored.action
         is_genuine = stored.is_genuine(self._signer, claim.scope) and _may_decide(claim, action)
-        if not is_genuine or not _is_expected(decision, verdict, action):
+        if verdict in ("mine", "stale"):  # Redis compared unsigned fields, with which the signed record must agree
+            is_genuine &= (
+                decision.expected_kind in ("", action.kind)
+                and decision.expected_digest in ("", action.args_digest)
+                and (decision.intent != "confirm" or decision.code == action.code)
+            )
+        if not is_genuine:
             if verdict == "stale":
                 return await self._refuse_tampered(claim, stored)
             return await self._cancel_tampered(claim, stored)
@@ -399,17 +405,6 @@ class Settlement:
 def _may_decide(claim: Claim, action: PendingAction, plan: str = "") -> bool:
     """Return whether the claim may decide on the action: on a step only through its plan, on an undo only by button."""
     return action.plan == plan and not (claim.kind == "text" and is_undo(action) and not plan)
-
-
-def _is_expected(decision: ActionDecision, verdict: str, action: PendingAction) -> bool:
-    """Return whether the signed record agrees with the unsigned fields that were compared in Redis."""
-    if verdict not in ("mine", "stale"):
-        return True
-    return (
-        decision.expected_kind in ("", action.kind)
-        and decision.expected_digest in ("", action.args_digest)
-        and (decision.intent != "confirm" or decision.code == action.code)
-    )
 
 
 def _outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:

@@ -348,11 +348,8 @@ class MediaLimits:
 class MediaRoom:
     """Decides whether a file can be stored. One per media store, used from any thread."""
 
-    def __init__(
-        self, folder: Path, limits: MediaLimits, *, disk_usage: Callable[[Path], tuple[int, int, int]] | None = None
-    ) -> None:
+    def __init__(self, folder: Path, limits: MediaLimits) -> None:
         self._folder, self._limits = folder, limits
-        self._disk_usage = disk_usage or shutil.disk_usage
         self._lock = threading.Lock()
         self._in_flight = 0
         self._total, self._measured_at = 0, float("-inf")
@@ -395,7 +392,7 @@ class MediaRoom:
             self._measured_at = time.monotonic()
         if self._total + self._in_flight + _counted_size(size) > self._limits.total_bytes:
             raise NoRoom(f"all files have {self._total} bytes of {self._limits.total_bytes}: {size} more do not fit")
-        disk, _, free = self._disk_usage(self._folder)
+        disk, _, free = shutil.disk_usage(self._folder)
         reserve = max(self._limits.reserve_bytes, int(disk * self._limits.reserve_percent / 100))
         if free - self._in_flight - size < reserve:
             raise NoRoom(f"the disk has {free} bytes free, and {reserve} must stay free: {size} more do not fit")

@@ -139,30 +139,41 @@ class UpdateParser:
             return self._anonymous(event_id, message) or Received(ignored=reason)
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             return Received(ignored="the group became a supergroup")
-        text, person = _text_of(message), message["from"]
+        turn = self._turn(event_id, message)
+        if not (_text_of(message) or turn.media or turn.notes):
+            return Received(ignored="message without text or a file")
+        return Received(turns=(turn,))
+
+    def _turn(self, event_id: str, message: TelegramJson) -> Turn:
+        text, person, original = _text_of(message), message["from"], message.get("reply_to_message", {})
         addressed = self._addressed(message, text)
-        turn = Turn(
+        notes = _notes_of(message) if addressed else (*_notes_of(message), *_other_receiver(message))
+        if (command := _COMMAND.match(text)) and self._is_own_name(command[2]):
+            text = command[1] + text[command.end() :]  # `/status x` for `/status@acme_bot x`
+        replied_to = str(original.get("message_id") or "elsewhere") if _is_chosen(original) else ""
+        if "external_reply" in message or "reply_to_story" in message:
+            replied_to = "elsewhere"
+        rows = (original.get("reply_markup") or {}).get("inline_keyboard") or []
+        buttons = (str(key["callback_data"]) for row in rows for key in row if "callback_data" in key)
+        return Turn(
             event_id=event_id,
             conversation=self._conversation(message),
             user_id=str(person["id"]),
             user_name=full_name(person),
-            text=self._without_own_name(text),
+            text=text,
             media=_media_of(message),
             message_id=_message_id(message),
             addressed=addressed,
             language=str(person.get("language_code") or ""),
-            quoted=_quoted(message),
-            notes=_notes_of(message) if addressed else (*_notes_of(message), *_other_receiver(message)),
+            quoted=str(message["quote"]["text"]) if "quote" in message else _text_of(original),
+            notes=notes,
             group=str(message.get("media_group_id", "")),
             in_group=_in_group(message),
-            replied_to=_replied_to(message),
-            replied_to_button=_first_button(message.get("reply_to_message") or {}),
+            replied_to=replied_to,
+            replied_to_button=next(buttons, ""),
             ephemeral="ephemeral_message_id" in message,
             written_at=float(message.get("date") or 0),
         )
-        if not (text or turn.media or turn.notes):
-            return Received(ignored="message without text or a file")
-        return Received(turns=(turn,))
 
     def _anonymous(self, event_id: str, message: TelegramJson) -> Received | None:
         """Return the turn of an anonymous admin, so that the bot can say why it does not answer; None for others."""
@@ -222,11 +233,6 @@ class UpdateParser:
         thread = str(message["message_thread_id"]) if message.get("is_topic_message") else ""
         return Conversation(self.channel, str(message["chat"]["id"]), thread)
 
-    def _without_own_name(self, text: str) -> str:
-        """Return a command without this bot's name: `/status x` for `/status@acme_bot x`."""
-        command = _COMMAND.match(text)
-        return command.group(1) + text[command.end() :] if command and self._is_own_name(command.group(2)) else text
-
     def _addressed(self, message: TelegramJson, text: str) -> bool:
         """Return whether the bot is addressed: in a group by a command, by its name, or by a reply to it."""
         if not _in_group(message):
@@ -282,20 +288,6 @@ def _is_chosen(original: TelegramJson) -> bool:
     return bool(original) and not original.keys() & {"forum_topic_created", "is_automatic_forward"}
 
 
-def _replied_to(message: TelegramJson) -> str:
-    """Return the id of the message that this one replies to, which may be in another chat."""
-    if "external_reply" in message or "reply_to_story" in message:
-        return "elsewhere"
-    original = message.get("reply_to_message") or {}
-    return str(original.get("message_id") or "elsewhere") if _is_chosen(original) else ""
-
-
-def _first_button(message: TelegramJson) -> str:
-    """Return the data of the first button under a message."""
-    rows = (message.get("reply_markup") or {}).get("inline_keyboard") or []
-    return next((str(key["callback_data"]) for row in rows for key in row if "callback_data" in key), "")
-
-
 def _in_group(message: TelegramJson) -> bool:
     return bool(message["chat"].get("type") != "private")
 
@@ -314,13 +306,6 @@ def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
     for name in re.finditer(r"(?<!\w)@\w+", text):
         units = [len(part.encode("utf-16-le")) // 2 for part in (text[: name.start()], name.group())]
         yield {"type": "mention", "offset": units[0], "length": units[1]}
-
-
-def _quoted(message: TelegramJson) -> str:
-    """Return the quoted part of the message that this one replies to, else its whole text."""
-    if "quote" in message:
-        return str(message["quote"]["text"])
-    return _text_of(message.get("reply_to_message", {}))
 
 
 def telegram_hook(secret: str, update: Mapping[str, Any]) -> SignedWebhook:

@@ -34,7 +34,7 @@ def create_app(
     readiness: HealthCheck,
     health: HealthCheck,
     public_url: str,
-    pages: Iterable[Blueprint] = (),
+    pages: Iterable[Blueprint],
 ) -> Flask:
     """Return the WSGI app of one process. `pages` are the web pages of platforms that have some."""
     app = Flask("sayso", static_folder=None)

@@ -159,10 +159,8 @@ class Slice:
 class MediaDeletion:
     """Deletes the media of one channel at Twilio. Lives as long as one command, which may be repeated at any time."""
 
-    def __init__(
-        self, channel: str, messages: MessageLog, inbox: RecoveryInbox, *, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._channel, self._messages, self._inbox, self._clock = channel, messages, inbox, clock
+    def __init__(self, channel: str, messages: MessageLog, inbox: RecoveryInbox) -> None:
+        self._channel, self._messages, self._inbox = channel, messages, inbox
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[Slice]:
         """Delete the files that are older than `older` seconds, from `back` seconds before that on, day by day.
@@ -175,7 +173,7 @@ class MediaDeletion:
         if older + back > MAX_PURGE_SECONDS:
             says = f"Twilio has no WhatsApp messages from {(older + back) / 86_400:.0f} days ago"
             raise SetupError(says, "write --back 400d for all, and a shorter --older")
-        until = self._clock() - older
+        until = time.time() - older
         begin = until - back
         while begin < until:
             result = Slice(begin)
@@ -190,7 +188,7 @@ class MediaDeletion:
         stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
         if stage == "waits":
             return replace(result, waiting=result.waiting + len(files))
-        if stage == "unknown" and self._clock() - message.sent_at <= self._inbox.remembered_seconds:
+        if stage == "unknown" and time.time() - message.sent_at <= self._inbox.remembered_seconds:
             return replace(result, missed=result.missed + len(files))
         for file in files if delete else ():
             await self._messages.delete(message.sid, file)
@@ -226,8 +224,8 @@ class MissedMessages:
         inbox: RecoveryInbox,
         cache: SharedCache,
         *,
-        per_minute: int = 0,
-        clock: Callable[[], float] = time.time,
+        per_minute: int,
+        clock: Callable[[], float],
     ) -> None:
         self._channel, self._messages = channel, messages
         self._inbox, self._names = inbox, SenderNames(cache)
