@@ -134,10 +134,12 @@ class ChannelAgent:
         JournalUnreadable.
         """
         memory = memory_from_json(queued.history, self.agent.memory)
-        long_texts = LongTexts(self._text_store, queued.turn.scope.id)
+        user = queued.turn.scope.id
+        long_texts = LongTexts(self._text_store, user)
         store_file = partial(self._files.store, queued.turn)
         context = TurnContext(
             turn=queued.turn,
+            user=user,
             live=StoredAction.from_hash(queued.live),
             tapped=StoredAction.from_hash(queued.tapped),
             memory=memory,
@@ -201,7 +203,7 @@ class ChannelAgent:
         """Run the agent for a turn. The reply begins with the preface."""
         turn, run, timers = context.turn, self._channel_run(context), None
         if context.lease:
-            timers = TurnTimers(turn.scope.id, context.received_at, context.texts.language, context.timers)
+            timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
         with channel_run(run), EnvironmentField("timers", timers):
@@ -348,20 +350,20 @@ class ChannelAgent:
 
     async def _load_context(self, turn: Turn) -> TurnContext:
         """Return a turn with everything that this process knows about it."""
-        scope, conversation = turn.scope, turn.conversation.id
-        live = await self.store.repository.find_open(conversation, scope.id)
+        user, conversation = turn.scope.id, turn.conversation.id
+        live = await self.store.repository.find_open(conversation, user)
         last_question = self._last_questions.pop(conversation, "")
         live = replace(live, newest=live.pid == last_question) if live else None
         parts = split_button_token(turn.tap.data) if turn.tap else None
         (tapped,) = await self.store.repository.read(conversation, (parts[0],)) if parts else (None,)
-        key = f"{conversation}:{scope.id}"
+        key = f"{conversation}:{user}"
         with self._memories_lock:
             memory = self._memories.pop(key, None) or memory_from_json("", self.agent.memory)
             self._memories[key] = memory
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
         received_at = live.looked_at if live else time.time()
-        return TurnContext(turn, live, tapped, memory, received_at, self._texts_for(turn, memory))
+        return TurnContext(turn, user, live, tapped, memory, received_at, self._texts_for(turn, memory))
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""
@@ -379,7 +381,7 @@ class ChannelAgent:
         if not self._confirm_ok:
             return answer
         # A plain "ok" may answer a new question in the next turn.
-        asked = await self.store.repository.find_open(conversation, context.turn.scope.id)
+        asked = await self.store.repository.find_open(conversation, context.user)
         if asked and asked.state == "shown" and asked.pid != (live.pid if live else ""):
             self._last_questions[conversation] = asked.pid
             while len(self._last_questions) > MAX_MEMORIES:

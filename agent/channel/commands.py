@@ -141,7 +141,7 @@ def _status(context: TurnContext) -> Iterator[str]:
     else:
         yield texts.status_idle()
     for timer in context.timers:
-        if timer.user == context.turn.scope.id:
+        if timer.user == context.user:
             yield texts.status_reminder(timer.note or timer.text, timer.at - context.received_at)
 
 

@@ -42,6 +42,8 @@ class TurnContext:
     """A turn and everything that is known about it."""
 
     turn: Turn
+    #: The id of the person in this conversation (`Scope.id`).
+    user: str
     live: StoredAction | None
     tapped: StoredAction | None
     memory: ConversationMemory
@@ -75,7 +77,7 @@ class TurnContext:
     @property
     def memory_scope(self) -> str:
         """Return whose knowledge the turn reads and writes: that of the user in this conversation."""
-        return f"{self.turn.conversation.id}:{self.turn.scope.id}"
+        return f"{self.turn.conversation.id}:{self.user}"
 
 
 @dataclass(frozen=True, slots=True)

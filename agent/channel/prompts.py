@@ -73,7 +73,7 @@ class ConfirmPrompts:
         question = texts.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
         reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds)
-        *steps, action = proposal.new_actions(self._store.signer, context.turn.scope.id)
+        *steps, action = proposal.new_actions(self._store.signer, context.user)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
@@ -200,7 +200,7 @@ class ConfirmPrompts:
             language=context.texts.language,
         )
         # The offer waits beside the scope's pending action, and only its buttons reach it.
-        action = sign_action(offer, self._store.signer, user=turn.scope.id, live=False)
+        action = sign_action(offer, self._store.signer, user=context.user, live=False)
         signer, pid = self._store.signer, offer.pending_action_id
         buttons = (Button(label, signer.choice_token(pid, place, turn.scope)) for place, label in enumerate(labels))
         reply = Reply(offer.args["text"], tuple(buttons))
