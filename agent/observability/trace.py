@@ -269,10 +269,18 @@ class RunEvents:
         for observer, methods in self._observers:
             if f"on_{event}" in methods:
                 self._call(observer, event, args)
-        if self._asynchronous:
-            for observer, methods in self._observers:
-                if f"a_on_{event}" in methods:
-                    await self._call_async(observer, event, args)
+        for observer, methods in self._observers if self._asynchronous else ():
+            if f"a_on_{event}" not in methods:
+                continue
+            if getattr(observer, "blocking", False):
+                await self._await(observer, event, args)
+            elif len(_background_tasks) >= MAX_BACKGROUND_EVENTS:
+                overload = ObserversOverloaded(f"{MAX_BACKGROUND_EVENTS} events are in progress")
+                self._log_failure(observer, event, overload)
+            else:
+                task = asyncio.get_running_loop().create_task(self._await(observer, event, args))
+                _background_tasks.add(task)
+                task.add_done_callback(_background_tasks.discard)
 
     def tell_call(self, call: LlmCall) -> None:
         """Call `on_llm_call(run_id, call)` of each observer that has this method. Raise nothing."""
@@ -287,16 +295,6 @@ class RunEvents:
             raise
         except BaseException as exc:  # an observer never stops its run
             self._log_failure(observer, event, exc)
-
-    async def _call_async(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
-        if getattr(observer, "blocking", False):
-            await self._await(observer, event, args)
-        elif len(_background_tasks) >= MAX_BACKGROUND_EVENTS:
-            self._log_failure(observer, event, ObserversOverloaded(f"{MAX_BACKGROUND_EVENTS} events are in progress"))
-        else:
-            task = asyncio.get_running_loop().create_task(self._await(observer, event, args))
-            _background_tasks.add(task)
-            task.add_done_callback(_background_tasks.discard)
 
     async def _await(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
         async def call_method() -> None:

@@ -237,23 +237,16 @@ def result_text(content: str) -> str:
         value = json.loads(content)
     except ValueError:
         return content
-    if isinstance(value, dict):
-        return _object_text(value)
-    return (
-        "\n".join(f"- {json_as_text(item)}" for item in value)
-        if isinstance(value, list) and value
-        else json_as_text(value)
-    )
-
-
-def _object_text(result: dict[str, Any]) -> str:
-    """Return an object as lines of text, and a typed result (see ToolResult) by its kind."""
-    kind, entity, query = (result.get(key) for key in ("kind", "entity", "query"))
+    if isinstance(value, list) and value:
+        return "\n".join(f"- {json_as_text(item)}" for item in value)
+    if not isinstance(value, dict):
+        return json_as_text(value)
+    kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
     if kind == "ambiguous":
-        return Ambiguous(str(entity or ""), str(query), list(result.get("matches") or [])).in_words
+        return Ambiguous(str(entity or ""), str(query), list(value.get("matches") or [])).in_words
     if kind == "not_found":
         return NotFound(str(entity or ""), str(query)).in_words
     for key in ("preview", "message"):
-        if kind and isinstance(result.get(key), str):
-            return str(result[key])
-    return "\n".join(f"{key}: {json_as_text(value)}" for key, value in result.items() if key != "kind") or "nothing"
+        if kind and isinstance(value.get(key), str):
+            return str(value[key])
+    return "\n".join(f"{key}: {json_as_text(each)}" for key, each in value.items() if key != "kind") or "nothing"

@@ -97,7 +97,6 @@ class _Inliner:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._targets: dict[str, dict[str, Any] | None] = {}
         self._names: dict[str, str] = {}
         self._inlined_count = 0
         self.definitions: dict[str, Any] = {}
@@ -130,12 +129,17 @@ class _Inliner:
         return {"$ref": f"#/$defs/{self._names[reference]}"}
 
     def _target(self, reference: Any) -> dict[str, Any] | None:
-        """Return the schema that a reference names: a definition, or any other place in the root schema."""
-        if not isinstance(reference, str):
+        """Return the schema at a JSON pointer into the root schema: `#` or `#/...`; None where there is none."""
+        if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
             return None
-        if reference not in self._targets:
-            self._targets[reference] = _schema_at(self._root, reference)
-        return self._targets[reference]
+        value: Any = self._root
+        for part in filter(None, reference[1:].split("/")):
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            try:
+                value = value[int(key)] if isinstance(value, list) else value[key]
+            except (KeyError, IndexError, TypeError, ValueError):
+                return None
+        return as_object(value) if isinstance(value, bool | dict) else None
 
     def _contains_itself(self, reference: str) -> bool:
         visited: set[str] = set()
@@ -148,20 +152,6 @@ class _Inliner:
                 visited.add(other)
                 remaining |= _references_in(self._target(other))
         return False
-
-
-def _schema_at(root: Mapping[str, Any], reference: str) -> dict[str, Any] | None:
-    """Return the schema at a JSON pointer `#/...`; None where there is none."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    value: Any = root
-    for part in filter(None, reference[1:].split("/")):
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        try:
-            value = value[int(key)] if isinstance(value, list) else value[key]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return None
-    return as_object(value) if isinstance(value, bool | dict) else None
 
 
 def _references_in(schema: Any) -> set[str]:

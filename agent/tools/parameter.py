@@ -329,13 +329,22 @@ class ParameterModel:
 
     def _create_model(self) -> type[BaseModel]:
         """Create the model. Its fields have the parameters' names, except those that pydantic reserves, like `json`."""
+        fields: dict[str, Any] = {}
         # Any bound on the length makes pydantic look into texts: a lone surrogate, which UTF-8 cannot hold, is refused.
         config = ConfigDict(extra="forbid", allow_inf_nan=False, str_min_length=0)
         try:
-            fields: dict[str, Any] = {
-                _field_name(each.name, index): _field(each, index)
-                for index, each in enumerate(self.parameters.values())
-            }
+            for index, (name, each) in enumerate(self.parameters.items()):
+                # Overrule `exclude` in the hint: what is not stored could not be confirmed.
+                options: dict[str, Any] = {"exclude": False}
+                # Else the description in Annotated[..., Field(description=...)] counts. The default one is left out:
+                # models would read the name twice.
+                if each.description not in ("", default_description(name)):
+                    options["description"] = each.description
+                is_reserved = hasattr(BaseModel, name) or name.startswith(("model_", "_")) or _STAND_IN.fullmatch(name)
+                if is_reserved:
+                    options["alias"] = name
+                field = Field(... if each.required else each.default, **options)
+                fields[f"p{index}_" if is_reserved else name] = each.annotation, field
             model: type[BaseModel] = create_model(self._tool_name, __config__=config, **fields)
             model.model_rebuild()  # raises for names in hints that are not defined anywhere
         except (PydanticUserError, SchemaError, NameError, TypeError, ValueError) as exc:
@@ -400,22 +409,6 @@ class ToolSchemaGenerator(GenerateJsonSchema):
         number: dict[str, Any] = super().decimal_schema(schema)["anyOf"][0]
         bounds = {key: number[key] for key in NUMBER_KEYWORDS if key in number}
         return {"type": "string", "format": "decimal", "pattern": _DECIMAL, **bounds}
-
-
-def _field_name(name: str, index: int) -> str:
-    is_reserved = hasattr(BaseModel, name) or name.startswith(("model_", "_")) or _STAND_IN.fullmatch(name)
-    return f"p{index}_" if is_reserved else name
-
-
-def _field(parameter: ToolParameter, index: int) -> tuple[Any, Any]:
-    # Without a description of its own, the one in Annotated[..., Field(description=...)] counts. The default
-    # description is left out of the schema: models would read the name twice.
-    has_own_description = parameter.description not in ("", default_description(parameter.name))
-    options: dict[str, Any] = {"description": parameter.description} if has_own_description else {}
-    options["exclude"] = False  # overrules the hint: what is not stored could not be confirmed
-    if _field_name(parameter.name, index) != parameter.name:
-        options["alias"] = parameter.name
-    return parameter.annotation, Field(... if parameter.required else parameter.default, **options)
 
 
 def _excludes_fields(core_schema: Any) -> bool:

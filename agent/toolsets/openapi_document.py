@@ -75,16 +75,13 @@ class Inliner:
             raise SourceError(f"there is {type(schema).__name__!r} where a schema must be")
         if self._parts > MAX_PARTS or len(inside) > MAX_DEPTH:
             return self._cut("...")
-        if "$ref" not in schema:
-            return self._inlined_parts(schema, inside)
-        reference = schema["$ref"]
-        if reference in inside:
-            return self._cut(str(reference).rpartition("/")[2])
-        target = self.inline(self._document.at(reference), (*inside, reference))
-        beside = {key: schema[key] for key in ("description", "default") if key in schema}
-        return {**target, **beside} if isinstance(target, dict) else target
-
-    def _inlined_parts(self, schema: Mapping[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+        if "$ref" in schema:
+            reference = schema["$ref"]
+            if reference in inside:
+                return self._cut(str(reference).rpartition("/")[2])
+            target = self.inline(self._document.at(reference), (*inside, reference))
+            beside = {key: schema[key] for key in ("description", "default") if key in schema}
+            return {**target, **beside} if isinstance(target, dict) else target
         plain = {
             key: value
             for key, value in schema.items()
