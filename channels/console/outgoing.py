@@ -41,7 +41,7 @@ def bubble(delivery: Delivery) -> FeedEntry:
         "delivery": delivery.id,
         "html": page_html(reply.text),
         "text": reply.text,
-        "buttons": [  # labelled with the effect of a tap, if it is known
+        "buttons": [  # labeled with the effect of a tap, if it is known
             {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
             for button in reply.buttons
         ],

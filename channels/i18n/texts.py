@@ -110,11 +110,11 @@ class Texts:
     #: The yes was written before the question was delivered.
     early = _about("early")
 
-    def another_quoted(self, preview: str, code: str) -> str:
+    def another_quoted(self, preview: str, code: str = "") -> str:
         """Return that the yes quotes a message that does not show the open question."""
         return self.say("another_quoted", preview=brief(preview), yes=self._yes(code))
 
-    def unclear(self, preview: str, code: str) -> str:
+    def unclear(self, preview: str, code: str = "") -> str:
         """Return the question again after a reply that may be an answer but is neither yes nor no."""
         return self.say("unclear", preview=brief(preview), yes=self._yes(code))
 
@@ -247,8 +247,7 @@ class Texts:
 
     #: The name in `maybe_missing` of a file without a name.
     a_file = _fixed("a_file")
-    #: A message could not be delivered. It is sent later, or elsewhere.
-    not_delivered = _with("not_delivered", "preview")
+
     #: A reminder that is due.
     reminder = _with("reminder", "text")
 

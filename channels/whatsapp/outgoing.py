@@ -64,7 +64,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     file = (replace(bare, media=reply.media),) if reply.media else ()
     if reply.buttons:
         return (*file, *_with_buttons(reply, bare))
-    return (*(replace(bare, text=text) for text in _texts(reply.text, TEXT_LIMIT)), *file)
+    return (*(replace(bare, text=text) for text in _texts(reply.text)), *file)
 
 
 def text_of(reply: Reply) -> str:
@@ -120,7 +120,7 @@ def length(md: str) -> int:
 def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
     """Return the messages of a reply with buttons. The last one has them, and would also fit with a numbered list."""
     if not are_shown(reply.buttons):
-        return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons), TEXT_LIMIT)]
+        return [replace(bare, text=text) for text in _texts(_listed(reply.text, reply.buttons))]
 
     def measure(md: str) -> int:
         with_list = text_of(replace(reply, text=md))
@@ -131,8 +131,8 @@ def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
     return (*(replace(bare, text=text) for text in firsts), replace(bare, text=last, buttons=reply.buttons))
 
 
-def _texts(md: str, limit: int) -> list[str]:
-    return [text for text in split(md, limit, length) if text.strip()]
+def _texts(md: str) -> list[str]:
+    return [text for text in split(md, TEXT_LIMIT, length) if text.strip()]
 
 
 def _listed(md: str, buttons: Sequence[Button]) -> str:

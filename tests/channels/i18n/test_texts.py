@@ -20,7 +20,7 @@ HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 OWN = {"marks", "sure", "endings", "letters", "not_for", "script", "plural", "duration"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unclear", "unsafe", "undo",
-    "maybe_missing", "not_delivered", "reminder", "expired_unanswered", "already_chosen", "asks_first",
+    "maybe_missing", "reminder", "expired_unanswered", "already_chosen", "asks_first",
     "status_running",
 )  # fmt: skip
 SAYS_ALONE = (
