@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -332,7 +332,7 @@ class Agent:
     def _text_listener(self, handler: StreamHandler | None) -> RunTextListener | None:
         if handler is None and not self.config.stream:
             return None
-        return _HandlerAdapter(handler or _print_text)
+        return _HandlerAdapter(handler or partial(print, end="", flush=True))
 
 
 async def _answer_of_batch(
@@ -412,8 +412,3 @@ class _ToolsetWithMemory:
         """Return the current tools."""
         tools = self._toolset.all()
         return tools if any(tool.name == self._remember.name for tool in tools) else [*tools, self._remember]
-
-
-def _print_text(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -39,6 +39,7 @@ _MOMENT_PARAMETER = re.compile(r"(^|_)when(_|$)")
 _CURRENCY_PARAMETER = re.compile(r"(^|_)currency(_|$)")
 #: Values in a text.
 _NUMBER = re.compile(r"[$€£]?([+-]?\d+(?:\.\d+)?)[$€£%]?")
+_BARE_NUMBER = re.compile(r"#*(\d+)")
 _ID = re.compile(r"(?=\S*\d)(?=\S*[A-Za-z_@-])\S+|\S+@\S+")
 _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}(T[\d:.]+)?")
 _DAY = r"(?:(?:on )?(?:today|tomorrow|(?:mon|tues|wednes|thurs|fri|satur|sun)day|\d{4}-\d\d-\d\d))"
@@ -363,7 +364,7 @@ class ArgumentExtractor:
             return
         self._take_first(name, lambda token: token.text if token.quoted else None)
         if name not in self.args and _ID_PARAMETER.search(name):
-            self._take_first(name, _bare_number)
+            self._take_first(name, lambda token: number[1] if (number := _BARE_NUMBER.fullmatch(token.text)) else None)
         if name in self.args or _ID_PARAMETER.search(name):
             return
         tool_stems = {stem(word) for word in name_words(self.tool["name"])}
@@ -387,7 +388,9 @@ def _reader(name: str, parameter: Mapping[str, Any], today: date) -> Callable[[T
         if _CURRENCY_PARAMETER.search(name):
             return lambda token: token.text if re.fullmatch("[A-Z]{3}", token.text) else None
         return _identifier if _ID_PARAMETER.search(name) or "email" in name else lambda token: None
-    readers = {"integer": _integer, "number": _number, "boolean": _boolean_in_sentence}
+    if kind == "integer":
+        return lambda token: number if isinstance(number := _number(token), int) else None
+    readers = {"number": _number, "boolean": _boolean_in_sentence}
     return readers.get(str(kind), lambda token: None)
 
 
@@ -398,21 +401,11 @@ def _identifier(token: Token) -> str | None:
     return None
 
 
-def _bare_number(token: Token) -> str | None:
-    text = token.text.lstrip("#")
-    return text if re.fullmatch(r"\d+", text) else None
-
-
 def _number(token: Token) -> int | float | None:
     match = None if token.quoted else _NUMBER.fullmatch(token.text)
     if not match:
         return None
     return float(match[1]) if "." in match[1] else int(match[1])
-
-
-def _integer(token: Token) -> int | None:
-    value = _number(token)
-    return value if isinstance(value, int) else None
 
 
 def _date(token: Token, today: date) -> str | None:

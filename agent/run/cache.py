@@ -316,16 +316,17 @@ class RedisCache:
 
     def clear(self) -> None:
         """Delete all keys with the prefix, in batches, and reset the counts."""
-        self._guarded(self._clear, None)
-        self._counter.reset()
-
-    def _clear(self) -> None:
         pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", self._prefix) + "*"
-        cursor: Any = None
-        while cursor is None or int(cursor):
-            cursor, keys = self._connections.ask("SCAN", cursor or 0, "MATCH", pattern, "COUNT", BATCH)
-            if keys:
-                self._connections.ask("UNLINK", *keys)
+
+        def delete_all() -> None:
+            cursor: Any = None
+            while cursor is None or int(cursor):
+                cursor, keys = self._connections.ask("SCAN", cursor or 0, "MATCH", pattern, "COUNT", BATCH)
+                if keys:
+                    self._connections.ask("UNLINK", *keys)
+
+        self._guarded(delete_all, None)
+        self._counter.reset()
 
     def _guarded(self, call: Callable[[], T], default: T) -> T:
         """Return the result of a call to Redis, or the default if Redis cannot be reached."""

@@ -133,15 +133,11 @@ class RunMemory:
         await self.events.tell("kg_extraction", triples)
 
     async def record_trim(
-        self,
-        removed: Sequence[Message],
-        *,
-        may_summarize: bool = True,
-        latest_summary: Callable[[], str] | None = None,
+        self, removed: Sequence[Message], *, may_summarize: bool, latest_summary: Callable[[], str]
     ) -> None:
         """Report that the conversation memory removed these messages and, if configured, summarize them in it.
 
-        `latest_summary` returns the stored summary where `memory` is a draft.
+        `latest_summary` returns the stored summary, which another run may have changed meanwhile.
         """
         memory = self.memory
         if memory is None or not removed:
@@ -154,7 +150,7 @@ class RunMemory:
             return
         previous, summary = memory.summary, await self._summary_of(removed, memory.summary)
         for _ in range(MAX_REPEATS):
-            latest = latest_summary() if latest_summary else memory.summary
+            latest = latest_summary()
             if latest == previous:
                 break
             # Another run of this conversation has written its summary meanwhile: build on that one.

@@ -118,7 +118,8 @@ def test_concurrent_summaries_keep_what_both_runs_trimmed():
         for run in runs:
             run.memory = memory
         said = [[Message(Role.USER, f"I am {name}")] for name in ("Ana", "Ben")]
-        await asyncio.gather(*(run.record_trim(each) for run, each in zip(runs, said, strict=True)))
+        options = {"may_summarize": True, "latest_summary": lambda: memory.summary}
+        await asyncio.gather(*(run.record_trim(each, **options) for run, each in zip(runs, said, strict=True)))
         return memory.summary
 
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."

@@ -72,6 +72,11 @@ def remembering(*observers, own=False, scope="alice", provider=None, **options):
     return run
 
 
+def trim(run, removed):
+    """Record messages that the conversation of the run removed."""
+    asyncio.run(run.record_trim(removed, may_summarize=True, latest_summary=lambda: run.memory.summary))
+
+
 class Names:
     """A model that finds the names in its input and states something about them."""
 
@@ -248,7 +253,7 @@ def test_trimmed_messages_are_reported_and_summarized():
         summarize_max_tokens=99,
     )  # fmt: skip
     gone = memory.add_many([user("one"), Message(Role.ASSISTANT, "1"), user("two"), Message(Role.ASSISTANT, "2")])
-    asyncio.run(run.record_trim(gone))
+    trim(run, gone)
     assert heard.events == [("trim", 2, 2, "max_messages"), ("summarize", "They spoke of tea.", 2)]
     assert (cheap.requests[0]["model"], cheap.requests[0]["max_tokens"]) == ("small", 99)
     assert [step.type for step in run.events.trace] == ["memory_summarize"]
@@ -259,7 +264,7 @@ def test_failed_summary_keeps_the_last_one():
     """Observers receive no summary event."""
     heard, memory = Heard(), ConversationMemory(summary="before")
     run = remembering(heard, memory=memory, provider=Reader(says=DOWN), summarize_on_trim=True)
-    asyncio.run(run.record_trim([user("one")]))
+    trim(run, [user("one")])
     assert (memory.summary, [event[0] for event in heard.events]) == ("before", ["trim"])
 
 
@@ -267,7 +272,7 @@ def test_trimming_without_summaries_is_only_reported():
     """The event names the limit; without trimmed messages there is no event."""
     heard, memory = Heard(), ConversationMemory(max_messages=9, max_tokens=3)
     run = remembering(heard, memory=memory)
-    asyncio.run(run.record_trim(memory.add_many([user("a" * 12), user("b" * 12)])))
-    asyncio.run(run.record_trim([]))
+    trim(run, memory.add_many([user("a" * 12), user("b" * 12)]))
+    trim(run, [])
     assert heard.events == [("trim", 1, 1, "max_tokens")]
     assert memory.summary == ""
