@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from sayso.pending.proposals import ChannelRun, ProposedAction  # which imports this module
@@ -71,7 +71,7 @@ class CallContext(NamedTuple):
     #: The key of the effect that runs now, for services that support idempotency; "" without one.
     idempotency_key: str = ""
     #: The ToolEnvironment of the agent package: what tools hand over and can look up. None where no agent runs.
-    environment: object = None
+    environment: Any = None
 
 
 _OUTSIDE = CallContext()
@@ -95,6 +95,8 @@ class context_field(Generic[T]):  # noqa: N801  # used like a function
     """
 
     __slots__ = ("_changes", "_token", "_value")
+    #: A subclass that sets fields of the CallContext's `environment` instead says what an empty one is.
+    empty_environment: ClassVar[Any] = None
     _token: Token[CallContext]
 
     def __init__(self, field: str, value: T, **others: Any) -> None:
@@ -102,14 +104,14 @@ class context_field(Generic[T]):  # noqa: N801  # used like a function
         self._changes: dict[str, Any] = {field: value, **others}
 
     def __enter__(self) -> T:
-        self._token = _context.set(self._changed(_context.get()))
+        changes, context = self._changes, _context.get()
+        if self.empty_environment is not None:
+            changes = {"environment": (context.environment or self.empty_environment)._replace(**changes)}
+        self._token = _context.set(context._replace(**changes))
         return self._value
 
     def __exit__(self, *_: object) -> None:
         _context.reset(self._token)
-
-    def _changed(self, context: CallContext) -> CallContext:
-        return context._replace(**self._changes)
 
 
 def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
-from sayso.pending.context import CallContext, call_context, context_field
+from sayso.pending.context import call_context, context_field
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 
@@ -144,10 +144,7 @@ class EnvironmentField(context_field[T]):
     """`with EnvironmentField("choices", []) as choices:` sets one field of the ToolEnvironment for the block."""
 
     __slots__ = ()
-
-    def _changed(self, context: CallContext) -> CallContext:
-        before = context.environment if isinstance(context.environment, ToolEnvironment) else _OUTSIDE
-        return context._replace(environment=before._replace(**self._changes))
+    empty_environment = _OUTSIDE
 
 
 def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
