@@ -89,15 +89,15 @@ class ConfirmationHandler:
         texts, preview = _texts_of(target), target.action.preview
         if target.state not in WAITING_STATES:  # it was confirmed outside of a turn
             return fixed_answer(context, texts.status_running(preview))
-        expired = texts.expired(preview)
-        if target.action.is_expired(context.received_at):
-            return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
-        decision = ActionDecision(
-            turn.scope, "ignore", turn.event_id, expected_id=target.pid,
-            ignore_seconds=self._store.ignore_ttl_seconds,
-        )  # fmt: skip
-        decided, _ = await self._store.repository.decide(decision)
+        decided = "expired"
+        if not target.action.is_expired(context.received_at):
+            seconds = self._store.ignore_ttl_seconds
+            decision = ActionDecision(
+                turn.scope, "ignore", turn.event_id, expected_id=target.pid, ignore_seconds=seconds
+            )
+            decided, _ = await self._store.repository.decide(decision)
         if decided == "expired":
+            expired = texts.expired(preview)
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return fixed_answer(context, texts.ignored(preview))
 

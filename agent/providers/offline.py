@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -325,7 +326,7 @@ class ArgumentExtractor:
             if _MOMENT_PARAMETER.search(name):
                 self._take_moment(name)
             else:
-                self._take_first(name, _reader(name, parameter, self.today))
+                self._take_first(name, partial(_value, name=name, parameter=parameter, today=self.today))
         for name, parameter in self._open_parameters():
             if name in self.tool["parameters"].get("required", ()) and parameter.get("type") == "string":
                 self._take_string(name, parameter)
@@ -376,22 +377,28 @@ class ArgumentExtractor:
             self.tokens = [token for token in self.tokens if token not in taken]
 
 
-def _reader(name: str, parameter: Mapping[str, Any], today: date) -> Callable[[Token], Any]:
-    """Return a function from a token to the parameter's value, or to None if the token is no such value."""
+def _value(token: Token, name: str, parameter: Mapping[str, Any], today: date) -> Any:
+    """Return the token as a value of the parameter; None if it is no such value."""
+    text, word, kind = token.text, token.text.lower(), parameter.get("type")
     if "enum" in parameter:
-        choices = {str(choice).lower(): choice for choice in parameter["enum"]}
-        return lambda token: choices.get(token.text.lower())
-    kind = parameter.get("type")
-    if kind == "string":
-        if parameter.get("format") in ("date", "date-time") or _DATE_PARAMETER.search(name):
-            return lambda token: _date(token, today)
-        if _CURRENCY_PARAMETER.search(name):
-            return lambda token: token.text if re.fullmatch("[A-Z]{3}", token.text) else None
-        return _identifier if _ID_PARAMETER.search(name) or "email" in name else lambda token: None
-    if kind == "integer":
-        return lambda token: number if isinstance(number := _number(token), int) else None
-    readers = {"number": _number, "boolean": _boolean_in_sentence}
-    return readers.get(str(kind), lambda token: None)
+        return {str(choice).lower(): choice for choice in parameter["enum"]}.get(word)
+    if kind in ("integer", "number"):
+        match = None if token.quoted else _NUMBER.fullmatch(text)
+        if match is None or (kind == "integer" and "." in match[1]):
+            return None
+        return float(match[1]) if "." in match[1] else int(match[1])
+    if kind == "boolean":
+        value = _boolean(text)
+        return value if isinstance(value, bool) and word not in _BOOLEAN_ONLY_IN_COMMANDS else None
+    if kind != "string":
+        return None
+    if parameter.get("format") in ("date", "date-time") or _DATE_PARAMETER.search(name):
+        days = {"today": 0, "tomorrow": 1, "yesterday": -1}.get(word)
+        named = "" if days is None else (today + timedelta(days)).isoformat()
+        return text if _ISO_DATE.fullmatch(text) else named or None
+    if _CURRENCY_PARAMETER.search(name):
+        return text if re.fullmatch("[A-Z]{3}", text) else None
+    return _identifier(token) if _ID_PARAMETER.search(name) or "email" in name else None
 
 
 def _identifier(token: Token) -> str | None:
@@ -399,25 +406,6 @@ def _identifier(token: Token) -> str | None:
     if token.quoted or (_ID.fullmatch(token.text) and not is_typed):
         return token.text.lstrip("#")
     return None
-
-
-def _number(token: Token) -> int | float | None:
-    match = None if token.quoted else _NUMBER.fullmatch(token.text)
-    if not match:
-        return None
-    return float(match[1]) if "." in match[1] else int(match[1])
-
-
-def _date(token: Token, today: date) -> str | None:
-    if _ISO_DATE.fullmatch(token.text):
-        return token.text
-    days = {"today": 0, "tomorrow": 1, "yesterday": -1}.get(token.text.lower())
-    return None if days is None else (today + timedelta(days)).isoformat()
-
-
-def _boolean_in_sentence(token: Token) -> bool | None:
-    value = _boolean(token.text)
-    return value if isinstance(value, bool) and token.text.lower() not in _BOOLEAN_ONLY_IN_COMMANDS else None
 
 
 def _boolean(text: str) -> bool | str:
