@@ -7,11 +7,11 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -241,7 +241,11 @@ class RedisMailbox:
         args = {"seq": queued.seq, "last": queued.last, "user": queued.user, "event": queued.turn.event_id}
         args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
         answer = await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
-        return next_item_of(answer, lease)
+        if answer[0] == "lost":
+            raise LeaseLost(lease.conversation)
+        if answer[0] != "ok":
+            raise StaleTurn(f"{lease.conversation}: {answer[0]}")
+        return parse_next_item(answer[1])
 
     async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. A lease that is lost is left as it is."""
@@ -285,15 +289,6 @@ def waited_ms(seconds: float) -> int:
     received in the future, nor before SEEN_MS: no question is open for that long.
     """
     return max(0, min(round(seconds * 1000), SEEN_MS))
-
-
-def next_item_of(answer: Sequence[Any], lease: Lease) -> NextItem:
-    """Return what is next after a commit. Raises LeaseLost, StaleTurn."""
-    if answer[0] == "lost":
-        raise LeaseLost(lease.conversation)
-    if answer[0] != "ok":
-        raise StaleTurn(f"{lease.conversation}: {answer[0]}")
-    return parse_next_item(answer[1])
 
 
 class HeldLease:

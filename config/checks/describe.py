@@ -82,7 +82,10 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> BotDescrip
     opened = load_bot_tools(settings, remote=True, strict=True, seconds=seconds)
     opened.close()
     channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
-    warnings = (*unmatched_patterns(settings, opened), *unknown_prices(settings))
+    # A pattern that names no tool is no error, since a rule may be older than its tool. But a misspelled one restricts
+    # nothing. While a source does not answer, not all tools are known.
+    in_policies = () if opened.problems else _in_policies(settings, opened)
+    warnings = (*_in_sources(settings), *in_policies, *unknown_prices(settings))
     return BotDescription(channels, opened.problems, warnings)
 
 
@@ -204,17 +207,11 @@ def unknown_prices(settings: Settings) -> Iterator[str]:
             yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
 
 
-def unmatched_patterns(settings: Settings, opened: OpenTools) -> list[str]:
-    """Return a warning for each pattern that names no tool: those of sources, and those of policies where all tools are
-    known.
-
-    They are no errors, since a rule may be older than its tool. But a misspelled one restricts nothing.
-    """
-    return [*_in_sources(settings), *([] if opened.problems else _in_policies(settings, opened))]
-
-
 def _in_sources(settings: Settings) -> Iterator[str]:
-    """Yield the warnings about sources. `confirm` may name a tool with or without its namespace."""
+    """Yield a warning for each pattern of a source that names none of its tools.
+
+    `confirm` may name a tool with or without its namespace.
+    """
     for index, source in enumerate(settings.tools):
         if isinstance(source, str) or not (patterns := list(_patterns(source, ("tools", index)))):
             continue
@@ -234,7 +231,7 @@ def _patterns(source: SourceSettings, path: Path_) -> Iterator[tuple[Path_, str]
 
 
 def _in_policies(settings: Settings, opened: OpenTools) -> Iterator[str]:
-    """Yield the warnings about policies. A rule may be about a tool that its channel does not have."""
+    """Yield a warning for each pattern of a policy that names no tool. Its channel need not have the tool."""
     names = [tool.name for tool in [*opened.tools, *own_tools(settings)]]
     for name, channel in settings.channels.items():
         path: Path_ = ("channels", name, "policy")

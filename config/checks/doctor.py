@@ -175,22 +175,19 @@ class Doctor:
             async for finding in self._messages(name, setup):
                 yield finding
         if channel.polls:
-            yield self._poller(name, channel)
+            try:
+                client = connect(find_redis(self._settings, self._data))
+                asks = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix).is_held()
+            except (ConfigError, ValueError, RedisError):
+                asks = False  # that Redis is away is reported by another check
+            if asks:
+                yield CheckResult("poller", "ok", "a process polls for its updates", channel=name)
+            else:
+                cure = "run `sayso poll`; `sayso up` does"
+                yield CheckResult("poller", "fail", "no process polls for its updates", cure, name)
         forged, signed = setup.probe(self._own(), forged=True), setup.probe(self._own())
         if forged and signed:  # it takes webhooks
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
-
-    def _poller(self, name: str, channel: AnyChannel) -> CheckResult:
-        try:
-            client = connect(find_redis(self._settings, self._data))
-            asks = LeaderLock(client, poll_lock(channel), prefix=self._settings.key_prefix).is_held()
-        except (ConfigError, ValueError, RedisError):
-            asks = False  # that Redis is away is reported by another check
-        if asks:
-            return CheckResult("poller", "ok", "a process polls for its updates", channel=name)
-        return CheckResult(
-            "poller", "fail", "no process polls for its updates", "run `sayso poll`; `sayso up` does", name
-        )
 
     async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.

@@ -136,19 +136,17 @@ class _Call:
         if denial and denial.rule:
             shown = "hidden"
             because = ExplainedReason(f"deny: {denial.rule.pattern}", self.where("policy", "deny", denial.rule.index))
+        patterns = [each for each in enumerate(self.channel.tools or ()) if fnmatchcase(self.tool.name, each[1])]
+        has_tool = ExplainedReason("it names no tools, so it has all", self.where())
+        if self.tool.metadata.source == MEMORY:
+            has_tool = ExplainedReason("agent.memory.knowledge gives it to all", self.knowledge_line)
+        elif patterns:
+            index, pattern = patterns[0]
+            has_tool = ExplainedReason(f"tools: {pattern}", self.where("tools", index))
         return Explanation(
             channel=self.name, user=self.run.user_id, tool=self.tool.name, verdict="never",
-            has_tool=self._has_tool(), shown=shown, shown_because=because,
+            has_tool=has_tool, shown=shown, shown_because=because,
         )  # fmt: skip
-
-    def _has_tool(self) -> ExplainedReason:
-        """Return which pattern gives the channel this tool."""
-        if self.tool.metadata.source == MEMORY:
-            return ExplainedReason("agent.memory.knowledge gives it to all", self.knowledge_line)
-        for index, pattern in enumerate(self.channel.tools or ()):
-            if fnmatchcase(self.tool.name, pattern):
-                return ExplainedReason(f"tools: {pattern}", self.where("tools", index))
-        return ExplainedReason("it names no tools, so it has all", self.where())
 
     def decide(self, known: Explanation, raw_args: Mapping[str, Any] | None) -> Explanation:
         """Complete an explanation: the arguments, the policy's decision, and the question to the user."""

@@ -86,31 +86,27 @@ def _store(context: click.Context, parameter: click.Parameter, value: Any) -> No
             os.environ["NO_COLOR"] = "1"  # the processes that a command starts, and the libraries it uses
 
 
-def _common_options() -> list[click.Parameter]:
-    """Return new objects for the options of every command: click keeps state of a command in them."""
-    path = click.Path(path_type=Path)
-    shared: dict[str, Any] = {"expose_value": False, "callback": _store}
-    return [
-        click.Option(
-            ["-c", "--config"], type=path, metavar="FILE", **shared,
-            help="The YAML file.  [default: SAYSO_CONFIG, the bot that runs on the data folder, or ./sayso.yaml]",
-        ),
-        click.Option(
-            ["--data", "data_option"], type=path, metavar="FOLDER", **shared,
-            help="The folder for everything Sayso stores.  [default: SAYSO_DATA, or .sayso]",
-        ),
-        click.Option(["--json", "as_json"], is_flag=True, **shared, help="Print the result as JSON."),
-        click.Option(["--no-color"], is_flag=True, **shared, help="Print without colors, like NO_COLOR=1."),
-    ]  # fmt: skip
-
-
 class SaysoCommand(click.Command):
     """A command with the common options, and with examples below its help."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.examples = tuple(examples)
-        self.params = [*self.params, *_common_options()]
+        path = click.Path(path_type=Path)
+        shared: dict[str, Any] = {"expose_value": False, "callback": _store}
+        self.params = [  # new objects each time: click keeps state of a command in them
+            *self.params,
+            click.Option(
+                ["-c", "--config"], type=path, metavar="FILE", **shared,
+                help="The YAML file.  [default: SAYSO_CONFIG, the bot that runs on the data folder, or ./sayso.yaml]",
+            ),
+            click.Option(
+                ["--data", "data_option"], type=path, metavar="FOLDER", **shared,
+                help="The folder for everything Sayso stores.  [default: SAYSO_DATA, or .sayso]",
+            ),
+            click.Option(["--json", "as_json"], is_flag=True, **shared, help="Print the result as JSON."),
+            click.Option(["--no-color"], is_flag=True, **shared, help="Print without colors, like NO_COLOR=1."),
+        ]  # fmt: skip
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples below everything else."""

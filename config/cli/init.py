@@ -138,10 +138,12 @@ def init(options: Options, folder: Path) -> None:
     existing = [name for name in FILES if (folder / name).exists()]
     if existing:
         fail(f"{', '.join(str(folder / name) for name in existing)} exists: name an empty folder")
+    urls = dict(url.split(", ", 1) for url in metadata("sayso").get_all("Project-URL", []))
+    schema_address = f"{urls['Documentation']}/reference/sayso.schema.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in FILES.items():
-            (folder / name).write_text(content.replace("SCHEMA_ADDRESS", schema_address()), encoding="utf-8")
+            (folder / name).write_text(content.replace("SCHEMA_ADDRESS", schema_address), encoding="utf-8")
     except OSError as exc:
         fail(f"{folder} cannot be written: {exc.strerror}: name another folder")
     paths = [str(folder / name) for name in FILES]
@@ -154,9 +156,3 @@ def init(options: Options, folder: Path) -> None:
         "  pytest            run its tests (pip install pytest)",
     ]
     options.print({"files": paths}, lines)
-
-
-def schema_address() -> str:
-    """Return the address of the JSON Schema of the YAML, on the site of the documentation."""
-    urls = dict(url.split(", ", 1) for url in metadata("sayso").get_all("Project-URL", []))
-    return f"{urls['Documentation']}/reference/sayso.schema.json"

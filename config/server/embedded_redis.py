@@ -61,11 +61,18 @@ class EmbeddedRedis:
         try:
             make_tree_private(self.data)
             make_private(self.folder)
-            self._take_lock()
+            lock = (self.folder / "lock").open("a")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise EmbeddedRedisError(
+                f"{self.data} is in use by another sayso: stop that one, or give another folder with --data"
+            ) from None
         except OSError as exc:
             raise EmbeddedRedisError(
                 f"data folder {str(self.data)!r}: {exc.strerror}: give one you may write to with --data"
             ) from exc
+        self._lock = lock
         try:
             _stop_orphan(self.url)
             self.restart()
@@ -101,17 +108,6 @@ class EmbeddedRedis:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _take_lock(self) -> None:
-        self._lock = (self.folder / "lock").open("a")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            self._lock = None
-            raise EmbeddedRedisError(
-                f"{self.data} is in use by another sayso: stop that one, or give another folder with --data"
-            ) from None
 
     def _await_answer(self) -> None:
         client = Redis.from_url(self.url, socket_connect_timeout=1)

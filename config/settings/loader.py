@@ -15,7 +15,15 @@ from pydantic import ValidationError
 from sayso.agent.tools.errors import did_you_mean, nearest
 from sayso.channels.redaction import remember, secrets_of
 from sayso.channels.registry import platform_names
-from sayso.config.settings.schema import Origin, Settings, is_secret_place, keys_beside, no_password, secret_fields
+from sayso.config.settings.schema import (
+    Origin,
+    Settings,
+    is_secret_place,
+    keys_beside,
+    no_password,
+    open_consoles,
+    secret_fields,
+)
 from sayso.config.settings.tools import Path_
 
 #: ${NAME}, ${NAME:-default} and ${file:path}; relative paths start beside the YAML file.
@@ -123,8 +131,9 @@ def _validated(reader: _Reader, root: yaml.Node) -> Settings:
     # The secret keys of other distributions' platforms are found by the names of the platforms.
     reader.secrets = secret_fields(str(node.value) for node in named if isinstance(node, yaml.ScalarNode))
     data = reader.read(root)
-    if isinstance(data, dict) and data.get("name") is None:
-        data["name"] = deployment_name(reader.file)
+    if isinstance(data, dict) and data.get("name") is None:  # the file's name, in the letters that a name may have
+        letters = re.sub(r"[^a-z0-9_-]+", "-", reader.file.stem.lower()).strip("-_")
+        data["name"] = letters[:32].rstrip("-_") or "sayso"
     try:
         settings = Settings.model_validate(data, context=reader.origin())
     except ValidationError as exc:
@@ -141,15 +150,9 @@ def _value(node: yaml.Node, key: str) -> yaml.Node | None:
 
 def check_consoles(settings: Settings, public_url: str) -> None:
     """Refuse a console without a password on a bot that is reached from elsewhere. Raises ConfigError."""
-    open_ones = settings.open_consoles(public_url)
+    open_ones = open_consoles(settings.channels, public_url)
     if open_ones:
         raise ConfigError([settings.problem(("channels", open_ones[0]), no_password(public_url))])
-
-
-def deployment_name(file: Path) -> str:
-    """Return the deployment name of a configuration that gives none: its file name, in the letters a name may have."""
-    letters = re.sub(r"[^a-z0-9_-]+", "-", file.stem.lower()).strip("-_")
-    return letters[:32].rstrip("-_") or "sayso"
 
 
 def _compose(file: Path) -> yaml.Node:

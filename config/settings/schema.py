@@ -32,8 +32,6 @@ from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, 
 
 #: A deployment name is a part of Redis keys, of the RQ queue and of a folder name.
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-
-
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 
@@ -206,10 +204,6 @@ class Settings(Section):
         """The RQ queue of this deployment."""
         return f"sayso-{self.name}" if self.name else "sayso"
 
-    def open_consoles(self, address: str) -> list[str]:
-        """Return the consoles that need a password at this public address and have none."""
-        return _open_consoles(self.channels, address)
-
     def state_folder(self, data: Path) -> Path:
         """Return the part of a data folder that belongs to this deployment alone. The rest may be shared."""
         return data / "bots" / self.name if self.name else data
@@ -249,7 +243,7 @@ class Settings(Section):
     @classmethod
     def _consoles_are_locked(cls, channels: dict[str, AnyChannel], info: ValidationInfo) -> dict[str, AnyChannel]:
         address = info.data.get("public_url", "")
-        unlocked = _open_consoles(channels, address) if address else []
+        unlocked = open_consoles(channels, address) if address else []
         refuse_values(cls, "console_open", [((name,), no_password(address), name) for name in unlocked])
         return channels
 
@@ -283,7 +277,7 @@ def no_password(address: str) -> str:
     return f"this console has no password, and the bot's address {address} is not this machine: {cure}"
 
 
-def _open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str]:
+def open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str]:
     """Return the consoles without a password that may not be behind this address: all of them, unless it is local."""
     if is_loopback(urlsplit(address).hostname or ""):
         return []

@@ -147,11 +147,7 @@ class SelectorSettings(Section):
 
 #: The kinds of selectors, by their fields; and the options that only one of them has.
 _SELECTORS = ("keyword", "roles", "embedding", "any_of", "all_of", "plugin")
-
-
 _SELECTOR_OPTIONS = {"whole_words": "keyword", "options": "plugin", "on_error": "plugin"}
-
-
 Selector = Annotated[
     SelectorSettings,
     BeforeValidator(_list_means_all, json_schema_input_type=SelectorSettings | list[SelectorSettings]),

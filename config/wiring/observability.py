@@ -105,7 +105,9 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
     """
     environ = os.environ if environ is None else environ
     try:
-        from opentelemetry import trace
+        from opentelemetry import metrics, trace
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -118,7 +120,8 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
     traces = environ.get("OTEL_TRACES_EXPORTER", "otlp")
     exporters = [_exporter(name.strip(), environ) for name in traces.split(",")]
     metrics_exporters = environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none")
-    readers = _metric_readers(metrics_exporters, environ)
+    metric_exporters = [_exporter(name.strip(), environ, _METRICS_GROUP) for name in metrics_exporters.split(",")]
+    readers = [PeriodicExportingMetricReader(exporter) for exporter in filter(None, metric_exporters)]
     is_named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if is_named else {SERVICE_NAME: "sayso"})
     provider = TracerProvider(resource=resource)
@@ -126,18 +129,7 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     if readers:
-        from opentelemetry import metrics
-        from opentelemetry.sdk.metrics import MeterProvider
-
         metrics.set_meter_provider(MeterProvider(readers, resource=resource))
-
-
-def _metric_readers(names: str, environ: Mapping[str, str]) -> list[Any]:
-    """Return the readers that export the metrics periodically."""
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-
-    exporters = [_exporter(name.strip(), environ, _METRICS_GROUP) for name in names.split(",")]
-    return [PeriodicExportingMetricReader(exporter) for exporter in exporters if exporter is not None]
 
 
 def _exporter(name: str, environ: Mapping[str, str], group: str = _GROUP) -> Any:

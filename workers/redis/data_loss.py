@@ -285,8 +285,13 @@ class DataLossGuard:
 
     def _write_halt(self, known: Watermark, state: ServerState) -> Dialog:
         """Write the halt into the server. Until that succeeds, this process refuses by itself."""
-        same = known.id in state.ids
-        halt = HaltReason(known.id, known.n, state.n if same else 0, self._seconds_since(state.n) if same else None)
+        same, seconds = known.id in state.ids, None
+        with self._learning:
+            moments = list(self._moments)
+        if same and moments and moments[0][1] <= state.n:  # this process saw how long the server went on after that
+            last, _ = moments[-1]
+            seconds = last - next((at for at, seen in moments if seen > state.n), last) + LOOK_SECONDS
+        halt = HaltReason(known.id, known.n, state.n if same else 0, seconds)
         try:
             done = yield ("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
@@ -318,15 +323,6 @@ class DataLossGuard:
         if self._halt:
             log.warning("redis.resumed")
             self._halt = ""
-
-    def _seconds_since(self, n: int) -> float | None:
-        """Return how long this server went on after its watermark was `n`, as far as this process saw it."""
-        with self._learning:
-            moments = list(self._moments)
-        if not moments or moments[0][1] > n:
-            return None
-        last, _ = moments[-1]
-        return last - next((at for at, seen in moments if seen > n), last) + LOOK_SECONDS
 
 
 def keys_of(prefix: str = PREFIX) -> tuple[str, str, str]:
