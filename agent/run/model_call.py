@@ -208,7 +208,7 @@ class ModelCaller:
         return cached
 
     async def _call(self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None) -> Completion:
-        events, began = run.events, perf_counter()
+        events, config, began = run.events, self._config, perf_counter()
         if events.has_observers:
             await events.tell("llm_start", list(request.messages), run.model, request.system_prompt)
         try:
@@ -218,14 +218,18 @@ class ModelCaller:
             self._log_failure(run, exc)
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
-        usage = self._priced(usage, run.model)
+        model = usage.model or run.model
+        usage = usage if usage.provider else replace(usage, provider=self.name)
+        if not usage.cost_usd and model in config.prices:
+            cost = cost_usd(model, usage, usage.provider, prices=config.prices)
+            usage = replace(usage, cost_usd=cost) if cost else usage
         self._note_call(run, began, answer, usage)
         self._report_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
         run.usage += usage
         self._add_usage(usage)
         if answer.details is not None and answer.details.finish_reason == "length":
             self._usage.count_cut_off()
-            log.warning("model.cut_off run=%s model=%s", events.run_id, usage.model or run.model)
+            log.warning("model.cut_off run=%s model=%s", events.run_id, model)
         if events.has_observers:
             await events.tell("llm_end", answer.content, usage)
             await events.tell("usage", usage)
@@ -260,15 +264,6 @@ class ModelCaller:
             cause = error.cause
         details = f"{cause} provider={self.name} error={type(error).__name__}"
         log.error("model.failed run=%s %s", run.events.run_id, details)
-
-    def _priced(self, usage: UsageStats, model: str) -> UsageStats:
-        """Return the usage with the provider's name, and with the cost if the agent has a price for the model."""
-        if not usage.provider:
-            usage = replace(usage, provider=self.name)
-        if usage.cost_usd or (usage.model or model) not in self._config.prices:
-            return usage
-        cost = cost_usd(usage.model or model, usage, usage.provider, prices=self._config.prices)
-        return replace(usage, cost_usd=cost) if cost else usage
 
     async def _call_with_reductions(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None

@@ -162,23 +162,19 @@ def _as_call(value: Any) -> ToolCall | None:
         rest = {**rest, **inner}
     if not isinstance(name, str) or not name.strip():
         return None
-    return ToolCall(name.strip(), _parameters(rest))
+    key = next((each for each in _PARAMETERS if each in rest), None)
+    given: Any = rest if key is None else rest[key]  # without a known key, all keys beside the name are parameters
+    if isinstance(given, str):
+        given = decode_value(given.strip(), repair=False)[0] or given.strip()
+    if given is None or given in ("", []):
+        given = {}
+    not_json = {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}
+    return ToolCall(name.strip(), given if isinstance(given, dict) else not_json)
 
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     key = next((each for each in _NAMES if each in value), "")
     return value.get(key), {other: each for other, each in value.items() if other != key and other not in _IGNORED_KEYS}
-
-
-def _parameters(rest: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a call: under one of the known keys, or else all keys beside the name."""
-    key = next((each for each in _PARAMETERS if each in rest), None)
-    given = rest if key is None else rest[key]
-    if isinstance(given, str):
-        given = decode_value(given.strip(), repair=False)[0] or given.strip()
-    if given is None or given in ("", []):
-        return {}
-    return given if isinstance(given, dict) else {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}
 
 
 #: The methods by which a provider may be called.
@@ -281,15 +277,14 @@ def needs_text_tools(provider: Provider) -> bool:
 
 def _takes_tools(provider: Provider) -> bool:
     methods = [method for name in _CALL_METHODS if (method := getattr(provider, name, None)) is not None]
-    return not methods or any(map(_has_tools, methods))
-
-
-def _has_tools(method: Callable[..., Any]) -> bool:
-    try:
-        parameters = inspect.signature(method).parameters.values()
-    except (TypeError, ValueError):  # written in C
-        return True
-    return any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters)
+    for method in methods:
+        try:
+            parameters = inspect.signature(method).parameters.values()
+        except (TypeError, ValueError):  # written in C
+            return True
+        if any(each.name == "tools" or each.kind is each.VAR_KEYWORD for each in parameters):
+            return True
+    return not methods
 
 
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
