@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -80,13 +80,13 @@ class Services:
     audit_collector: AuditCollector
     deliveries: Deliveries
     alerts: Alerts
-    spool: Spool | None = None
-    data_loss_guard: DataLossGuard | None = None
-    tools: OpenTools = field(default_factory=OpenTools)
-    agent_deps: AgentDeps | None = None
-    deployment: Deployment | None = None
+    data_loss_guard: DataLossGuard
+    tools: OpenTools
+    agent_deps: AgentDeps
+    spool: Spool | None
+    deployment: Deployment | None
     #: Whether this process answers turns.
-    is_worker: bool = False
+    is_worker: bool
 
 
 def bootstrap(

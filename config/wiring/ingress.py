@@ -48,8 +48,7 @@ def _action_of(button_data: str) -> str:
 
 def start_watching(services: Services) -> None:
     """Start the threads that watch Redis for lost data and empty the spool. Call it after the process has forked."""
-    if services.data_loss_guard:
-        services.data_loss_guard.watch()
+    services.data_loss_guard.watch()
     if services.spool:
         services.spool.watch()
 

@@ -59,6 +59,6 @@ def worker_services(services: Services) -> WorkerServices:
         lock=services.worker_lock,
         sweeps={"media": services.media.sweep, "texts": services.texts.sweep},
         close_tools=services.tools.close,
-        close_models=services.agent_deps.aclose if services.agent_deps else None,
+        close_models=services.agent_deps.aclose,
         data_loss_guard=services.data_loss_guard,
     )

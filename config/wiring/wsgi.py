@@ -153,14 +153,13 @@ def _redis_trouble(services: Services) -> str:
     """Return why Redis takes no webhook, "" when it does."""
     guard = services.data_loss_guard
     try:
-        if guard:
-            guard.look()
+        guard.look()
         check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
     except RedisError as exc:  # the words of a broken connection may hold its address
-        return (guard.trouble if guard else "") or type(exc).__name__
-    return guard.trouble if guard else ""
+        return guard.trouble or type(exc).__name__
+    return guard.trouble
 
 
 def _workers(services: Services) -> int:

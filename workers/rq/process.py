@@ -64,8 +64,8 @@ class WorkerServices:
     sweeps: Mapping[str, Callable[[], int]]
     close_tools: Callable[[], None]
     #: Closes the connections to models.
-    close_models: Callable[[], Coroutine[Any, Any, None]] | None = None
-    data_loss_guard: DataLossGuard | None = None
+    close_models: Callable[[], Coroutine[Any, Any, None]]
+    data_loss_guard: DataLossGuard
 
 
 def run_worker(services: WorkerServices, loop: LoopThread) -> None:
@@ -76,8 +76,7 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     gc.set_threshold(COLLECT_EVERY)
     watchdog = Watchdog(loop)
     watchdog.start()
-    if services.data_loss_guard:
-        services.data_loss_guard.watch()
+    services.data_loss_guard.watch()
     stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
     work = (services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops)
     background = [loop.submit(each) for each in work]
@@ -91,7 +90,10 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     if said_good_bye:  # without Redis, silence says the same
         with contextlib.suppress(RedisError):
             services.reaper.heartbeat.leave()
-    _close_models(services, loop)
+    try:  # so that vendors see an end, and no library warns of an open connection
+        loop.submit(services.close_models()).result(CUT_SECONDS)
+    except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
+        log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
     loop.close()
     services.close_tools()
     if services.processor.is_idle:  # conversations that are still held are taken over when this process has ended
@@ -117,16 +119,6 @@ def _report_end(future: Future[None]) -> None:
     """Log that background work has ended. Each handles its own errors; an end would otherwise go unnoticed."""
     if not future.cancelled() and (error := future.exception()):
         log.error("worker.background_ended", exc_info=error)
-
-
-def _close_models(services: WorkerServices, loop: LoopThread) -> None:
-    """Close the connections to models, so that vendors see an end and no library warns of an open one."""
-    if services.close_models is None:
-        return
-    try:
-        loop.submit(services.close_models()).result(CUT_SECONDS)
-    except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
-        log.warning("worker.models_not_closed", extra={"reason": type(exc).__name__})
 
 
 async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:

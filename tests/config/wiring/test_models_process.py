@@ -33,7 +33,7 @@ def ask(parts, _):
     said = loop.run(agent.arun("hello", scope="ana")).content
     added = sorted(set(sys.modules) - ready)
     open_before = len(agent.provider._clients)
-    process._close_models(parts, loop)
+    loop.run(parts.close_models())
     print(json.dumps([said, added, open_before, len(agent.provider._clients)]))
 
 process.run_worker = ask

@@ -576,8 +576,8 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         sweeps={"media": rounds.sweep, "texts": rounds.sweep},
         are_tools_closed=closed.is_set,
         close_tools=closed.set,
-        close_models=None,
-        data_loss_guard=None,
+        close_models=partial(asyncio.sleep, 0),
+        data_loss_guard=SimpleNamespace(watch=lambda: None),
     )
 
 
