@@ -51,7 +51,16 @@ def _module_members(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _class_members(target: Any) -> Iterator[tuple[str, Any]]:
-    holder = _instance(target) if inspect.isclass(target) else target
+    holder = target
+    if inspect.isclass(target):
+        own = [value for name, value in vars(target).items() if not name.startswith("_") and inspect.isroutine(value)]
+        needs_no_instance = own and all(isinstance(value, staticmethod | classmethod) for value in own)
+        try:
+            holder = target if needs_no_instance else target()
+        except TypeError as exc:
+            raise ToolValidationError(
+                f"{target.__name__!r} cannot be made without arguments ({exc}): register an instance"
+            ) from exc
     kind = holder if inspect.isclass(holder) else type(holder)
     names = dict.fromkeys(name for base in reversed(kind.__mro__[:-1]) for name in vars(base))
     for name, static in _unique({name: inspect.getattr_static(holder, name) for name in names}):
@@ -67,18 +76,6 @@ def _unique(named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if id(value) not in seen:
             seen.add(id(value))
             yield name, value
-
-
-def _instance(kind: type) -> Any:
-    own = [value for name, value in vars(kind).items() if not name.startswith("_") and inspect.isroutine(value)]
-    if own and all(isinstance(value, staticmethod | classmethod) for value in own):
-        return kind
-    try:
-        return kind()
-    except TypeError as exc:
-        raise ToolValidationError(
-            f"{kind.__name__!r} cannot be made without arguments ({exc}): register an instance"
-        ) from exc
 
 
 @runtime_checkable

@@ -335,18 +335,16 @@ def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
 
 
 def _text(result: CallToolResult) -> str:
-    return "\n".join(text for block in result.content if (text := _block_text(block)))
-
-
-def _block_text(block: Any) -> str:
-    match block.type:
-        case "text":
-            return str(block.text)
-        case "resource_link":
-            return f"{block.title or block.name}: {block.uri}"
-        case "resource":
-            return str(getattr(block.resource, "text", ""))
-    return ""
+    texts: list[str] = []
+    for block in result.content:
+        match block.type:
+            case "text":
+                texts.append(block.text)
+            case "resource_link":
+                texts.append(f"{block.title or block.name}: {block.uri}")
+            case "resource":
+                texts.append(getattr(block.resource, "text", ""))
+    return "\n".join(filter(None, texts))
 
 
 def _send_block(block: Any, sender: FileSender) -> str:

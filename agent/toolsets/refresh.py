@@ -45,12 +45,9 @@ class ToolsetRefresher:
     keeps its tools when it is lost; their calls then fail with the reason.
     """
 
-    def __init__(
-        self, sources: Sequence[LiveSource], on_tools: OnTools, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, sources: Sequence[LiveSource], on_tools: OnTools) -> None:
         self._sources = sources
         self._on_tools = on_tools
-        self._clock = clock
         self._thread: LoopThread | None = None
 
     def open(self, seconds: float) -> dict[str, str]:
@@ -81,7 +78,7 @@ class ToolsetRefresher:
         loop, changed, failures, is_reachable = asyncio.get_running_loop(), asyncio.Event(), 0, False
         watch: Callable[[Callable[[], object]], object] = getattr(source.provider, "watch", lambda _: None)
         while True:
-            since = self._clock()
+            since = time.monotonic()
             try:
                 changed.clear()
                 watch(lambda: loop.call_soon_threadsafe(changed.set))
@@ -95,7 +92,7 @@ class ToolsetRefresher:
                     await changed.wait()
             except Exception:  # any error: a source that is not watched would never come back
                 log.exception("source.failed", extra={"source": source.name})
-            failures = 1 if self._clock() - since >= STABLE_SECONDS else failures + 1
+            failures = 1 if time.monotonic() - since >= STABLE_SECONDS else failures + 1
             await asyncio.sleep(backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS))
 
     async def _list(self, source: LiveSource) -> str:
