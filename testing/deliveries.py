@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sayso.pending.limits import MAX_DELIVERIES, WAKE_GRACE_MS
+from sayso.pending.limits import MAX_DELIVERIES, MAX_UNDELIVERED, WAKE_GRACE_MS
 from sayso.pending.memory import MemoryActionRepository
 from sayso.testing.conversation import ConversationState
 from sayso.workers.deliveries import (
@@ -33,9 +33,9 @@ class MemoryDeliveryStatuses:
     noted: dict[str, OrderedDict[int, DeliveryStatus]] = field(default_factory=dict)
     put_aside: dict[UndeliveredState, deque[DeliveryStatus]] = field(
         default_factory=lambda: {
-            "dead": deque(maxlen=1000),
-            "failed": deque(maxlen=1000),
-            "ambiguous": deque(maxlen=1000),
+            "dead": deque(maxlen=MAX_UNDELIVERED),
+            "failed": deque(maxlen=MAX_UNDELIVERED),
+            "ambiguous": deque(maxlen=MAX_UNDELIVERED),
         }
     )
 
@@ -141,13 +141,13 @@ class MemoryDeliveries:
             else:
                 state.closed = (-1, "")
 
-    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
+    def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
         """Return the undelivered replies of a state, newest first."""
         with self._lock:
             if state != "held":
-                return list(self._statuses.put_aside[state])[:most]
+                return list(self._statuses.put_aside[state])
             held = [status for name, state in self._conversations.items() for status in state.held_statuses(name)]
-            return sorted(held, key=lambda status: -status.at)[:most]
+            return sorted(held, key=lambda status: -status.at)[:MAX_UNDELIVERED]
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""

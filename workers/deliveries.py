@@ -71,8 +71,8 @@ class Deliveries(Protocol):
         address stays unknown.
         """
 
-    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
-        """Return the undelivered replies of a state, newest first, at most so many per shard."""
+    def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
+        """Return the undelivered replies of a state, newest first, at most MAX_UNDELIVERED per shard."""
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
@@ -112,16 +112,16 @@ class RedisDeliveries:
         late_ms = round(LATE_SECONDS * 1000) if late else 0
         self._scripts.run("address", conversation, {"reason": reason, "late_ms": late_ms})
 
-    def undelivered(self, state: UndeliveredState, most: int = 1000) -> list[DeliveryStatus]:
+    def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
         """Return the undelivered replies of all shards."""
-        shards = self._scripts.on_every_shard("undelivered", {"state": state, "most": most})
+        shards = self._scripts.on_every_shard("undelivered", {"state": state})
         found = [entry for entries in shards for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back and wake a worker. Raises NotRepeatable."""
         conversation, number = split_id(delivery_id)
-        entries = self._scripts.on_shard("undelivered", shard_of(conversation), {"state": "dead", "most": 1000})
+        entries = self._scripts.on_shard("undelivered", shard_of(conversation), {"state": "dead"})
         entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")
         reply, doubtful = repeatable(_put_aside("dead", entry)) if entry else ("", False)
         # One that is not there may have been put back by this very call, its answer lost: the script knows.

@@ -46,10 +46,12 @@ class AddressUnusable(Exception):
     """Raised when no server can listen on an address. The message names the cure."""
 
 
-def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Make Linux signal this process when its parent dies, even after kill -9. Call it in a child, before exec."""
+def die_with_parent() -> None:
+    """Make Linux send SIGTERM to this process when its parent dies, even after kill -9. Call it in a child, before
+    exec.
+    """
     if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 -- needs: outbox
 -- List undelivered replies of this shard, newest first.
--- args: state ('dead', 'failed', 'ambiguous' or 'held'), most (to return).
-if args.state ~= 'held' then return redis.call('LRANGE', shard .. ':' .. args.state, 0, args.most - 1) end
+-- args: state ('dead', 'failed', 'ambiguous' or 'held').
+if args.state ~= 'held' then return redis.call('LRANGE', shard .. ':' .. args.state, 0, MAX_UNDELIVERED - 1) end
 local found = {}
-for _, where in ipairs(redis.call('ZREVRANGE', shard .. ':held', 0, args.most - 1)) do
+for _, where in ipairs(redis.call('ZREVRANGE', shard .. ':held', 0, MAX_UNDELIVERED - 1)) do
   local mark, received = unpack(redis.call('HMGET', shard .. ':lane:' .. where, 'held', 'received'))
   local said, by_then, since, why = string.match(mark or '', HELD)
   if said and by_then == (received or '0') then
