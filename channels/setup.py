@@ -150,11 +150,6 @@ class PlatformSetup(ABC):
         return CheckResult(check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name)
 
 
-def failed_check(check: str, channel: str, error: SetupError) -> CheckResult:
-    """Return a refused command as a failed check."""
-    return CheckResult(check, "fail", error.says, error.cure, channel)
-
-
 def hook_url(public_url: str, channel: str) -> str:
     """Return the URL to which a platform sends a channel's webhooks."""
     return f"{public_url}/hooks/{channel}"

@@ -39,21 +39,24 @@ class Executors:
         self._undo_seconds: dict[str, float] = {}
         self._closures: OrderedDict[str, Executor] = OrderedDict()
         self._max_closures = max_closures
-        self._refresh_kind: Callable[[str], None] | None = None
-        self._may_run: Callable[[PendingAction], bool] | None = None
-        self._wrap: Callable[[PendingAction, Executor], Executor] | None = None
+        self._refresh_kind: Callable[[str], None] = lambda kind: None
+        self._may_run: Callable[[PendingAction], bool] = lambda action: True
+        self._wrap: Callable[[PendingAction, Executor], Executor] = lambda action, executor: executor
 
-    def set_refresh(self, refresh: Callable[[str], None]) -> None:
-        """Call `refresh` with a kind right before the kind is used, so that it can register what has changed."""
-        self._refresh_kind = refresh
+    def set_callbacks(
+        self,
+        *,
+        refresh: Callable[[str], None],
+        may_run: Callable[[PendingAction], bool],
+        wrap: Callable[[PendingAction, Executor], Executor],
+    ) -> None:
+        """Have the agent take part in each use of a kind.
 
-    def set_guard(self, may_run: Callable[[PendingAction], bool]) -> None:
-        """Run nothing for an action that `may_run` refuses, even with an executor of its own."""
-        self._may_run = may_run
-
-    def set_wrapper(self, wrap: Callable[[PendingAction, Executor], Executor]) -> None:
-        """Wrap every executor before it runs."""
-        self._wrap = wrap
+        `refresh` is called with a kind right before the kind is used, so that it can register what has changed. Nothing
+        runs for an action that `may_run` refuses, even with an executor of its own. `wrap` wraps each executor before
+        it runs.
+        """
+        self._refresh_kind, self._may_run, self._wrap = refresh, may_run, wrap
 
     def register(self, kind: str, factory: ExecutorFactory) -> None:
         """Let `factory` rebuild the executors of this kind. It takes precedence over a tool of that name."""
@@ -93,11 +96,11 @@ class Executors:
         if action.kind.removeprefix(UNDO_PREFIX) in self._removed_tools:
             return None
         try:
-            if self._may_run and not self._may_run(action):
+            if not self._may_run(action):
                 return None
             factory = self._factories.get(action.kind) or self._tool_factories.get(action.kind)
             executor = closure if closure is not None or factory is None else factory(action)
-            return executor if executor is None or self._wrap is None else self._wrap(action, executor)
+            return None if executor is None else self._wrap(action, executor)
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind})
             return None
@@ -113,8 +116,7 @@ class Executors:
         return self._undo_seconds.get(kind, 0.0)
 
     def _refresh(self, kind: str) -> None:
-        if self._refresh_kind:
-            self._refresh_kind(kind.removeprefix(UNDO_PREFIX))
+        self._refresh_kind(kind.removeprefix(UNDO_PREFIX))
 
 
 def undo_kind(kind: str) -> str:

@@ -431,6 +431,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
             )
         case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
+            others = (str(each).split(" ", 4) for each in burst)
             return QueuedTurn(
                 seq=int(seq),
                 received_at=int(at) / 1000,
@@ -439,7 +440,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 live=hash_from_reply(live),
                 tapped=hash_from_reply(tapped),
                 history=str(history),
-                following=tuple(_parse_following(each) for each in burst),
+                following=tuple((int(number), Turn.from_json(other)) for number, _, _, _, other in others),
                 stop=int(stop),
                 timers=sort_timers(map(Timer.from_json, timers)),
                 journal=tuple(journal),
@@ -448,11 +449,6 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
             )
         case _:
             return None
-
-
-def _parse_following(entry: str) -> tuple[int, Turn]:
-    seq, _, _, _, turn = entry.split(" ", 4)
-    return int(seq), Turn.from_json(turn)
 
 
 def hash_from_reply(flat: Sequence[str]) -> dict[str, str]:

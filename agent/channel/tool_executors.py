@@ -50,10 +50,11 @@ class ToolExecutors:
         """Register all tools with the store, and have it ask here for changed tools and before each run."""
         for tool in self._known.values():
             self._register(tool)
-        executors = self._store.executors
-        executors.set_refresh(self._refresh)
-        executors.set_guard(self._may_run)
-        executors.set_wrapper(lambda action, executor: partial(_run_observed, action, self._config(), executor))
+        self._store.executors.set_callbacks(
+            refresh=self._refresh,
+            may_run=self._may_run,
+            wrap=lambda action, executor: partial(_run_observed, action, self._config(), executor),
+        )
 
     def _may_run(self, action: PendingAction) -> bool:
         """Return whether an action may run: not against the current policy, nor with another version of its tool.

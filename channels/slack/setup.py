@@ -20,7 +20,6 @@ from sayso.channels.setup import (
     check_https,
     check_outside,
     connection_problem,
-    failed_check,
     hook_url,
     one_line,
     platform_calls,
@@ -134,7 +133,7 @@ class SlackSetup(PlatformSetup):
             async with platform_calls("Slack", _token_problem):
                 answer = await self._web.here().auth_test()
         except SetupError as exc:
-            return [failed_check("token", self._name, exc)]
+            return [self._fail("token", exc.says, exc.cure)]
         headers = {name.lower(): value for name, value in answer.headers.items()}
         who = f"@{answer.get('user') or answer.get('user_id')} in {answer.get('team') or answer.get('team_id')}"
         return [

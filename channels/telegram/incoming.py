@@ -135,12 +135,24 @@ class UpdateParser:
         return Received(ignored=f"update of kind {kind!r}")
 
     def _message(self, event_id: str, message: TelegramJson) -> Received:
-        if reason := _why_no_person(message):
-            return self._anonymous(event_id, message) or Received(ignored=reason)
+        text = _text_of(message)
+        if "sender_chat" in message:
+            # An anonymous admin or a channel. Other people who write so could confirm another person's action, so the
+            # only answer, to an admin, is why there is none.
+            sender = message["sender_chat"] or {}
+            if sender.get("id") != message["chat"]["id"] or not self._addressed(message, text):
+                return Received(ignored="sent in the name of a chat, by an unknown person")
+            conversation = self._conversation(message)
+            turn = Turn(event_id, conversation, str(sender["id"]), text=text, kind="anonymous", in_group=True)
+            return Received(turns=(turn,))
+        if "direct_messages_topic" in message:
+            return Received(ignored="sent to a channel, which answers by itself")
+        if "from" not in message or message["from"].get("is_bot"):
+            return Received(ignored="not sent by a person")
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             return Received(ignored="the group became a supergroup")
         turn = self._turn(event_id, message)
-        if not (_text_of(message) or turn.media or turn.notes):
+        if not (text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
         return Received(turns=(turn,))
 
@@ -174,15 +186,6 @@ class UpdateParser:
             ephemeral="ephemeral_message_id" in message,
             written_at=float(message.get("date") or 0),
         )
-
-    def _anonymous(self, event_id: str, message: TelegramJson) -> Received | None:
-        """Return the turn of an anonymous admin, so that the bot can say why it does not answer; None for others."""
-        sender = message.get("sender_chat") or {}
-        if not sender or sender.get("id") != message["chat"]["id"] or not self._addressed(message, _text_of(message)):
-            return None
-        conversation, text = self._conversation(message), _text_of(message)
-        turn = Turn(event_id, conversation, str(sender["id"]), text=text, kind="anonymous", in_group=True)
-        return Received(turns=(turn,))
 
     def _edit(self, event_id: str, message: TelegramJson) -> Received:
         """Return the edit of a message. A live location is edited with each step of its sender."""
@@ -258,18 +261,6 @@ class UpdateParser:
         """Return whether this is the bot's name. Without a configured one it is any bot's: all of them end in "bot"."""
         lowered = username.lower()
         return lowered == self.username if self.username else lowered.endswith("bot")
-
-
-def _why_no_person(message: TelegramJson) -> str:
-    """Return why the message has no person as its author, "" if it has."""
-    if "sender_chat" in message:
-        # An anonymous admin, or a channel: other people who write so could confirm another person's action.
-        return "sent in the name of a chat, by an unknown person"
-    if "direct_messages_topic" in message:
-        return "sent to a channel, which answers by itself"
-    if "from" not in message or message["from"].get("is_bot"):
-        return "not sent by a person"
-    return ""
 
 
 def _other_receiver(message: TelegramJson) -> Iterator[str]:

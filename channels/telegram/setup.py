@@ -21,7 +21,6 @@ from sayso.channels.setup import (
     bare_url,
     check_https,
     check_outside,
-    failed_check,
     platform_calls,
 )
 from sayso.channels.telegram.client import TELEGRAM, new_bot, setup_problem
@@ -114,7 +113,7 @@ class TelegramSetup(PlatformSetup):
                 bot = self._bots.here()
                 me, info = await bot.get_me(), await bot.get_webhook_info()
         except SetupError as exc:
-            return [failed_check("token", self._name, exc)]
+            return [self._fail("token", exc.says, exc.cure)]
         gets = "all messages" if me.can_read_all_group_messages else "commands, replies to it and mentions only"
         bot_itself = [
             self._ok("token", f"bot @{me.username} ({me.id})"),

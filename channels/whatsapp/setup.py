@@ -16,7 +16,6 @@ from sayso.channels.setup import (
     SetupOptions,
     bare_url,
     check_outside,
-    failed_check,
     platform_calls,
 )
 from sayso.channels.types import SignedWebhook
@@ -71,7 +70,7 @@ class TwilioSetup(PlatformSetup):
             async with self._calls():
                 account = await self._client.here().api.v2010.accounts(self._settings.account_sid).fetch_async()
         except SetupError as exc:
-            return [failed_check("account", self._name, exc)]
+            return [self._fail("account", exc.says, exc.cure)]
         sids = {"template": self._settings.template, "confirm_template": self._settings.confirm_template}
         templates = [await self._template(kind, sid) for kind, sid in sids.items() if sid]
         return [self._account(account), *await self._address(), *templates]
@@ -151,7 +150,7 @@ class TwilioSetup(PlatformSetup):
                     return [self._online(sender), self._compared(*values)]
                 service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         except SetupError as exc:
-            return [failed_check("webhook", self._name, exc)]
+            return [self._fail("webhook", exc.says, exc.cure)]
         if service.use_inbound_webhook_on_number:
             return [self._fail("webhook", f"{self._where} leaves webhooks to its numbers")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]

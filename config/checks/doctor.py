@@ -19,7 +19,6 @@ from sayso.channels.setup import (
     PlatformSetup,
     SetupError,
     bare_url,
-    failed_check,
     hook_url,
     is_local,
 )
@@ -203,7 +202,7 @@ class Doctor:
             missed = open_missed_messages(self._settings, self._data, name, listed, self._own)
             messages = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
-            yield failed_check("messages", name, exc)
+            yield CheckResult("messages", "fail", exc.says, exc.cure, name)
             return
         except (ConfigError, RedisError):
             return

@@ -184,7 +184,8 @@ class RegexConfirmParser:
             return ""
         if self._emoji and (emoji := only_emoji(msg)):
             return emoji
-        shorter = strip_answer_emoji(msg, answer)
+        match = (_WITH_YES if answer == "yes" else _WITH_NO).search(msg)
+        shorter = msg[: match.start()] if match else msg
         # A message with more emoji than the one that goes with the answer is not plain.
         is_plain = shorter.isascii() or shorter == msg or plain_words(shorter + "🙏")
         return plain_words(shorter) if is_plain else ""
@@ -362,12 +363,6 @@ def plain_words(text: str) -> str:
     text = unicodedata.normalize("NFC", text).casefold().translate(_TYPED)
     text = _TRAILING_OFF.sub(" … ", text)
     return " ".join(_STOPS.sub(" ", text).split())
-
-
-def strip_answer_emoji(text: str, answer: Literal["yes", "no"]) -> str:
-    """Return the text without one emoji at its end that goes with this answer."""
-    match = (_WITH_YES if answer == "yes" else _WITH_NO).search(text)
-    return text[: match.start()] if match else text
 
 
 def unstretch(words: str, keep: Literal[1, 2] = 1) -> str:
