@@ -8,6 +8,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -35,9 +36,15 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+@lru_cache(maxsize=4096)
+def _hashed(text: str) -> str:
+    """Return the 20 hex digits that stand for an id of a platform. One turn asks for the same ones again and again."""
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
 def owner_of(channel: str, user_id: str) -> str:
     """Return the name under which a person's files of all conversations of a channel are stored: 20 hex digits."""
-    return hashlib.sha256(f"{channel}:{user_id}".encode()).hexdigest()[:20]
+    return _hashed(f"{channel}:{user_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Conversation:
     @property
     def id(self) -> str:
         """A stable name for keys, jobs and logs, without phone numbers: `<channel>:<20 hex digits>`."""
-        return f"{self.channel}:{hashlib.sha256(self.address.encode()).hexdigest()[:20]}"
+        return f"{self.channel}:{_hashed(self.address)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class Scope:
     @property
     def id(self) -> str:
         """A stable name for keys, unique within its conversation: 20 hex digits, which hide the user id."""
-        return hashlib.sha256(self.user_id.encode()).hexdigest()[:20]
+        return _hashed(self.user_id)
 
 
 @dataclass(frozen=True, slots=True)

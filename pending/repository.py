@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -25,10 +25,10 @@ OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
 
-#: The fields of an action's hash in the order of a script's `action_row`.
+#: What a script's `action_row` holds, in order: the id, the time of the lookup, and fields of the action's hash.
 _ROW = (
-    "rec", "mac", "state", "expires", "by", "attempt", "told", "result", "seen", "begun", "prompt", "prompts",
-    "written",
+    "pid", "looked", "rec", "mac", "state", "expires", "by", "attempt", "told", "result", "seen", "begun", "prompt",
+    "prompts", "written",
 )  # fmt: skip
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.
@@ -78,37 +78,34 @@ class StoredAction:
         return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_MS / 1000
 
     @classmethod
-    def from_hash(cls, given: Mapping[str, str]) -> StoredAction | None:
+    def from_hash(cls, given: Mapping[str, Any]) -> StoredAction | None:
         """Read a Redis hash. None: it holds no record."""
-        if "rec" not in given:
+        record = given.get("rec")
+        if record is None:
             return None
         return cls(
             pid=given["pid"],
-            record=given["rec"],
-            mac=given.get("mac", ""),
-            state=given["state"],  # type: ignore[arg-type]  # only our scripts write it
+            record=record,
+            mac=given.get("mac") or "",
+            state=given["state"],
             expires_at=_seconds(given.get("expires")),
-            by=given.get("by", ""),
-            attempt=given.get("attempt", ""),
-            outcome_text=given.get("told", ""),
-            result=given.get("result", ""),
+            by=given.get("by") or "",
+            attempt=given.get("attempt") or "",
+            outcome_text=given.get("told") or "",
+            result=given.get("result") or "",
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
-            prompt=given.get("prompt", ""),
-            prompts=tuple(given.get("prompts", "").split()),
+            prompt=given.get("prompt") or "",
+            prompts=tuple((given.get("prompts") or "").split()),
             written_at=_seconds(given.get("written")) / 1000,
             newest="newest" in given,
+            looked_at=_seconds(given.get("looked")),
         )
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StoredAction | None:
-        """Read an `action_row` of a script. None: it holds no record."""
-        if not row:
-            return None
-        pid, looked, *values = row
-        found = {name: value for name, value in zip(_ROW, values, strict=True) if value is not None}
-        stored = cls.from_hash({"pid": pid, **found})
-        return stored and replace(stored, looked_at=_seconds(looked))
+        """Read an `action_row` of a script, in which a missing field is None. None: it holds no record."""
+        return cls.from_hash(dict(zip(_ROW, row, strict=False)))  # an empty row stands for no action
 
     def to_hash(self) -> dict[str, str]:
         """Return the action as a Redis hash would hold it. Times are in milliseconds, `written` in microseconds."""
