@@ -92,6 +92,14 @@ async def call_in_tool_thread(function: Callable[[], T]) -> T:
     return await _CallInThread(function)()
 
 
+async def call_foreign(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a foreign function: a sync one in a tool thread, an async one on the event loop."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **kwargs)
+    result = await call_in_tool_thread(lambda: function(*args, **kwargs))
+    return await result if inspect.isawaitable(result) else result
+
+
 async def call_in_caller_thread(function: Callable[[], T]) -> T:
     """Run foreign blocking code in the thread of the sync caller, if it lends its thread; otherwise in a tool thread.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,8 +23,8 @@ from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutio
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from sayso.pending.concurrency import TimedOut, call_in_tool_thread, is_in_loop
-from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, ExecutorFactory, NotFound, PendingConfirmation
+from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop
+from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, NotFound, PendingConfirmation
 from sayso.pending.proposals import PLAN_KIND
 from sayso.pending.store import PendingActionStore
 
@@ -85,44 +84,40 @@ class ToolExecutors:
     def _register(self, tool: Tool) -> None:
         """Register how a tool runs, how it is undone, and how to find out its outcome after a crash."""
         executors = self._store.executors
-        executors.register_tool(tool.name, _tool_executor(tool))
+        executors.register_tool(tool.name, partial(_tool_executor, tool))
         if tool.undo is not None:
-            executors.register_undo(tool.name, _undo_executor(tool), tool.undo_seconds)
+            executors.register_undo(tool.name, partial(_undo_executor, tool), tool.undo_seconds)
         if tool.reconcile is not None:
             executors.register_reconciler(tool.name, tool.reconcile)
 
 
-def _tool_executor(tool: Tool) -> ExecutorFactory:
-    """Return the executor factory of a tool: it runs the tool with the recorded arguments, validated again.
+def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
+    """Return the executor of an action: it runs the tool with the recorded arguments, validated again.
 
-    No model reads the result, so a typed result becomes text here. The tool does not run if its version changed since
-    the preview, or if it would run with other arguments than those shown.
+    No model reads the result, so a typed result becomes text here. None: the version of the tool has changed since the
+    preview, or it would run with other arguments than those shown.
     """
+    refusal = ""
+    if action.version != tool.version:
+        refusal = "pending.other_version"
+    elif not is_same_call(tool, action.args):  # a changed definition has arguments that were never shown
+        refusal = "pending.other_arguments"
+    if refusal:
+        log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
+        return None
 
-    def factory(action: PendingAction) -> Executor | None:
-        refusal = ""
-        if action.version != tool.version:
-            refusal = "pending.other_version"
-        elif not is_same_call(tool, action.args):  # a changed definition has arguments that were never shown
-            refusal = "pending.other_arguments"
-        if refusal:
-            log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
-            return None
-
-        async def execute() -> str:
-            try:
-                value = await tool.ainvoke(action.args)
-            except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
+    async def execute() -> str:
+        try:
+            value = await tool.ainvoke(action.args)
+        except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
+            raise TimedOut(str(exc)) from exc
+        except ToolExecutionError as exc:
+            if isinstance(exc.error, TimeoutError):  # the effect may still take place
                 raise TimedOut(str(exc)) from exc
-            except ToolExecutionError as exc:
-                if isinstance(exc.error, TimeoutError):  # the effect may still take place
-                    raise TimedOut(str(exc)) from exc
-                raise
-            return _result_text(tool, value)
+            raise
+        return _result_text(tool, value)
 
-        return execute
-
-    return factory
+    return execute
 
 
 async def _run_observed(action: PendingAction, config: AgentConfig, executor: Executor) -> Any:
@@ -137,7 +132,7 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
     await events.tell("run_start", [], "")
     await events.tell("tool_start", *call, action.args)
     try:
-        value = await _execute(executor)
+        value = await call_foreign(executor)
     except asyncio.CancelledError:
         await events.tell("cancelled", 0, "the confirmed call was cut off")
         raise
@@ -154,14 +149,6 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
     await events.tell("tool_end", *call, result, (perf_counter() - began) * 1000)
     await events.tell("run_end", AgentResult(result, trace=events.trace, stop_reason="terminal"))
     return value
-
-
-async def _execute(executor: Executor) -> Any:
-    """Run an executor as tools run: a sync one in a thread, an async one on the event loop."""
-    if inspect.iscoroutinefunction(executor):
-        return await executor()
-    value = await call_in_tool_thread(executor)
-    return await value if inspect.isawaitable(value) else value
 
 
 def _observed_text(value: Any) -> str:
@@ -250,17 +237,14 @@ def _result_text(tool: Tool, value: Any) -> str:
     return result_text(serialize(value))
 
 
-def _undo_executor(tool: Tool) -> ExecutorFactory:
-    """Return the executor factory of a tool's undo. It gets the arguments and the result of the original call."""
+def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
+    """Return the executor of a tool's undo. It gets the arguments and the result of the original call."""
 
-    def factory(action: PendingAction) -> Executor | None:
-        async def execute() -> str:
-            try:
-                value = await tool.aundo_raw(action.args["args"], action.args["result"])
-            except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
-                raise TimedOut(str(exc)) from exc
-            return _result_text(tool, value)
+    async def execute() -> str:
+        try:
+            value = await tool.aundo_raw(action.args["args"], action.args["result"])
+        except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
+            raise TimedOut(str(exc)) from exc
+        return _result_text(tool, value)
 
-        return execute if action.version == tool.version else None
-
-    return factory
+    return execute if action.version == tool.version else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import ipaddress
 import json
 import operator
@@ -25,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 from sayso.agent.tools.definition import MEMORY, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import INVISIBLE
-from sayso.pending.concurrency import await_isolated, call_in_tool_thread
+from sayso.pending.concurrency import await_isolated, call_foreign
 
 Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
@@ -202,13 +201,7 @@ async def require_approval(
         raise ToolCallRefused(f"{tool.name!r} needs an approval that no user can give here: {reason}")
     try:
         async with asyncio.timeout(timeout_seconds):
-            answer: Any = (
-                confirm(tool.name, args, reason)
-                if inspect.iscoroutinefunction(confirm)
-                else await call_in_tool_thread(lambda: confirm(tool.name, args, reason))
-            )
-            if inspect.isawaitable(answer):
-                answer = await await_isolated(answer)
+            answer = await await_isolated(call_foreign(confirm, tool.name, args, reason))
     except TimeoutError as exc:
         raise ToolCallRefused(f"{tool.name!r} was not approved within {timeout_seconds} seconds") from exc
     except Exception as exc:

@@ -168,8 +168,8 @@ def _as_call(value: Any) -> ToolCall | None:
         given = decode_value(given.strip(), repair=False)[0] or given.strip()
     if given is None or given in ("", []):
         given = {}
-    not_json = {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}
-    return ToolCall(name.strip(), given if isinstance(given, dict) else not_json)
+    parameters = given if isinstance(given, dict) else {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}
+    return ToolCall(name.strip(), parameters)
 
 
 def _name_and_rest(value: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

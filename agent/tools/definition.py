@@ -20,7 +20,7 @@ from sayso.agent.tools.parameter import as_parameters
 from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS, PendingActionExistsError
-from sayso.pending.concurrency import call_in_tool_thread
+from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
 from sayso.pending.proposals import current_context, stash_pending
@@ -411,10 +411,7 @@ async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
     parameters = inspect.signature(undo).parameters
     kwargs = {name: value for name, value in arguments.items() if name in parameters}
     kwargs |= with_context(undo, current_context)
-    if inspect.iscoroutinefunction(undo):
-        return await undo(**kwargs)
-    result = await call_in_tool_thread(lambda: undo(**kwargs))
-    return await result if inspect.isawaitable(result) else result
+    return await call_foreign(undo, **kwargs)
 
 
 _SEPARATORS = re.compile(r"[.-]")
