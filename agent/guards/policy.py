@@ -129,19 +129,9 @@ class ToolPolicy:
 
     def evaluate(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision:
         """Return the decision for one call. The arguments are validated and JSON values."""
-        return (
-            self.unconditional_denial(tool_name)
-            or self._by_argument(tool_name, args)
-            or _by_name("review", tool_name, self.review)
-            or _by_name("allow", tool_name, self.allow)
-            or PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
-        )
-
-    def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
-        """Return the decision of the `deny` rule that names the tool, or None. It holds whatever the arguments are."""
-        return _by_name("deny", tool_name, self.deny)
-
-    def _by_argument(self, tool_name: str, args: Mapping[str, Any]) -> PolicyDecision | None:
+        denial = self.unconditional_denial(tool_name)
+        if denial:
+            return denial
         for index, rule in enumerate(self.deny_when):
             pattern, form = rule["pattern"], _form_of(rule)
             if _is_named(tool_name, rule["tool"]) and any(
@@ -151,7 +141,15 @@ class ToolPolicy:
             ):
                 reason = f"{rule['arg']!r} matches {pattern!r}"
                 return PolicyDecision("deny", reason, Rule("deny_when", index, pattern))
-        return None
+        return (
+            _by_name("review", tool_name, self.review)
+            or _by_name("allow", tool_name, self.allow)
+            or PolicyDecision("review", f"no rule names {tool_name!r}", decided_by="unknown")
+        )
+
+    def unconditional_denial(self, tool_name: str) -> PolicyDecision | None:
+        """Return the decision of the `deny` rule that names the tool, or None. It holds whatever the arguments are."""
+        return _by_name("deny", tool_name, self.deny)
 
 
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")

@@ -66,7 +66,13 @@ class TypedArguments(ParameterModel):
         validated = self._validated(params)
         recorded = self._as_json(validated)
         before, after = self._values(validated), self._values(self._validated(recorded))
-        changed = [name for name in recorded if not _is_same(before[name], after[name])]
+        changed = []
+        for name in recorded:
+            one, other = before[name], after[name]
+            # Values of one type count as equal if that type compares by identity.
+            compares = any("__eq__" in vars(each) for each in type(one).__mro__ if each is not object)
+            if not (one == other or (type(one) is type(other) and not compares)):
+                changed.append(name)
         if changed:
             raise ToolParameterError(
                 tool_name=self._tool_name,
@@ -154,12 +160,6 @@ def _repair(value: Any, path: Sequence[Any], replacement: Any = None) -> None:
         parent[key] = replacement
     elif value is None and isinstance(parent, dict):
         del parent[key]
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal. Values of a type that compares by identity count as equal."""
-    compares = any("__eq__" in vars(each) for each in type(one).__mro__ if each is not object)
-    return bool(one == other) or (type(one) is type(other) and not compares)
 
 
 class Mistake(NamedTuple):

@@ -298,7 +298,17 @@ class _Composer:
                 whole = {"type": "object", **whole}
             elif whole.keys() & {"items", "prefixItems"}:
                 whole = {"type": "array", **whole}
-        simple = each_part(_without_impossible(whole), self.simplified)
+        # Leave out the properties and alternatives that no value fits.
+        if isinstance(whole.get("properties"), dict):
+            possible = {name: each for name, each in whole["properties"].items() if not is_nothing(each)}
+            removed = whole["properties"].keys() - possible.keys()
+            whole = {**whole, "properties": possible}
+            if removed and "required" in whole:
+                whole["required"] = [name for name in whole["required"] if name not in removed]
+        if isinstance(whole.get("anyOf"), list):
+            alternatives = [part for part in whole["anyOf"] if not is_nothing(part)]
+            whole = {**whole, "anyOf": alternatives} if alternatives else without(whole, "anyOf")
+        simple = each_part(whole, self.simplified)
         self._path = outer
         return simple
 
@@ -347,19 +357,6 @@ class _Composer:
             stays = kinds == ["null"] or is_nothing(part) or (siblings.keys() == {"type"} and "$ref" in part)
             alternatives.append(part if stays else {"allOf": [part, siblings]})
         return {**annotations, "anyOf": alternatives}
-
-
-def _without_impossible(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without properties and alternatives that no value fits."""
-    rest = dict(schema)
-    if isinstance(rest.get("properties"), dict):
-        rest["properties"] = {name: each for name, each in rest["properties"].items() if not is_nothing(each)}
-        removed = schema["properties"].keys() - rest["properties"].keys()
-        if removed and "required" in rest:
-            rest["required"] = [name for name in rest["required"] if name not in removed]
-    if isinstance(rest.get("anyOf"), list):
-        rest["anyOf"] = [part for part in rest["anyOf"] if not is_nothing(part)]
-    return rest if rest.get("anyOf", ...) != [] else without(rest, "anyOf")
 
 
 def _intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TypeVar
@@ -107,15 +107,25 @@ def load_tools(source: str, base: Path | None = None, *, again: bool = False) ->
 def _folder(source: str, folder: Path, *, recursive: bool = False, exclude: Sequence[str] = ()) -> LoadedTools:
     if not folder.is_dir():
         raise ToolLoadError(f"cannot load tools from {source!r}: there is no folder {str(folder)!r}")
-    loaded, problems = LoadedTools(), []
+    tools: dict[str, Tool] = {}
+    factories: dict[str, ExecutorFactory] = {}
+    files, problems = list[Path](), list[str]()
     for path in sorted(folder.rglob("*.py") if recursive else folder.glob("*.py")):
         if path.name.startswith("_") or any(fnmatch.fnmatch(path.name, pattern) for pattern in exclude):
             continue
         try:
-            loaded = _merged(source, loaded, _file(str(path), path))
+            loaded = _file(str(path), path)
+            tools_so_far, factories_so_far = dict(tools), dict(factories)
+            for tool in loaded.tools:  # one that other files import counts once
+                claim(tools_so_far, tool.name, tool, source)
+            for kind, factory in loaded.executor_factories.items():
+                claim(factories_so_far, kind, factory, source)
         except ToolLoadError as exc:
             problems.append(str(exc))
-    return replace(loaded, problems=tuple(problems))
+        else:
+            tools, factories = tools_so_far, factories_so_far
+            files += loaded.files
+    return LoadedTools(tuple(tools.values()), factories, tuple(problems), tuple(dict.fromkeys(files)))
 
 
 def _file(source: str, path: Path) -> LoadedTools:
@@ -204,16 +214,6 @@ def _contents(source: str, module: ModuleType) -> LoadedTools:
             claim(factories, kind, value, source)
     file = getattr(module, "__file__", None)
     return LoadedTools(tuple(tools.values()), factories, files=(Path(file),) if file else ())
-
-
-def _merged(source: str, one: LoadedTools, other: LoadedTools) -> LoadedTools:
-    """Return both as one. An object that occurs twice (imported, or in a registry) counts once."""
-    tools, factories = {tool.name: tool for tool in one.tools}, dict(one.executor_factories)
-    for tool in other.tools:
-        claim(tools, tool.name, tool, source)
-    for kind, factory in other.executor_factories.items():
-        claim(factories, kind, factory, source)
-    return LoadedTools(tuple(tools.values()), factories, files=tuple(dict.fromkeys((*one.files, *other.files))))
 
 
 def claim(claims: dict[str, T], name: str, claimant: T, source: str) -> None:

@@ -438,7 +438,7 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> tuple[Place, tu
 def _body(
     document: Document, inliner: Inliner, operation: Mapping[str, Any]
 ) -> tuple[str, dict[Place, tuple[Any, bool]]]:
-    """Return the media type of the body, and its arguments: its properties where it has nothing else, else one."""
+    """Return the media type of the body, and its arguments: its properties if it has nothing else, or the whole."""
     if "requestBody" not in operation:
         return "", {}
     body = document.resolved(operation["requestBody"])
@@ -452,7 +452,9 @@ def _body(
             raise SourceError(f"its body is {given}: JSON, forms and text are supported")
         return "", {}
     schema = inliner.inline(as_mapping(content[kind]).get("schema", {}))
-    if not _has_plain_properties(schema):
+    is_object = isinstance(schema, dict) and bool(schema.get("properties")) and schema.get("type", "object") == "object"
+    more = {"allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"}
+    if not is_object or more & schema.keys() or isinstance(schema.get("additionalProperties"), dict):
         return kind, {Place("body", "body", is_whole_body=True): (schema, required)}
     needed = schema.get("required", []) if required else []
     return kind, {Place(name, "body"): (each, name in needed) for name, each in schema["properties"].items()}
@@ -462,15 +464,3 @@ def is_json_type(content_type: str) -> bool:
     """Return whether a media type is JSON: `application/json`, `application/problem+json`."""
     essence = content_type.partition(";")[0].strip().lower()
     return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
-
-
-def _has_plain_properties(schema: Any) -> bool:
-    """Return whether a body is an object with nothing but properties, which can be arguments of their own."""
-    if not isinstance(schema, dict) or not schema.get("properties"):
-        return False
-    others = {"allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"} & schema.keys()
-    return (
-        not others
-        and schema.get("type", "object") == "object"
-        and not isinstance(schema.get("additionalProperties"), dict)
-    )

@@ -50,11 +50,17 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     for place, value in placed:
         match place.where:
             case "path":
-                path = path.replace("{" + place.name + "}", _path_segment(place, value))
+                text = _flat(place, value)
+                if text in ("", ".", ".."):  # it would end the path, or leave it
+                    raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
+                path = path.replace("{" + place.name + "}", quote(text, safe=""))
             case "query":
                 query += _query_pairs(place, value)
             case "header":
-                headers[place.name] = _header_value(place, value)
+                text = _flat(place, value).strip(" ")
+                if not text.isascii() or not text.isprintable():
+                    raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
+                headers[place.name] = text
             case "cookie":
                 cookies.append(f"{place.name}={quote(_flat(place, value), safe='')}")
     if cookies:
@@ -86,14 +92,6 @@ def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Pl
     return placed
 
 
-def _path_segment(place: Place, value: Any) -> str:
-    """Return a value as one segment of a path, which it can neither end nor leave."""
-    text = _flat(place, value)
-    if text in ("", ".", ".."):
-        raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
-    return quote(text, safe="")
-
-
 def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     if place.is_json:
         return [(place.name, json.dumps(value))]
@@ -106,13 +104,6 @@ def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
             return [(place.name, _plain(each)) for each in value]
         return [(place.name, _SEPARATORS.get(place.style, ",").join(map(_plain, value)))]
     return [(place.name, _flat(place, value))]
-
-
-def _header_value(place: Place, value: Any) -> str:
-    text = _flat(place, value).strip(" ")
-    if not text.isascii() or not text.isprintable():
-        raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
-    return text
 
 
 def _flat(place: Place, value: Any) -> str:
