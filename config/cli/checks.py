@@ -139,9 +139,18 @@ def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
     """Return the arguments as a model would give them, None when there are none. Raises click.UsageError."""
     if not args:
         return None
-    if args[0].lstrip().startswith("{"):
-        return _json_object(" ".join(args))
     arguments: dict[str, Any] = {}
+    if args[0].lstrip().startswith("{"):
+        text = " ".join(args)
+        try:
+            arguments = json.loads(text)
+        except ValueError as exc:
+            raise click.UsageError(f"{text!r} is no JSON object: {exc}") from None
+        except RecursionError:
+            raise click.UsageError("the arguments are nested too deeply to be read") from None
+        if not isinstance(arguments, dict):
+            raise click.UsageError(f"{text!r} is no JSON object")
+        return arguments
     for arg in args:
         name, equals, value = arg.partition("=")
         if not equals or not name:
@@ -150,18 +159,6 @@ def _arguments(args: Sequence[str], tool: Tool | None) -> dict[str, Any] | None:
             raise click.UsageError(f"{name} is given twice: keep one of them")
         arguments[name] = _argument(value, tool, name)
     return arguments
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as exc:
-        raise click.UsageError(f"{text!r} is no JSON object: {exc}") from None
-    except RecursionError:
-        raise click.UsageError("the arguments are nested too deeply to be read") from None
-    if not isinstance(value, dict):
-        raise click.UsageError(f"{text!r} is no JSON object")
-    return value
 
 
 def _argument(text: str, tool: Tool | None, name: str) -> Any:

@@ -102,7 +102,12 @@ class Up:
         check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
         try:
-            redis_url = self._start_redis()
+            redis_url = self.settings.redis_url or os.environ.get("REDIS_URL", "")
+            if not redis_url:
+                self._redis = EmbeddedRedis(self.data)
+                self._redis.start()
+                self._parts = [SupervisedPart("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
+                redis_url = self._redis.url
             self._start_children(redis_url)
             self._await_ready()
             if not self._stopping.is_set():
@@ -118,15 +123,6 @@ class Up:
     @property
     def _state_folder(self) -> Path:
         return self.settings.state_folder(self.data)
-
-    def _start_redis(self) -> str:
-        url = self.settings.redis_url or os.environ.get("REDIS_URL", "")
-        if url:
-            return url
-        self._redis = EmbeddedRedis(self.data)
-        self._redis.start()
-        self._parts = [SupervisedPart("redis", self._redis.is_alive, self._redis.restart, time.monotonic())]
-        return self._redis.url
 
     def _start_children(self, redis_url: str) -> None:
         environ = {

@@ -25,7 +25,6 @@ from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import SelectorLoadError, ToolSelector, UserRoles, find_selector
 from sayso.channels.base import Secret
-from sayso.config.settings.channels import DenyWhenSettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import (
@@ -369,8 +368,14 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
     for selector, path in _configured_selectors(settings, channel):
         problems += _unknown_tools(settings, selector, path, [tool.name for tool in tools])
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
-        path = ("channels", channel, "policy", "deny_when", index)
-        problems += _unknown_argument(settings, rule, path, tools)
+        matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
+        known = sorted({parameter.name for tool in matching for parameter in tool.parameters})
+        schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
+        takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
+        if matching and rule.arg not in known and not takes_any:  # the rule would deny nothing, silently
+            tool_names = ", ".join(tool.name for tool in matching)
+            says = f"{rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"
+            problems.append(settings.problem(("channels", channel, "policy", "deny_when", index), says, "arg"))
     return problems
 
 
@@ -396,19 +401,6 @@ def _patterns_in(selector: SelectorSettings, path: Path_) -> Iterator[tuple[str,
     allowed: Mapping[str, list[str]] = selector.roles.allowed if selector.roles else {}
     for role, patterns in allowed.items():
         yield from ((name, (*path, "roles", "allowed", role, index)) for index, name in enumerate(patterns))
-
-
-def _unknown_argument(settings: Settings, rule: DenyWhenSettings, path: Path_, tools: Sequence[Tool]) -> list[str]:
-    """Return the problem of a rule over an argument that none of its tools has: it would deny nothing, silently."""
-    matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
-    known = sorted({parameter.name for tool in matching for parameter in tool.parameters})
-    schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
-    takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
-    if not matching or rule.arg in known or takes_any:
-        return []
-    tool_names = ", ".join(tool.name for tool in matching)
-    says = f"{rule.arg!r} is no argument of {tool_names}{_hint(rule.arg, known)}"
-    return [settings.problem(path, says, "arg")]
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
