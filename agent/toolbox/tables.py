@@ -113,19 +113,6 @@ Data = Annotated[str, Field(min_length=1, max_length=MAX_DATA_CHARS)]
 need("tables", "jmespath")
 
 
-@dataclass(frozen=True, slots=True)
-class TableQuestion:
-    """What to select from a table."""
-
-    columns: Sequence[str]
-    where: Sequence[Condition]
-    group_by: Sequence[str]
-    measures: Sequence[ColumnMeasure]
-    sort_by: str
-    descending: bool
-    limit: int
-
-
 @tool(read_only=True, description="Filter, sort, group and sum the rows of a CSV text")
 def query_csv(
     csv_text: Annotated[Data, Field(description="The CSV text, with column names in its first line")],
@@ -137,9 +124,28 @@ def query_csv(
     descending: Descending = False,
     limit: RowLimit = 20,
 ) -> str:
-    """Return the selected rows as CSV. Raises ValueError."""
-    question = TableQuestion(columns or [], where or [], group_by or [], measures or [], sort_by, descending, limit)
-    return answer_csv(csv_text, question)
+    """Return the selected rows as CSV, after a sentence that counts them. Raises ValueError."""
+    table = parse_csv(csv_text)
+    tests = [(table.index(condition.column), _cell_test(condition)) for condition in where or ()]
+    matching = Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
+    notes = []
+    if table.long_rows:
+        notes.append(
+            f"Careful: {_count_rows(table.long_rows)} with more cells than columns; what is past the last column is "
+            "left out. A cell with the delimiter in it, as in 1,5, must be in quotes"
+        )
+    result = matching
+    if measures or group_by:
+        result, measure_notes = _aggregate(matching, group_by or [], measures or [])
+        notes += measure_notes
+    if sort_by:
+        at = result.index(sort_by)
+        result.rows.sort(key=lambda row: _sort_key(row[at]), reverse=descending)
+    if columns:
+        places = [result.index(column) for column in columns]
+        rows = [[row[at] for at in places] for row in result.rows]
+        result = Table([result.columns[at] for at in places], rows)
+    return _write_answer(table, matching, result, limit, notes)
 
 
 def query_csv_file(
@@ -154,19 +160,39 @@ def query_csv_file(
     limit: RowLimit = 20,
 ) -> str:
     """Return the selected rows of a file as CSV. Raises ValueError."""
-    question = TableQuestion(columns or [], where or [], group_by or [], measures or [], sort_by, descending, limit)
-    return answer_csv(_folder.text(file), question)
+    return str(query_csv(_folder.text(file), columns, where, group_by, measures, sort_by, descending, limit))
 
 
 @tool(read_only=True, description="Pick values out of a JSON text with a JMESPath expression")
 def query_json(json_text: Annotated[Data, Field(description="The JSON text")], expression: Query) -> str:
-    """Return the value of the expression as JSON. Raises ValueError."""
-    return search_json(json_text, expression)
+    """Return the value of the expression as JSON. Raises ValueError, with what the text holds."""
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+
+    try:
+        document = json.loads(json_text)
+    except RecursionError as exc:
+        raise ValueError("the JSON is nested too deeply") from exc
+    except ValueError as exc:
+        raise ValueError(f"that is not JSON: {exc}") from exc
+    try:
+        value = _bounded_interpreter().visit(jmespath.compile(expression).parsed, document)
+        answer = json.dumps(value, ensure_ascii=False)
+    except (JMESPathError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
+        reason = " ".join(str(exc).split())[:200]
+        raise ValueError(f"{expression!r} does not work here: {reason}. {_describe_json(document)}") from exc
+    except RecursionError as exc:
+        raise ValueError(f"{expression!r} or the JSON is nested too deeply: query a part of it") from exc
+    if value is None:
+        return f"null: nothing is there. {_describe_json(document)}"
+    if len(answer) > MAX_ANSWER_CHARS:
+        return f"{answer[:MAX_ANSWER_CHARS]}\n... cut off: {len(answer)} characters in all; ask for less, such as [:10]"
+    return answer
 
 
 def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
     """Return the value of the expression in a file, as JSON. Raises ValueError."""
-    return search_json(_folder.text(file), expression)
+    return str(query_json(_folder.text(file), expression))
 
 
 _FILE_TOOLS: Mapping[Callable[..., str], str] = {
@@ -194,31 +220,6 @@ class Table:
         if column.strip().casefold() not in folded:
             raise ValueError(f"unknown column {column!r}; known: {list_names(self.columns)}")
         return folded.index(column.strip().casefold())
-
-
-def answer_csv(text: str, question: TableQuestion) -> str:
-    """Return the selected rows of a CSV text as CSV, after a sentence that counts them. Raises ValueError."""
-    table = parse_csv(text)
-    tests = [(table.index(condition.column), _cell_test(condition)) for condition in question.where]
-    matching = Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
-    notes = []
-    if table.long_rows:
-        notes.append(
-            f"Careful: {_count_rows(table.long_rows)} with more cells than columns; what is past the last column is "
-            "left out. A cell with the delimiter in it, as in 1,5, must be in quotes"
-        )
-    result = matching
-    if question.measures or question.group_by:
-        result, measure_notes = _aggregate(matching, question)
-        notes += measure_notes
-    if question.sort_by:
-        at = result.index(question.sort_by)
-        result.rows.sort(key=lambda row: _sort_key(row[at]), reverse=question.descending)
-    if question.columns:
-        places = [result.index(column) for column in question.columns]
-        rows = [[row[at] for at in places] for row in result.rows]
-        result = Table([result.columns[at] for at in places], rows)
-    return _write_answer(table, matching, result, question.limit, notes)
 
 
 def parse_csv(text: str) -> Table:
@@ -295,10 +296,10 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _aggregate(table: Table, question: TableQuestion) -> tuple[Table, list[str]]:
+def _aggregate(table: Table, group_by: Sequence[str], measures: Sequence[ColumnMeasure]) -> tuple[Table, list[str]]:
     """Return one row for each group, and notes about cells that were not counted in and about mixed units."""
-    keys = [table.index(column) for column in question.group_by]
-    measures = list(question.measures) or [ColumnMeasure(function="count", column="")]
+    keys = [table.index(column) for column in group_by]
+    measures = measures or [ColumnMeasure(function="count", column="")]
     for measure in measures:
         if not measure.column and measure.function != "count":
             example = {"function": measure.function, "column": "amount"}
@@ -384,32 +385,6 @@ def _write_answer(table: Table, matching: Table, result: Table, limit: int, note
 
 def _count_rows(count: int) -> str:
     return f"{count} row{'' if count == 1 else 's'}"
-
-
-def search_json(text: str, expression: str) -> str:
-    """Return the value of a JMESPath expression in a JSON text, as JSON. Raises ValueError with what the text holds."""
-    import jmespath
-    from jmespath.exceptions import JMESPathError
-
-    try:
-        document = json.loads(text)
-    except RecursionError as exc:
-        raise ValueError("the JSON is nested too deeply") from exc
-    except ValueError as exc:
-        raise ValueError(f"that is not JSON: {exc}") from exc
-    try:
-        value = _bounded_interpreter().visit(jmespath.compile(expression).parsed, document)
-        answer = json.dumps(value, ensure_ascii=False)
-    except (JMESPathError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
-        reason = " ".join(str(exc).split())[:200]
-        raise ValueError(f"{expression!r} does not work here: {reason}. {_describe_json(document)}") from exc
-    except RecursionError as exc:
-        raise ValueError(f"{expression!r} or the JSON is nested too deeply: query a part of it") from exc
-    if value is None:
-        return f"null: nothing is there. {_describe_json(document)}"
-    if len(answer) > MAX_ANSWER_CHARS:
-        return f"{answer[:MAX_ANSWER_CHARS]}\n... cut off: {len(answer)} characters in all; ask for less, such as [:10]"
-    return answer
 
 
 def _describe_json(document: Any) -> str:

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from sayso.agent.toolbox.tables import (
     MAX_ANSWER_CHARS,
     MAX_QUERY_CHARS,
-    TableQuestion,
-    answer_csv,
     query_csv,
     query_json,
 )
@@ -109,7 +107,7 @@ def test_a_table_that_is_too_large_is_refused(text: str):
 def test_a_table_of_very_many_cells_is_refused():
     """Wide and long at once."""
     with pytest.raises(ValueError, match="500000 cells"):
-        answer_csv((("a," * 199) + "a\n") * 3000, TableQuestion([], [], [], [], "", False, 1))
+        query_csv((("a," * 199) + "a\n") * 3000, limit=1)
 
 
 def test_a_long_answer_is_cut_and_says_so():
