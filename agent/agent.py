@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
@@ -29,9 +29,7 @@ from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCall
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector
-from sayso.pending.concurrency import run_sync
-
-T = TypeVar("T")
+from sayso.pending.concurrency import gather_all, run_sync
 
 #: Called with the number of finished prompts and the number of all prompts.
 OnProgress = Callable[[int, int], Any]
@@ -324,7 +322,7 @@ class Agent:
                 on_progress(finished, len(prompts))
             return result
 
-        results = await _run_all(map(answer, prompts))
+        results = await gather_all(map(answer, prompts))
         errors = sum(result.stop_reason in ("error", "provider_error") for result in results)
         await events.tell("batch_end", len(results), errors, (perf_counter() - began) * 1000)
         return results
@@ -347,16 +345,6 @@ async def _answer_of_batch(
         return await loop.answer(request)
     except Exception as exc:  # becomes the result of this prompt
         return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
-
-
-async def _run_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return their results in order. Raises the first error, once all others have stopped."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in coroutines]
-    except BaseExceptionGroup as exc:
-        raise exc.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 class _HandlerAdapter:

@@ -285,11 +285,11 @@ async def await_isolated(awaitable: Awaitable[T]) -> T:
         raise Escaped(f"it raised {type(exc).__name__}") from exc
 
 
-async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]], *, stop_seconds: float | None = None) -> list[T]:
     """Run the coroutines at once and return their results in order.
 
     When one fails, the others are cancelled and have ended before its error is raised. `asyncio.gather` alone would
-    leave them running.
+    leave them running. With `stop_seconds`, one that has not ended by then is left running.
     """
     tasks = [asyncio.create_task(each) for each in coroutines]
     try:
@@ -300,7 +300,7 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             if not task.cancelling():  # a second cancellation would interrupt its clean-up
                 task.cancel()
         if rest:
-            await asyncio.wait(rest)
+            await asyncio.wait(rest, timeout=stop_seconds)
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T], *, lends_thread: bool = False) -> T:

@@ -26,7 +26,7 @@ from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
-from sayso.pending.concurrency import keep_caller_thread
+from sayso.pending.concurrency import gather_all, keep_caller_thread
 from sayso.pending.context import set_position
 from sayso.pending.executors import with_idempotency_key
 from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals
@@ -118,7 +118,8 @@ class _CallsRunner:
                 for at, request in requests.items():
                     outcomes[at] = await self._run_call(at, request)
             else:
-                await self._run_in_parallel(requests)
+                calls = (self._run_and_save(at, request) for at, request in requests.items())
+                await gather_all(calls, stop_seconds=STOP_SECONDS)
         await self.journal.save()
 
     def _groups(self, remaining: Sequence[int]) -> list[list[int]]:
@@ -163,21 +164,11 @@ class _CallsRunner:
         objection = await self.caller.on_decision(request)
         return CallOutcome(request.call, f"Error: {objection}") if objection else request
 
-    async def _run_in_parallel(self, requests: Mapping[int, ToolRequest]) -> None:
-        async def run_and_save(at: int, request: ToolRequest) -> None:
-            keep_caller_thread()
-            self.round.outcomes[at] = await self._run_call(at, request)
-            await self.journal.save()
-
-        tasks = [asyncio.create_task(run_and_save(at, request)) for at, request in requests.items()]
-        try:
-            await asyncio.gather(*tasks)
-        finally:  # no TaskGroup, which would wait for a call that does not stop
-            running = [task for task in tasks if not task.done()]
-            for task in running:
-                task.cancel()
-            if running:
-                await asyncio.wait(running, timeout=STOP_SECONDS)
+    async def _run_and_save(self, at: int, request: ToolRequest) -> None:
+        """Run one of several parallel calls."""
+        keep_caller_thread()
+        self.round.outcomes[at] = await self._run_call(at, request)
+        await self.journal.save()
 
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:
         """Run one call, and return its recorded outcome."""

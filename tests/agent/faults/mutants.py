@@ -123,5 +123,5 @@ MUTANTS = (
     Mutant("end a call in silence", call_watch.ToolCaller, "_report_end", _end_in_silence),
     Mutant("tell the end twice", RunEvents, "tell", _tell_twice),
     Mutant("one step more", loop.AgentLoop, "_run", _one_step_more),
-    Mutant("leave the rest of a batch behind", batch, "_run_all", _leave_others_behind),
+    Mutant("leave the rest of a batch behind", batch, "gather_all", _leave_others_behind),
 )  # fmt: skip
