@@ -25,11 +25,6 @@ OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
 
-#: What a script's `action_row` holds, in order: the id, the time of the lookup, and fields of the action's hash.
-_ROW = (
-    "pid", "looked", "rec", "mac", "state", "expires", "by", "attempt", "told", "result", "seen", "begun", "prompt",
-    "prompts", "written",
-)  # fmt: skip
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.
 _SIGNED = {each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED}
@@ -78,34 +73,42 @@ class StoredAction:
         return self.state in ("claimed", "started") and self.looked_at - self.begun_at > STALE_MS / 1000
 
     @classmethod
-    def from_hash(cls, given: Mapping[str, Any]) -> StoredAction | None:
+    def from_hash(cls, given: Mapping[str, str]) -> StoredAction | None:
         """Read a Redis hash. None: it holds no record."""
-        record = given.get("rec")
-        if record is None:
+        if "rec" not in given:
             return None
         return cls(
             pid=given["pid"],
-            record=record,
-            mac=given.get("mac") or "",
-            state=given["state"],
+            record=given["rec"],
+            mac=given.get("mac", ""),
+            state=given["state"],  # type: ignore[arg-type]  # only our scripts write it
             expires_at=_seconds(given.get("expires")),
-            by=given.get("by") or "",
-            attempt=given.get("attempt") or "",
-            outcome_text=given.get("told") or "",
-            result=given.get("result") or "",
+            by=given.get("by", ""),
+            attempt=given.get("attempt", ""),
+            outcome_text=given.get("told", ""),
+            result=given.get("result", ""),
             seen=round(_seconds(given.get("seen")) * 1000),
             begun_at=_seconds(given.get("begun")),
-            prompt=given.get("prompt") or "",
-            prompts=tuple((given.get("prompts") or "").split()),
+            prompt=given.get("prompt", ""),
+            prompts=tuple(given.get("prompts", "").split()),
             written_at=_seconds(given.get("written")) / 1000,
             newest="newest" in given,
-            looked_at=_seconds(given.get("looked")),
         )
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> StoredAction | None:
-        """Read an `action_row` of a script, in which a missing field is None. None: it holds no record."""
-        return cls.from_hash(dict(zip(_ROW, row, strict=False)))  # an empty row stands for no action
+        """Read an `action_row` of a script. None: it holds no record.
+
+        By position: with a mapping of the fields a `get` takes 5 % longer.
+        """
+        if not row:
+            return None
+        pid, looked, record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, written = row
+        return cls(
+            pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
+            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
+            _seconds(written) / 1000, looked_at=_seconds(looked),
+        )  # fmt: skip
 
     def to_hash(self) -> dict[str, str]:
         """Return the action as a Redis hash would hold it. Times are in milliseconds, `written` in microseconds."""
