@@ -151,7 +151,15 @@ class _Blocks:
             start = opening.attrGet("start")
             markers = (f"{number}. " for number in itertools.count(1 if start is None else int(start)))
         items = itertools.takewhile(lambda token: token.type == "list_item_open", tokens)
-        return _Block("\n".join(_item(next(markers), list(self.render(tokens, quotes, bullets))) for _ in items))
+        texts = []
+        for _ in items:
+            marker = next(markers)
+            indent = " " * len(marker)
+            blocks = self.render(tokens, quotes, bullets)
+            # Code keeps its own margin, everything else is indented under the marker.
+            lines = [each.text if each.pre else indent + each.text.replace("\n", f"\n{indent}") for each in blocks]
+            texts.append(marker + "\n".join(lines).removeprefix(indent))
+        return _Block("\n".join(texts))
 
     def _table(self, table: Token, tokens: Iterator[Token]) -> _Block:
         rows: list[list[str]] = []
@@ -170,13 +178,6 @@ class _Blocks:
         if columns <= self.dialect.columns:
             return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
         return _Block(records(rows, self.dialect))
-
-
-def _item(marker: str, blocks: Sequence[_Block]) -> str:
-    """Return one list item. Code keeps its own margin, everything else is indented under the marker."""
-    indent = " " * len(marker)
-    lines = [block.text if block.pre else indent + block.text.replace("\n", f"\n{indent}") for block in blocks]
-    return marker + "\n".join(lines).removeprefix(indent)
 
 
 def inline_text(tokens: Sequence[Token], dialect: Dialect, bold: bool = False) -> str:
@@ -285,17 +286,17 @@ def records(rows: Sequence[Sequence[str]], dialect: Dialect) -> str:
     size = sum(len(cell) for row in rows for cell in row)
     if not body or len(body) * sum(map(len, names)) > 4 * size + 4000:  # long names would hide values
         return "\n".join(" | ".join(map(dialect.escape, row)) for row in rows)
-    return "\n\n".join(_record(names, row, dialect) for row in body)
-
-
-def _record(names: Sequence[str], cells: Sequence[str], dialect: Dialect) -> str:
     opening, closing = dialect.marks["strong"]
-    first, *others = (
-        (dialect.escape(name) + ": " if name else "", dialect.escape(cell))
-        for name, cell in zip(names, cells, strict=True)
-    )
-    title = f"{opening}{first[1]}{closing}" if first[1] else ""
-    return "\n".join([(first[0] + title).rstrip(), *((name + cell).rstrip() for name, cell in others)])
+    paragraphs = []
+    for row in body:
+        first, *others = (
+            (dialect.escape(name) + ": " if name else "", dialect.escape(cell))
+            for name, cell in zip(names, row, strict=True)
+        )
+        title = f"{opening}{first[1]}{closing}" if first[1] else ""
+        lines = [(first[0] + title).rstrip(), *((name + cell).rstrip() for name, cell in others)]
+        paragraphs.append("\n".join(lines))
+    return "\n\n".join(paragraphs)
 
 
 def _width(text: str) -> int:

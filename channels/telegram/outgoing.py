@@ -175,7 +175,12 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
         case "document" | "refused" if reply.media and not call.shape:
             return replace(call, shape="document")
         case "link" | "document" | "refused" if reply.media:
-            return replace(call, reply=replace(reply, text=_linked(reply.text, reply.media, source), media=None))
+            media = reply.media
+            url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
+            name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)
+            size = readable_size(len(file_to_send(source.read, media.ref)))
+            text = f"{reply.text}\n\n{name} ({size}): {url}".strip()
+            return replace(call, reply=replace(reply, text=text, media=None))
     return None
 
 
@@ -189,13 +194,6 @@ def beginning(md: str) -> str:
     if len(md) <= _MAX_SOURCE_CHARS and telegram_length(md) <= TEXT_LIMIT:
         return md
     return f"{head(md[:_MAX_SOURCE_CHARS], TEXT_LIMIT - _ELLIPSIS_UNITS, telegram_length)}…"
-
-
-def _linked(text: str, media: Media, source: MediaStore) -> str:
-    """Return the text, then the file's name, its size and a URL to download it."""
-    url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
-    name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)
-    return f"{text}\n\n{name} ({readable_size(len(file_to_send(source.read, media.ref)))}): {url}".strip()
 
 
 def _no_preview() -> Any:

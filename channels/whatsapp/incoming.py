@@ -166,6 +166,8 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         raise BadHook("the form has no From")
     kind = _kind(form)
     payload = _payload(form)
+    url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
+    filename = form.get("Body") if kind in ("document", "contact") else ""
     user_id = form.get("ExternalUserId") or sender
     turn = Turn(
         event_id=sid,
@@ -174,7 +176,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         user_name=form.get("ProfileName"),
         text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
         tap=Tap(payload, label=storable(_label(form))) if payload else None,
-        media=_media(form, kind),
+        media=(Media(url, mime_type, filename),) if url and kind != "tap" else (),  # a message has at most one
         notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
         aliases=tuple(name for name in dict.fromkeys((sender, form.get("WaId"))) if name not in ("", user_id)),
@@ -237,14 +239,6 @@ def _payload(form: TwilioForm) -> str:
 def _label(form: TwilioForm) -> str:
     """Return the label of the button or row that was chosen."""
     return form.get("ListTitle") or form.get("ButtonText") or form.get("Body")
-
-
-def _media(form: TwilioForm, kind: _Kind) -> tuple[Media, ...]:
-    """Return the file of a message, which has at most one. A document's name is in the body."""
-    url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
-    if not url or kind == "tap":
-        return ()
-    return (Media(url, mime_type, filename=form.get("Body") if kind in ("document", "contact") else ""),)
 
 
 def _notes(form: TwilioForm, kind: _Kind) -> Iterator[str]:

@@ -265,10 +265,16 @@ class MissedMessages:
         result = FoundMessage(message.sid, message.sent_at, conversation.id, "before")
         user_id = self._names.of(conversation) or message.sender
         bare_turn = Turn(message.sid, conversation, user_id, aliases=(message.sender,))
+        times = self._times[message.sender]
+        while times and times[0] <= message.sent_at - _MINUTE:
+            times.popleft()
         if self._inbox.stage(bare_turn) != "unknown":
-            self._times[message.sender].append(message.sent_at)
+            times.append(message.sent_at)
             return result
-        if why := self._inbox.why_not(bare_turn) or self._why_too_fast(message):
+        why = self._inbox.why_not(bare_turn)
+        if not why and 0 < self._per_minute <= len(times):
+            why = f"over {self._per_minute} turns a minute when it was sent"
+        if why:
             return replace(result, state="left", why=why)
         files = await self._messages.files(message.sid) if message.files else []
         turn = _turn(self._channel, message, user_id, files)
@@ -276,21 +282,13 @@ class MissedMessages:
             return replace(result, state="left", why="neither text nor a file: the log has no locations")
         if turn.text.lstrip().startswith("/"):
             return replace(result, state="left", why="a command, which is outdated by now")
-        self._times[message.sender].append(message.sent_at)
+        times.append(message.sent_at)
         if not take:
             return replace(result, state="missed")
         outcome = self._inbox.accept(turn, waited_seconds=max(self._clock() - result.sent_at, 1.0))
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
         return replace(result, state="taken") if outcome == "new" else replace(result, state="refused", why=outcome)
-
-    def _why_too_fast(self, message: ListedMessage) -> str:
-        """Return why the message would have been refused when it was sent, "" if it would not."""
-        times = self._times[message.sender]
-        while times and times[0] <= message.sent_at - _MINUTE:
-            times.popleft()
-        is_over = 0 < self._per_minute <= len(times)
-        return f"over {self._per_minute} turns a minute when it was sent" if is_over else ""
 
 
 def _turn(channel: str, message: ListedMessage, user_id: str, files: list[ListedFile]) -> Turn | None:

@@ -127,22 +127,19 @@ class Chain:
         entry = AuditEntry.parse(recorded.text)
         if entry:
             self._followers[entry.prev].add(entry.n)
-        if entry is None or not self._is_genuine(recorded, entry):
+        head, signer, sig = entry_hash(recorded.text), self._context.signer, recorded.sig
+        is_genuine = recorded.head in (None, head)
+        if entry and is_genuine and signer and sig is not None:
+            # The signature is over the entry's own number, so a misplaced entry is genuine too.
+            is_genuine = signer.verify(sig, "entry", self._shard, entry.n, recorded.text)
+        if entry is None or not is_genuine:
             self._genuine[recorded] = None
             self._spoiled.setdefault(recorded.n, recorded)
             return
         self._genuine[recorded] = entry
-        links, link = self._links.setdefault(entry.n, []), _Link(entry, entry_hash(recorded.text))
+        links, link = self._links.setdefault(entry.n, []), _Link(entry, head)
         if all(link.head != other.head for other in links):
             links.append(link)
-
-    def _is_genuine(self, recorded: RecordedEntry, entry: AuditEntry) -> bool:
-        """Return whether the signature fits. It is over the entry's own number, so a misplaced entry is genuine too."""
-        if recorded.head is not None and recorded.head != entry_hash(recorded.text):
-            return False
-        if self._context.signer is None or recorded.sig is None:
-            return True
-        return self._context.signer.verify(recorded.sig, "entry", self._shard, entry.n, recorded.text)
 
     def _order(self) -> Iterator[Fault]:
         """Find repeated entries of a source, and the first place where they are not in the order of their numbers."""

@@ -171,7 +171,13 @@ class AuditCollector:
         if not any(lists):
             return 0
         found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
-        bodies = self._bodies(found)
+        parsed = [(entry.shard, AuditEntry.parse(entry.text)) for entries in found for entry in entries]
+        places = list(dict.fromkeys((shard, entry.pid) for shard, entry in parsed if entry))
+        at = round(self._clock() * 1000)
+        bodies = [  # of all actions that these entries are about, with their outcome so far
+            AuditBody.of(pid, record or None, mac, outcome_text, at=at)
+            for (_, pid), (record, mac, outcome_text) in zip(places, self._uncollected.records(places), strict=True)
+        ]
         # Where entries are missing, Redis has lost them, or they were deleted. `verify` names them all.
         for shard, (drained, entries) in enumerate(zip(self._uncollected.drained(), found, strict=True)):
             for before, n in pairwise([drained, *(entry.n for entry in entries)]):
@@ -183,16 +189,6 @@ class AuditCollector:
         for entries, texts in zip(found, lists, strict=True):
             self._delete(entries, texts)
         return stored.entries
-
-    def _bodies(self, found: Sequence[Sequence[RecordedEntry]]) -> list[AuditBody]:
-        """Return the bodies of all actions that these entries are about, with their outcome so far."""
-        parsed = [(entry.shard, AuditEntry.parse(entry.text)) for entries in found for entry in entries]
-        places = list(dict.fromkeys((shard, entry.pid) for shard, entry in parsed if entry))
-        at = round(self._clock() * 1000)
-        return [
-            AuditBody.of(pid, record or None, mac, outcome_text, at=at)
-            for (_, pid), (record, mac, outcome_text) in zip(places, self._uncollected.records(places), strict=True)
-        ]
 
     def _delete(self, entries: Sequence[RecordedEntry], texts: Sequence[bytes]) -> None:
         """Delete from Redis what the ledger has now."""
