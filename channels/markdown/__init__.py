@@ -34,11 +34,13 @@ ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
 LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 #: Text that is the same in Markdown and on every platform: one line without marks and addresses.
 _PLAIN_TEXT = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
+#: How many rendered texts a process keeps. Each piece of a reply is rendered to be measured, and again to be sent.
+_KEPT_TEXTS = 256
 
 
 def telegram_html(md: str) -> str:
     """Return Markdown as Telegram's subset of HTML."""
-    return _render(md, HTML)
+    return _telegram(md)[0]
 
 
 def slack_mrkdwn(md: str) -> str:
@@ -71,21 +73,23 @@ def utf16_len(text: str) -> int:
 
 def telegram_length(md: str) -> int:
     """Return the length that Telegram counts against its limits: of the HTML or the plain text, whichever is longer."""
-    html, text = _renderings(md, HTML, PLAIN)
+    html, text = _telegram(md)
     visible = text if html is text else unescape(re.sub(r"<[^>]*>", "", html))
     return max(utf16_len(visible), utf16_len(text))
 
 
-def _render(md: str, dialect: Dialect) -> str:
-    return next(_renderings(md, dialect))
-
-
-def _renderings(md: str, *dialects: Dialect) -> Iterator[str]:
-    """Yield the Markdown in each of the dialects. It is parsed once."""
+@functools.lru_cache(maxsize=_KEPT_TEXTS)
+def _telegram(md: str) -> tuple[str, str]:
+    """Return Markdown as HTML and as plain text. It is parsed once."""
     if _PLAIN_TEXT.fullmatch(md):  # parsing takes as long as sending
-        return itertools.repeat(md, len(dialects))
+        return md, md
     tokens = parser().parse(md)
-    return (_rendered(md, tokens, dialect) for dialect in dialects)
+    return _rendered(md, tokens, HTML), _rendered(md, tokens, PLAIN)
+
+
+@functools.lru_cache(maxsize=_KEPT_TEXTS)
+def _render(md: str, dialect: Dialect) -> str:
+    return md if _PLAIN_TEXT.fullmatch(md) else _rendered(md, parser().parse(md), dialect)
 
 
 def _rendered(md: str, tokens: Sequence[Token], dialect: Dialect) -> str:

@@ -14,7 +14,7 @@ GAP = "\u200b"
 Wrap = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
     """How one platform writes each kind of formatting.
 
