@@ -164,15 +164,14 @@ class Outage:
         self.sibling = f"http://127.0.0.1:{free_port()}"
         process = self.system.process("web", "--port", self.sibling.rpartition(":")[2])
         try:
-            until(lambda: _is_up(self.sibling))
+            until(self._sibling_is_up)
             yield
         finally:
             process.terminate()
             process.wait(PATIENCE)
 
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/healthz", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
+    def _sibling_is_up(self) -> bool:
+        try:
+            return self.platform.get(f"{self.sibling}/healthz", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False

@@ -91,6 +91,8 @@ class System:
         self.config = folder / "sayso.yaml"
         self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url, spool=str(spool).lower()))
         self.log = folder / "processes.log"
+        # One client for all: loading certificates costs 30 ms. No connection is kept, because servers are killed.
+        self.http = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
         self.web: subprocess.Popen[bytes] | None = None
         self.workers: list[subprocess.Popen[bytes]] = []
         self._wanted = workers
@@ -112,6 +114,7 @@ class System:
             process.wait(PATIENCE)
         self.redis.stop()
         self.platforms.__exit__()
+        self.http.close()
 
     def process(self, command: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one of Sayso's commands as a process of its own."""
@@ -145,7 +148,7 @@ class System:
     def post(self, path: str, signed: signing.SignedWebhook) -> httpx.Response:
         """Deliver a webhook once."""
         headers, body = signed
-        return httpx.post(f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=PATIENCE)
+        return self.http.post(f"{self.url}/hooks/{path}", headers=headers, content=body, timeout=PATIENCE)
 
     def ledger(self, chat: str) -> list[dict[str, Any]]:
         """Return the messages that arrived at one chat, in order."""
@@ -167,7 +170,7 @@ class System:
 
     def _workers_ready(self) -> int:
         try:
-            return int(httpx.get(f"{self.url}/healthz?full", timeout=5).json().get("workers", 0))
+            return int(self.http.get(f"{self.url}/healthz?full", timeout=5).json().get("workers", 0))
         except httpx.HTTPError:
             return 0
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError
@@ -104,7 +103,7 @@ def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSyst
 def test_web_reports_readiness_and_health_with_the_shipped_acl(system: GuardedSystem) -> None:
     """The web's login allows every Redis command of the readiness and health checks."""
     for path in ("/readyz", "/healthz?full"):
-        answer = httpx.get(f"{system.url}{path}", timeout=10)
+        answer = system.http.get(f"{system.url}{path}", timeout=10)
         assert (answer.status_code, answer.json()["redis"]) == (200, "ok"), answer.text
 
 

@@ -58,7 +58,7 @@ class Stage:
     def is_up(self) -> bool:
         """Return whether the web answers."""
         with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.system.url}/healthz", timeout=5).status_code == 200
+            return self.system.http.get(f"{self.system.url}/healthz", timeout=5).status_code == 200
         return False
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 from redis import Redis
 
@@ -105,7 +104,7 @@ def test_redis_that_lost_two_seconds_is_halted_until_the_operator_resumes(system
         until(lambda: _is_halted(system))
         refused = system.post(*known.text(900, "hello"))
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
-        ready = httpx.get(f"{system.url}/readyz", timeout=5)
+        ready = system.http.get(f"{system.url}/readyz", timeout=5)
         assert (ready.status_code, "sayso redis resume" in ready.json()["redis"]) == (503, True)
         assert len(system.platforms.sent) == before
         assert system.process("redis status").wait() == 1

@@ -45,6 +45,6 @@ def _heard(person: TelegramPerson) -> list[str]:
 
 def _spooled(system: System) -> int | None:
     try:
-        return httpx.get(f"{system.url}/readyz", timeout=10).json().get("spooled")
+        return system.http.get(f"{system.url}/readyz", timeout=10).json().get("spooled")
     except httpx.HTTPError:
         return None
