@@ -147,10 +147,6 @@ class SessionRecord:
             raise TypeError("it has no messages")
         return record
 
-    def conversation(self) -> ConversationMemory:
-        """Return the conversation. Raise KeyError, ValueError, TypeError or AttributeError if it is invalid."""
-        return ConversationMemory.from_dict(self.memory)
-
 
 class KeyValueSessions(ABC):
     """Base of session stores on a key-value storage: subclasses read and write texts, each as a whole.
@@ -190,7 +186,7 @@ class KeyValueSessions(ABC):
         if record is None:
             return None
         try:
-            return record.conversation()
+            return ConversationMemory.from_dict(record.memory)
         except _UNREADABLE as exc:
             raise _broken(key) from exc
 

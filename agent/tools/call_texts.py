@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import string
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -17,7 +17,6 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.parameter import ToolParameter
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
@@ -154,13 +153,6 @@ def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
     if REASON in schema["properties"]:
         return dict(schema)
     return {**schema, "properties": {REASON: _REASON_SCHEMA, **schema["properties"]}}
-
-
-def without_reason(params: Mapping[str, Any], parameters: Iterable[ToolParameter]) -> Mapping[str, Any]:
-    """Return the arguments without the reason for the call, unless the tool itself has a parameter of that name."""
-    if not isinstance(params, Mapping) or REASON not in params or any(each.name == REASON for each in parameters):
-        return params
-    return {name: value for name, value in params.items() if name != REASON}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from sayso.agent.tools.call_texts import (
     preview_text,
     serialize,
     with_reason,
-    without_reason,
 )
 from sayso.agent.tools.context import ArtifactsOfCall
 from sayso.agent.tools.definition import (
@@ -160,7 +159,7 @@ class Tool(ToolDefinition):
         self, api_format: ApiFormat = "openai-chat", *, strict: bool = False, _think_augment: bool | None = None
     ) -> dict[str, Any]:
         """Return the definition for a vendor's API (seed: Tool). See `vendor_schema` for `strict` and errors."""
-        asks_for_reason = self._asks_for_reason if _think_augment is None else _think_augment
+        asks_for_reason = self.metadata.think_augment if _think_augment is None else _think_augment
         parameters = with_reason(self._compiled.schema) if asks_for_reason else self._compiled.schema
         return vendor_schema(self.name, self.description, parameters, api_format, strict=strict)
 
@@ -401,18 +400,19 @@ class Tool(ToolDefinition):
 
     @functools.cached_property
     def _schema(self) -> FrozenDict:
-        parameters = with_reason(self._compiled.schema) if self._asks_for_reason else self._compiled.schema
+        parameters = with_reason(self._compiled.schema) if self.metadata.think_augment else self._compiled.schema
         schema: FrozenDict = frozen({"name": self.name, "description": self.description, "parameters": parameters})
         return schema
 
-    @functools.cached_property
-    def _asks_for_reason(self) -> bool:
-        return bool(self.metadata.think_augment) and REASON not in self._compiled.schema["properties"]
-
     def _without_reason(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments without the reason for the call, which a model may also send unasked."""
-        is_own = REASON in self._compiled.schema.get("properties", {})
-        return params if is_own else without_reason(params, self.parameters)
+        """Return the arguments without the reason for the call, which a model may also send unasked.
+
+        A parameter of the tool that has its name stays.
+        """
+        if not isinstance(params, Mapping) or REASON not in params:
+            return params
+        own_names = {*self._compiled.schema.get("properties", {}), *(each.name for each in self.parameters)}
+        return params if REASON in own_names else {name: value for name, value in params.items() if name != REASON}
 
     def _arguments(
         self, params: Mapping[str, Any], injected: Mapping[str, Any], checked: ValidatedArguments | None = None
