@@ -106,10 +106,10 @@ class FileReading:
                 if isinstance(each, Media):
                     file = await self._file(message, each, room)
                 else:
-                    data = each.data or (await self._bytes(each.media) if each.media else None)
-                    kind = _verified_type(data) if data else ""
-                    is_sent = data and kind in self.accepts and len(data) <= min(self.max_bytes, room)
-                    file = Binary(data, kind) if data and is_sent else _UNSEEN
+                    data = each.data or (await self._bytes(each.media) if each.media else None) or b""
+                    kind = _verified_type(data)
+                    is_sent = kind in self.accepts and len(data) <= min(self.max_bytes, room)
+                    file = Binary(data, kind) if is_sent else _UNSEEN
                 room -= len(file.data) if isinstance(file, Binary) else 0
                 files.append(file)
             results.append(MessageWithFiles(message, tuple(files)))

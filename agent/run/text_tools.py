@@ -8,11 +8,12 @@ import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
 from sayso.agent.providers.base import (
+    MAX_NOT_JSON_CHARS,
     Completion,
     FallbackListener,
     Provider,
@@ -74,8 +75,6 @@ _IGNORED_KEYS = frozenset({"id", "type"})
 #: Prefix of a marker that is only quoted: as part of a word it is no marker.
 _QUOTED = "quoted_"
 
-#: Characters of invalid parameters that are kept for the error message.
-_MAX_NOT_JSON_CHARS = 500
 _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
 _TRAIL = r"s?(?!\w)[*>`]{0,4}[ \t]{0,8}[:=]?[*`]{0,4}\s{0,8}(?:```)?(?:json\w?)?\s{0,8}(?=[{\[])"
@@ -91,7 +90,7 @@ class ParseResult:
     tool_call: ToolCall | None
     raw_text: str
     tool_calls: tuple[ToolCall, ...] = ()
-    text: str = field(default="")
+    text: str = ""
 
 
 class ToolCallParser:
@@ -168,7 +167,7 @@ def _as_call(value: Any) -> ToolCall | None:
         given = decode_value(given.strip(), repair=False)[0] or given.strip()
     if given is None or given in ("", []):
         given = {}
-    parameters = given if isinstance(given, dict) else {NOT_JSON: str(given)[:_MAX_NOT_JSON_CHARS]}
+    parameters = given if isinstance(given, dict) else {NOT_JSON: str(given)[:MAX_NOT_JSON_CHARS]}
     return ToolCall(name.strip(), parameters)
 
 
