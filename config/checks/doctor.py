@@ -31,8 +31,8 @@ from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.stores import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, check_writable, connect
+from sayso.workers.data_loss import halt_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
-from sayso.workers.redis.data_loss import halt_of
 from sayso.workers.rq.jobs import is_suspended
 
 #: How long our own web may take to answer, in seconds.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from sayso.config.settings.schema import Settings
     from sayso.workers.alerts import Alert
+    from sayso.workers.data_loss import Resumed
     from sayso.workers.deliveries import Deliveries, DeliveryStatus, UndeliveredState
-    from sayso.workers.redis.data_loss import Resumed
 
 #: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
 WIDTH, SHOW_WIDTH = 60, 300
@@ -124,7 +124,7 @@ def redis() -> None:
 @pass_options
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
-    from sayso.workers.redis.data_loss import halt_of
+    from sayso.workers.data_loss import halt_of
 
     with clear_errors():
         settings = options.load()
@@ -145,7 +145,7 @@ def resume(options: Options) -> None:
 
     It may be killed and run again.
     """
-    from sayso.workers.redis.data_loss import resume as resume_server
+    from sayso.workers.data_loss import resume as resume_server
 
     settings = options.load()
     with clear_errors():

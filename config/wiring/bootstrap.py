@@ -44,13 +44,13 @@ from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.turns import TurnHandler
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import Alerts, RedisSharedCache
+from sayso.workers.data_loss import DataLossGuard
 from sayso.workers.deliveries import Deliveries, RedisDeliveries
+from sayso.workers.deployment import Deployment
 from sayso.workers.mailbox import LUA, AliasForwarder, HasAliases, Inbox, InboxLimits, RedisMailbox
 from sayso.workers.people import RedisPeople
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
-from sayso.workers.redis.data_loss import DataLossGuard
-from sayso.workers.redis.deployment import Deployment
 from sayso.workers.sender import RECEIPTS, ReceiptFiles, RedisOutbox, ReplySender
 from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile

@@ -20,8 +20,8 @@ from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, conne
 from sayso.pending.redis.pipeline import AutoPipeline
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
-from sayso.workers.redis.data_loss import FILE as TIDE
-from sayso.workers.redis.data_loss import DataLossGuard, WatermarkFile
+from sayso.workers.data_loss import FILE as TIDE
+from sayso.workers.data_loss import DataLossGuard, WatermarkFile
 from sayso.workers.rq.jobs import WakeUps
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.

@@ -4,7 +4,7 @@
 a Redis that syncs each write, rounds alternated), a worker then needs 14 % more processor time for a turn and answers
 5 % fewer turns a second; with 16 commands at once each costs 90 microseconds of it instead of 36. So the commands that
 wait travel in one packet, over a plain connection of `redis.asyncio`. `valkey-glide` needs 73 microseconds and cannot
-check a new connection before it is used (`sayso.workers.redis.data_loss`).
+check a new connection before it is used (`sayso.workers.data_loss`).
 """
 
 from __future__ import annotations

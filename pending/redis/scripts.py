@@ -48,7 +48,7 @@ def no_wake_up(_: str) -> WakeUpJob:
 Arguments = Mapping[str, Any]
 NO_ARGUMENTS: Arguments = {}
 
-#: Scripts that only read. They do not raise the write counter (`sayso.workers.redis.data_loss`).
+#: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss`).
 LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"

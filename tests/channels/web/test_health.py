@@ -13,8 +13,8 @@ from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import CURE
 from sayso.testing.stores import MemoryAlerts
+from sayso.workers.data_loss import DataLossGuard, keys_of
 from sayso.workers.recovery import Heartbeat
-from sayso.workers.redis.data_loss import DataLossGuard, keys_of
 from sayso.workers.spool import SpoolFull
 from tests.channels.web.services import FakeChannel, browser
 

@@ -23,8 +23,8 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.workers.data_loss import keys_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
-from sayso.workers.redis.data_loss import keys_of
 from tests.channels.web import services
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port

@@ -10,7 +10,7 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.workers.redis.data_loss import FILE, DataLossGuard, WatermarkFile, keys_of
+from sayso.workers.data_loss import FILE, DataLossGuard, WatermarkFile, keys_of
 from tests.config.processes import sayso, short_folder
 
 #: The key prefix of a bot whose file is bot.yaml.

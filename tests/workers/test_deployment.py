@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sayso.pending.redis.client import RedisUnfit
+from sayso.workers.deployment import Deployment
 from sayso.workers.recovery import Heartbeat
-from sayso.workers.redis.deployment import Deployment
 
 SHOP = Deployment("shop", ("key",), {"wa": "whatsapp AC1", "web": "console"})
 OTHERS_KEYS = Deployment("shop", ("other",), SHOP.channels)

@@ -13,9 +13,8 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from sayso.pending.redis.client import Connections, connect
 from sayso.pending.redis.pipeline import AutoPipeline
 from sayso.pending.redis.scripts import Halted, LuaScripts
-from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.redis import data_loss as tides
-from sayso.workers.redis.data_loss import (
+from sayso.workers import data_loss as tides
+from sayso.workers.data_loss import (
     MAX_ADDRESSES,
     DataLossGuard,
     ServerState,
@@ -24,6 +23,7 @@ from sayso.workers.redis.data_loss import (
     keys_of,
     run_dialog,
 )
+from sayso.workers.mailbox import LUA, RedisMailbox
 from tests.contracts.rigs import RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved

@@ -11,8 +11,8 @@ from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import LeaseLost, TurnChange
+from sayso.workers.data_loss import RESUME_STEP, DataLossGuard, halt_of, keys_of, resume
 from sayso.workers.mailbox import LUA
-from sayso.workers.redis.data_loss import RESUME_STEP, DataLossGuard, halt_of, keys_of, resume
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.pending.state_log import KEY, SIGNER
