@@ -176,31 +176,27 @@ def refusal(tool_name: str, mistakes: Sequence[Mistake], expected: Mapping[str, 
 
     `expected` says for each parameter whether it is required.
     """
-    described = [_described(each, expected) for each in mistakes]
-    issue = "; ".join(problem for problem, _ in described[:MAX_ISSUES])
-    issue += f"; and {len(described) - MAX_ISSUES} more" if len(described) > MAX_ISSUES else ""
-    cures = "; ".join(cure for _, cure in described[:MAX_ISSUES] if cure)
+    problems, cures = list[str](), list[str]()
+    for each in mistakes[:MAX_ISSUES]:
+        name = quoted(each.path)
+        if each.problem:
+            problems.append(f"{MISSING}: {name}" if each.problem == MISSING else f"{name} {each.problem}")
+            cures.append(each.cure)
+        else:
+            close = nearest(each.path, expected)
+            problems.append(f"Unexpected parameter(s): {name}")
+            cures.append(f"{name} -> Did you mean {close!r}?" if close else f"{name} is not a valid parameter")
+    if len(mistakes) > MAX_ISSUES:
+        problems.append(f"and {len(mistakes) - MAX_ISSUES} more")
     is_missing = any(each.problem == MISSING and each.path in expected for each in mistakes)
     required = _listed("Required", (name for name, is_required in expected.items() if is_required))
-    suggestion = [cures, required if is_missing else "", _listed("Expected", expected)]
+    suggestion = ["; ".join(filter(None, cures)), required if is_missing else "", _listed("Expected", expected)]
     return ToolParameterError(
         tool_name=tool_name,
         param_name=", ".join(each.path for each in mistakes[:MAX_ISSUES]),
-        issue=issue,
+        issue="; ".join(problems),
         suggestion="\n".join(filter(None, suggestion)),
     )
-
-
-def _described(mistake: Mistake, known: Collection[str]) -> tuple[str, str]:
-    """Return a mistake in words, and its cure."""
-    name = quoted(mistake.path)
-    if mistake.problem == MISSING:
-        return f"{MISSING}: {name}", mistake.cure
-    if mistake.problem:
-        return f"{name} {mistake.problem}", mistake.cure
-    close = nearest(mistake.path, known)
-    cure = f"{name} -> Did you mean {close!r}?" if close else f"{name} is not a valid parameter"
-    return f"Unexpected parameter(s): {name}", cure
 
 
 def _listed(kind: str, names: Iterable[str]) -> str:
