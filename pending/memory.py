@@ -314,7 +314,7 @@ class MemoryActionRepository:
             case "ignore":
                 expires_at = round(self._clock() + decision.ignore_seconds, 3)
                 if now.state == "shown" and expires_at < now.expires_at:
-                    # A shorter window that ends sooner was opened at the same time.
+                    # The time-to-live is cut as well, so that the time at which the window opened stays the same.
                     action = self._actions[now.pid][1]
                     cut_ms = round((now.expires_at - expires_at) * 1000)
                     self._actions[now.pid] = (now, replace(action, ttl_ms=action.ttl_ms - cut_ms))

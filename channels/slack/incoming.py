@@ -62,6 +62,8 @@ class RequestParser:
 
     def parse(self, body: bytes) -> Received:
         """Parse one request. Raises BadHook."""
+        from slack_bolt.request import payload_utils as bolt
+
         try:
             # Events are JSON, interactions are JSON in a form field, commands are a form. Bolt's own parser loses a
             # command whose text contains the word "payload".
@@ -72,20 +74,15 @@ class RequestParser:
                 request = json.loads(form["payload"]) if "payload" in form and "command" not in form else form
             if not isinstance(request, dict):
                 raise TypeError("not an object")
-            return self._parse(request)
+            if bolt.is_event(request):
+                return self._event(request)
+            if request.get("ssl_check"):
+                return Received(ignored="ssl_check")
+            if bolt.is_slash_command(request):
+                return Received(turns=(self._command(request),))
+            return self._interaction(request)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as exc:
             raise BadHook("the request is signed but makes no sense") from exc
-
-    def _parse(self, body: dict[str, Any]) -> Received:
-        from slack_bolt.request import payload_utils as bolt
-
-        if bolt.is_event(body):
-            return self._event(body)
-        if body.get("ssl_check"):
-            return Received(ignored="ssl_check")
-        if bolt.is_slash_command(body):
-            return Received(turns=(self._command(body),))
-        return self._interaction(body)
 
     def _interaction(self, body: SlackJson) -> Received:
         """Parse a request that names its type. Slack does not repeat a failed one: the person sees an error instead."""
