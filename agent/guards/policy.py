@@ -363,7 +363,7 @@ def _host(name: str) -> str:
 
 
 def _path(written: str) -> str:
-    """Return a path without detours."""
+    """Return a path, also of a `file:` URL, with single slashes and without `.` and `..`."""
     local = re.sub(r"^file:(?://(?:localhost)?(?=/))?", "", written.replace("\\", "/").strip("\"'"))
     return posixpath.normpath(re.sub("/+", "/", local)) if local else ""
 

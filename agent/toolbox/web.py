@@ -133,6 +133,7 @@ async def _fetch_page(url: PageUrl, part: PagePart = 1, _rules: WebRules = WebRu
 
 
 def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
+    """Return the text of a page, or one part of a long text. Raises ValueError."""
     if not _TEXT_TYPE.fullmatch(page.content_type):
         raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
     declared = _META_CHARSET.search(data[:2048])

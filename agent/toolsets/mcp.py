@@ -253,6 +253,7 @@ class ReconnectingConnection:
         return result
 
     async def _connected(self) -> McpConnection:
+        """Return the open connection, or open one after the pause that failures demand. Raises SourceUnreachable."""
         async with self._opening:
             if self.connection is not None and self.connection.is_open:
                 return self.connection

@@ -224,6 +224,7 @@ class OpenApiToolProvider:
         return answer.content.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
+        """Return the operations to offer and the client of their origin. Raises SourceError."""
         import httpx
 
         try:
