@@ -15,6 +15,7 @@ from sayso.pending.action import ActionState
 from sayso.pending.limits import MAX_PROMPTS, MAX_STARTS
 from sayso.pending.repository import (
     OPEN_STATES,
+    WAITING_STATES,
     ActionDecision,
     ActionResult,
     Claim,
@@ -153,7 +154,7 @@ class MemoryActionRepository:
         scope = decision.scope
         with self.lock:
             now = self._find_open(scope.conversation.id, scope.id)
-            if now is None or (now.state not in ("armed", "shown") and not now.is_stale):
+            if now is None or (now.state not in WAITING_STATES and not now.is_stale):
                 return "gone", None
             action = self._actions[now.pid][1]
             is_another = (

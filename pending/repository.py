@@ -22,6 +22,10 @@ StartVerdict = Literal["go", "no", "lost", "tampered", "worn"]
 
 #: States in which an action still occupies its scope.
 OPEN_STATES: tuple[ActionState, ...] = ("armed", "shown", "claimed", "started")
+#: States of an action that waits for a yes.
+WAITING_STATES: tuple[ActionState, ...] = ("armed", "shown")
+#: States of an action that was executed, and has ended.
+EXECUTED_STATES: tuple[ActionState, ...] = ("done", "failed", "unknown")
 #: Shown in place of the preview of a record that was tampered with.
 CHANGED = "an action that was changed"
 

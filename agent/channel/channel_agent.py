@@ -14,7 +14,7 @@ from itertools import chain
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.commands import Commands
-from sayso.agent.channel.confirmation import WAITING_STATES, ConfirmationHandler, dropped_transition
+from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition
 from sayso.agent.channel.context import (
     TAPPED,
     ArtifactStore,
@@ -47,7 +47,7 @@ from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.proposals import ChannelRun, Proposal, channel_run, plan_of
-from sayso.pending.repository import Claim, StoredAction
+from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns import (
     CHOICE_KIND,

@@ -17,6 +17,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Turn
 from sayso.pending.action import ActionState
 from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import Transition, TurnChange
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
@@ -96,7 +97,7 @@ class Commands:
         outcome = texts_for(action.language).cancelled(action.preview)
         if action.is_expired(context.received_at):
             state, outcome = "expired", texts_for(action.language).expired(action.preview)
-        transition = Transition(context.waiting.pid, ("armed", "shown"), state, outcome, context.turn.event_id)
+        transition = Transition(context.waiting.pid, WAITING_STATES, state, outcome, context.turn.event_id)
         closed = await self._prompts.close(context.turn, context.waiting, state, outcome)
         return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), transition=transition))
 

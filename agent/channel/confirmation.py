@@ -24,14 +24,17 @@ from sayso.pending.consent import (
     written_before,
 )
 from sayso.pending.proposals import ChannelRun, channel_run
-from sayso.pending.repository import CHANGED, OPEN_STATES, ActionDecision, Claim, StoredAction
+from sayso.pending.repository import (
+    CHANGED,
+    EXECUTED_STATES,
+    OPEN_STATES,
+    WAITING_STATES,
+    ActionDecision,
+    Claim,
+    StoredAction,
+)
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import ABOUT, CHOICE_KIND, QueuedTurn, Transition, TurnChange
-
-#: States of an action that waits for a yes.
-WAITING_STATES = ("armed", "shown")
-#: States of an action that was executed, and has ended.
-EXECUTED_STATES = ("done", "failed", "unknown")
 
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]

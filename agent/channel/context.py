@@ -18,7 +18,7 @@ from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
-from sayso.pending.repository import OPEN_STATES, StoredAction
+from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import Lease, StreamListener, Timer, TurnChange
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class TurnContext:
     @property
     def waiting(self) -> StoredAction | None:
         """Return the action that waits for this person's yes."""
-        return self.live if self.live and self.live.state in ("armed", "shown") else None
+        return self.live if self.live and self.live.state in WAITING_STATES else None
 
     @property
     def memory_scope(self) -> str:
