@@ -179,9 +179,13 @@ def canonical_json(value: Any) -> str:
 encode_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
+#: What JSON holds exactly, whatever its value. A bool is an int.
+_EXACT = (str, int, type(None))
+
+
 def _refuse_inexact(value: Any) -> None:
     """Raise TypeError for values that json.dumps would change: tuples become lists, number keys become strings."""
-    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, _EXACT) or (isinstance(value, float) and math.isfinite(value)):
         return
     if isinstance(value, list):
         for item in value:
