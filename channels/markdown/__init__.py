@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from html import unescape
 
@@ -25,6 +25,7 @@ from sayso.channels.markdown.dialects import (
     Dialect,
     bare_link,
     hides_host,
+    set_own_hosts,
 )
 
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
@@ -34,8 +35,9 @@ ALLOWED = re.compile(rf"(?:{'|'.join(SCHEMES)}):", re.IGNORECASE)
 LANGUAGE = re.compile(r"\s*([\w+#.-]{1,20})(?=\s|$)", re.ASCII)
 #: Text that is the same in Markdown and on every platform: one line without marks and addresses.
 _PLAIN_TEXT = re.compile(r"[^\W\d_](?:[^\W_]|[ ,.;:?'\"()!%])*(?<! )")
-#: How many rendered texts a process keeps. Each piece of a reply is rendered to be measured, and again to be sent.
-_KEPT_TEXTS = 256
+#: How many rendered texts a process keeps, a few megabytes: a piece of a reply is rendered to be measured, and to be
+#: sent. A reply of 100,000 characters has about 60 pieces.
+_KEPT_TEXTS = 64
 
 
 def telegram_html(md: str) -> str:
@@ -64,6 +66,13 @@ def terminal_text(md: str, *, styled: bool = False) -> str:
     Control characters, which could move the cursor or hide text, are shown as visible symbols.
     """
     return _render(md, ANSI if styled else TERMINAL)
+
+
+def trust_hosts(hosts: Iterable[str]) -> None:
+    """Set the hosts whose links need not show their address: the bot's own and those in its configuration."""
+    set_own_hosts(hosts)
+    _telegram.cache_clear()
+    _render.cache_clear()
 
 
 def utf16_len(text: str) -> int:

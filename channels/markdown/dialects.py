@@ -151,8 +151,8 @@ _own_hosts: frozenset[str] = frozenset()
 _MARKS = re.compile(r"<[^>]*>|[*_~`]")
 
 
-def trust_hosts(hosts: Iterable[str]) -> None:
-    """Set the hosts whose links need not show their address: the bot's own and those in its configuration."""
+def set_own_hosts(hosts: Iterable[str]) -> None:
+    """Set the hosts whose links need not show their address. Called by `sayso.channels.markdown.trust_hosts`."""
     global _own_hosts  # noqa: PLW0603  # set once at start, from the configuration
     _own_hosts = frozenset(_plain_host(host) for host in hosts if host)
 

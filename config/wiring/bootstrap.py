@@ -19,7 +19,7 @@ from sayso.agent.providers.base import Provider
 from sayso.channels import registry
 from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
-from sayso.channels.markdown.dialects import trust_hosts
+from sayso.channels.markdown import trust_hosts
 from sayso.channels.storage.files import NotLocal, check_local
 from sayso.channels.storage.media import LocalMediaStore, MediaLimits
 from sayso.channels.types import Turn

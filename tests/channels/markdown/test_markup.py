@@ -19,10 +19,11 @@ from sayso.channels.markdown import (
     slack_mrkdwn,
     telegram_html,
     telegram_length,
+    trust_hosts,
     utf16_len,
     whatsapp_text,
 )
-from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP, trust_hosts
+from sayso.channels.markdown.dialects import HTML, MRKDWN, PLAIN, WHATSAPP
 from sayso.channels.markdown.split import split
 from sayso.testing.platforms.telegram_text import plain_text
 
@@ -285,6 +286,17 @@ def test_label_hides_no_foreign_address(own_hosts, md: str, is_shown: bool):
     for render in (telegram_html, slack_mrkdwn, page_html):
         told = html.unescape(re.sub(r"</?[^|>]*>|<[^>]*\|", "", render(md).replace("(<", "(").replace(">)", ")")))
         assert bool(re.search(r"\(https?://[^)]*evil\.test", told)) == is_shown, render(md)
+
+
+def test_text_that_was_rendered_before_follows_the_trusted_hosts():
+    """Rendered texts are kept, but not beyond a change of the hosts."""
+    md = "[docs](https://example.com/x)"
+    before = telegram_html(md), slack_mrkdwn(md)
+    trust_hosts(["example.com"])
+    trusting = telegram_html(md), slack_mrkdwn(md)
+    trust_hosts([])
+    assert [text.count("https://example.com/x") for text in (*before, *trusting)] == [2, 2, 1, 1]
+    assert (telegram_html(md), slack_mrkdwn(md)) == before
 
 
 def test_address_of_a_picture_in_a_link_is_unchanged():
