@@ -113,8 +113,8 @@ class ConfirmPrompts:
         is_choice, kept_text = stored.action.kind == CHOICE_KIND, ""
         if stored.is_genuine(self._store.signer, turn.scope):  # nothing of a modified record is repeated
             undone = await self._store.settlement.undone_results(turn.scope, stored) if is_undo(stored.action) else ""
-            kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else brief(stored.action.preview)
-            kept_text = str(stored.action.args["text"]) if is_choice else kept_text
+            short = str(stored.action.args["text"]) if is_choice else brief(stored.action.preview)
+            kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else short
         closed = closed_prompt(prompt, kept_text, state, outcome)
         if is_choice or not kept_text:
             return ((closed, ""),)
