@@ -216,7 +216,7 @@ class Reply:
     `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
     `outcome_elsewhere`: the text of an edit without the outcome, which the next message repeats. A platform that shows
-    both to everybody uses it.
+    both messages to all readers uses it.
     """
 
     text: str = ""

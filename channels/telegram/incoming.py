@@ -264,7 +264,7 @@ class UpdateParser:
 
 
 def _other_receiver(message: TelegramJson) -> Iterator[str]:
-    """Yield a note about the person to whom a message replies: a yes to another person must not confirm.
+    """Yield a note about the person whose message was answered: a yes to another person must not confirm.
 
     In a topic, or below a channel's post, each message is a reply; these do not count.
     """
