@@ -28,7 +28,6 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import (
     AgentDeps,
     build_agents,
-    confirm_parser,
     load_bot_tools,
     reload_on_edit,
 )
@@ -39,6 +38,7 @@ from sayso.config.wiring.tools import OpenTools
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.consent import phrasebook
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.turns import TurnHandler
@@ -251,7 +251,7 @@ def preload(settings: Settings) -> None:
     for name, channel in settings.channels.items():
         deps.provider_of(name)
         deps.config_of(name)
-        confirm_parser(channel)
+        phrasebook(channel.languages)
     deps.models.preload()
     registry.load_sdks(channel.platform for channel in settings.channels.values())
 

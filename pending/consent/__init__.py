@@ -62,6 +62,19 @@ _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
 _TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
 #: Dots or commas in a row, or a comma at the end: the sentence is not finished.
 _TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)")
+#: What `plain_words` leaves as it is: words of small letters that no accent mark, stop or hurried spelling can change.
+_PLAIN = re.compile(
+    "|".join(
+        f"[{each}]+(?: [{each}]+)*"
+        for each in (
+            r"a-z\u00e0-\u00f6\u00f8-\u00fe",
+            r"\u0430-\u044f",
+            r"\u0627-\u063a\u0641-\u064a",
+            r"\u0904-\u0928\u092a-\u0939\u093e-\u094d",
+            r"\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff",
+        )
+    )
+)
 _STOPS = re.compile(r"[.,!\u00a1\u060c\u0964\u3001\u3002]")
 #: One emoji for "please" or "thanks" behind an answer, in any skin tone. It decides nothing.
 _MANNERS = re.compile(r"\s*(?:🙏[\U0001f3fb-\U0001f3ff]?|😊)\ufe0f?\s*$")
@@ -103,14 +116,19 @@ class RegexConfirmParser:
 
     "ok", "claro", "pode", "sure" and "go" acknowledge many things and confirm nothing (seed). With a question, a
     condition or a second object the message is another sentence, which is not in the table.
-    Raises ValueError for a language that has no table.
+    Raises ValueError for a language that has no table. The tables are read with the first message, since most processes
+    get none.
     """
 
     def __init__(self, languages: Sequence[str] = ("pt", "en", "es"), emoji: bool = False) -> None:
+        check_languages(languages)
         self.languages = tuple(languages)
-        self._book = phrasebook(languages)
         self._emoji = emoji
         self.version = f"regex-v4:{'-'.join(languages)}{'+emoji' if emoji else ''}"
+
+    @cached_property
+    def _book(self) -> PhraseBook:
+        return phrasebook(self.languages)
 
     def only(self, language: str) -> RegexConfirmParser:
         """Return the parser of one language alone, without the false friends of the others."""
@@ -287,16 +305,21 @@ class PhraseBook:
     commands: frozenset[str]
 
 
-def phrasebook(languages: Sequence[str]) -> PhraseBook:
-    """Return the languages' phrases, except those that mean something else in one of them.
-
-    Raises ValueError for an unknown language.
-    """
+def check_languages(languages: Sequence[str]) -> None:
+    """Raise ValueError unless there is a language, and a phrase file for each."""
     if not languages:
         raise ValueError(f"no language: give at least one of {', '.join(SHIPPED_LANGUAGES)}")
     for language in languages:
         if language not in SHIPPED_LANGUAGES:
             raise ValueError(f"unknown language {language!r}; known: {', '.join(SHIPPED_LANGUAGES)}")
+
+
+def phrasebook(languages: Sequence[str]) -> PhraseBook:
+    """Return the languages' phrases, except those that mean something else in one of them.
+
+    Raises ValueError for an unknown language.
+    """
+    check_languages(languages)
     books = [_load(language) for language in languages]
     parts = {part: frozenset().union(*(getattr(book, part) for book in books)) for part in PhraseBook.__slots__}
     for part in ("confirm", "cancel", "polite"):
@@ -357,6 +380,8 @@ def plain_words(text: str) -> str:
     Wide letters and separately typed accents become plain letters, and one 🙏 or 😊 at the end is dropped. The dots of
     "yes..." stay as a word of their own, because they express hesitation.
     """
+    if _PLAIN.fullmatch(text):
+        return text
     text = _TILDE.sub("", _WIDE.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), _MANNERS.sub("", text)))
     if not _READABLE.fullmatch(text):
         return ""

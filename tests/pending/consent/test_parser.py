@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso import pending
-from sayso.pending import RegexConfirmParser
+from sayso.pending import RegexConfirmParser, consent
 from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
 
 PARSER = RegexConfirmParser()
@@ -179,6 +180,16 @@ def test_long_message_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch
         assert not decides(WITH_EMOJI, Untouchable(hostile))
     with pytest.raises(AssertionError):
         PARSER.is_confirm("y" * MAX_DECISION_CHARS)
+
+
+def test_plain_letters_are_left_as_they_are():
+    """What `_PLAIN` lets pass at once, the whole way of `plain_words` would leave unchanged as well."""
+    letters = [letter for letter in map(chr, range(0x10000)) if consent._PLAIN.fullmatch(letter)]
+    assert len(letters) > 20_000
+    for letter in letters:
+        assert consent._READABLE.fullmatch(letter), letter
+        assert unicodedata.normalize("NFC", letter).casefold().translate(consent._TYPED) == letter
+        assert unicodedata.combining(letter) in (0, 9), "an accent mark, which would join the letter before it"
 
 
 @given(st.text())
