@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import signal
 import socket
@@ -11,11 +13,12 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from sayso.config.cli.main import main
 from sayso.config.settings.loader import DEMO
 
 #: Seconds to wait for something that should happen soon. A deadline for hangs, not a measure of speed: a machine
@@ -51,15 +54,60 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+#: Starting Python and loading Sayso costs a second of CPU. Commands are forked from a process that did both.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([
+    f"sayso.config.{name}" for name in (
+        "cli.run", "cli.checks", "cli.operate", "checks.describe", "server.http", "server.up", "wiring.rq_entry",
+        "wiring.wsgi",
+    )
+])  # fmt: skip
+
+
 def sayso(*args: str | Path, stdin: str = "", cwd: Path | None = None, **environ: str) -> tuple[int, str, str]:
     """Run a command to its end, by default on the demo. Return exit code, output and errors."""
+    return forked(_main, *map(str, args), stdin=stdin, cwd=cwd, **{"SAYSO_CONFIG": str(DEMO), **environ})
+
+
+def _main(*args: str) -> None:
+    main(args, prog_name="sayso")
+
+
+def forked(
+    call: Callable[..., object], *args: str, stdin: str = "", cwd: Path | None = None, **environ: str
+) -> tuple[int, str, str]:
+    """Call a function in a process of its own until it ends. Return exit code, output and errors."""
     clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
-    done = subprocess.run(
-        [sys.executable, "-m", "sayso", *map(str, args)],
-        check=False, input=stdin, text=True, capture_output=True, timeout=PATIENCE, cwd=cwd,
-        env={**clean, "PYTHONPATH": str(Path.cwd()), "SAYSO_CONFIG": str(DEMO), **environ},
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    whole = {**clean, "PYTHONPATH": str(Path.cwd()), **environ}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / name for name in ("stdin", "stdout", "stderr")]
+        files[0].write_text(stdin)
+        process = _FORKS.Process(target=_run_in_fork, args=(call, args, files, cwd or Path.cwd(), whole))
+        process.start()
+        process.join(PATIENCE)
+        process.kill()
+        process.join()
+        return process.exitcode or 0, files[1].read_text(), files[2].read_text()
+
+
+def _run_in_fork(
+    call: Callable[..., object], args: Sequence[str], files: Sequence[Path], cwd: Path, environ: Mapping[str, str]
+) -> None:
+    """Call a function as a new Python process would, with files for input, output and errors."""
+    for number, file in enumerate(files):
+        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), number)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115  # until the process ends
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.path[:0] = [str(cwd), *environ["PYTHONPATH"].split(os.pathsep)]
+    try:
+        call(*args)
+    except Exception:  # noqa: BLE001  # as Python prints what is not caught
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing leaves them out
 
 
 def is_running(pid: int) -> bool:

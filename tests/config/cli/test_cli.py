@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
@@ -15,7 +14,8 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.settings.loader import DEMO
-from tests.config.processes import PATIENCE, free_port, sayso, short_folder
+from sayso.config.wiring import rq_entry, wsgi
+from tests.config.processes import PATIENCE, forked, free_port, sayso, short_folder
 
 
 @pytest.fixture(scope="module")
@@ -45,31 +45,25 @@ def test_missing_configuration_is_named(tmp_path: Path):
     )
 
 
-ENTRIES = [
-    "from sayso.config.wiring.wsgi import app; app()",
-    "from sayso.config.wiring.rq_entry import _from_environment; _from_environment()",
-]
+ENTRIES = [wsgi.app, rq_entry._from_environment]
 
 
-def start(entry: str, folder: Path, **environ: str) -> str:
+def start(entry: Callable[[], object], folder: Path, **environ: str) -> str:
     """Return the message of another entry point that fails."""
-    clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
-    clean |= {"PYTHONPATH": str(Path.cwd()), "SAYSO_DATA": str(folder), **environ}
-    command = [sys.executable, "-c", entry]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=folder, env=clean)
-    assert done.returncode != 0
-    return done.stderr
+    code, _, errors = forked(entry, cwd=folder, SAYSO_DATA=str(folder), **environ)
+    assert code != 0
+    return errors
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, entry: str):
+def test_other_entry_points_read_the_file_of_the_environment(tmp_path: Path, entry: Callable[[], object]):
     """A WSGI server and `rq worker` take their file from SAYSO_CONFIG, and a missing one is named."""
     errors = start(entry, tmp_path, SAYSO_CONFIG="nope.yaml")
     assert "nope.yaml: no such file: give a YAML file with --config or SAYSO_CONFIG" in errors
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_other_entry_points_read_the_file_of_their_folder(tmp_path: Path, entry: str):
+def test_other_entry_points_read_the_file_of_their_folder(tmp_path: Path, entry: Callable[[], object]):
     """Without SAYSO_CONFIG they read ./sayso.yaml, which only lacks a Redis here."""
     assert f"no configuration: there is no sayso.yaml in {tmp_path}: run this where" in start(entry, tmp_path)
     (tmp_path / "sayso.yaml").write_text("channels: {web: {platform: console}}")
