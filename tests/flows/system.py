@@ -23,6 +23,7 @@ from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from tests.config.processes import sayso
 
 #: Seconds to wait for something that should happen at once. A deadline for hangs, not a measure of speed: five
 #: processes, which take seconds to start, share the machine with other tests.
@@ -132,13 +133,16 @@ class System:
         with self.log.open("ab") as log:
             return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)
 
+    def command(self, *args: str, **environ: str) -> tuple[int, str, str]:
+        """Return exit code, output and errors of an operator's command, run beside the system."""
+        whole = {**ENVIRON, **self._environ, "REDIS_URL": self.redis.url, **environ}
+        return sayso(*args, "--config", self.config, "--data", self.data, **whole)
+
     def printed(self, *args: str) -> str:
-        """Return the output of an operator's command, run beside the system."""
-        full = [sys.executable, "-m", "sayso", *args, "--config", str(self.config), "--data", str(self.data)]
-        environ = {**os.environ, **ENVIRON, **self._environ, "REDIS_URL": self.redis.url}
-        done = subprocess.run(full, env=environ, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        """Return the output of an operator's command. Fails unless the command succeeds."""
+        code, output, errors = self.command(*args)
+        assert code == 0, errors
+        return output
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         """Start one more worker."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +20,7 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import Server, process
-from tests.flows.system import ENVIRON, Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
+from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 __all__ = ["process"]
 
@@ -100,17 +97,6 @@ class ConsolePerson(Person):
 
     def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
         raise NotImplementedError
-
-
-def sayso(system: System, *args: str) -> str:
-    """Return the output of an operator's command, run beside the system."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sayso", *args, "--config", str(system.config), "--data", str(system.data)],
-        env={**os.environ, **ENVIRON, "OPENAI_API_KEY": KEY, "REDIS_URL": system.redis.url},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def twice(system: System, hooks: Sequence[tuple[str, signing.SignedWebhook]]) -> None:
@@ -227,13 +213,13 @@ def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System
         client.hincrby(lane, "heard", -25 * 3600 * 1000)
         bots.platforms.close("twilio", person.chat)
         until(lambda: client.hget(lane, "held"))
-    (held,) = sayso(bots, "deliveries", "list", "--state", "held").splitlines()
+    (held,) = bots.printed("deliveries", "list", "--state", "held").splitlines()
     assert (where in held, person.chat in held, "24 hours" in held) == (True, False, True), held
     assert bots.ledger(person.chat) == []
     bots.platforms.close("twilio", person.chat, closed=False)
     person.say("hello again")
     assert [entry["text"] for entry in person.hears(2)] == ["That took a day.", "Welcome back."]
-    assert "nothing" in sayso(bots, "deliveries", "list", "--state", "held")
+    assert "nothing" in bots.printed("deliveries", "list", "--state", "held")
 
 
 def test_commands_are_answered_without_a_model(bots: System, process: Server) -> None:
@@ -261,7 +247,7 @@ def test_stranger_joins_with_a_code_and_blocked_person_gets_no_reply(bots: Syste
         blocked.say("let me in")
     (told,) = stranger.hears()
     (code,) = re.findall(r"\b[B-DF-HJ-NP-TV-Z2-9]{8}\b", told["text"])
-    assert "may talk on club-tg, and is told" in sayso(bots, "people", "approve", "club-tg", code)
+    assert "may talk on club-tg, and is told" in bots.printed("people", "approve", "club-tg", code)
     stranger.hears()
     stranger.say("hello")
     assert stranger.hears()[0]["text"] == "Hello, Ada."

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 from tests.flows.system import ENVIRON, System
-
-
-def run(system: System, *args: str, **environ: str) -> tuple[int, str, str]:
-    """Return exit code, output and errors of a command on the running system."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sayso", *args, "--config", str(system.config), "--data", str(system.data)],
-        env={**os.environ, **ENVIRON, "REDIS_URL": system.redis.url, **environ},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
 
 
 def test_doctor_reports_exactly_the_wrong_settings(system: System) -> None:
     """The secret of one channel differs from the running web's; the check makes a round trip through the real web."""
     for channel in ("ops-tg", "quick-tg"):
-        assert run(system, "channel", "connect", channel)[0] == 0
-    code, words, errors = run(system, "doctor", "--json", SLACK_SIGNING_SECRET="another")
+        assert system.command("channel", "connect", channel)[0] == 0
+    code, words, errors = system.command("doctor", "--json", SLACK_SIGNING_SECRET="another")
     wrong = {(each["channel"], each["check"]): each for each in json.loads(words) if each["state"] != "ok"}
     # A Telegram bot has one webhook, set by its last channel. The Sandbox's number is no sender of its account.
     assert (code, errors, wrong.keys()) == (1, "", {("ops-tg", "webhook"), ("desk", "signature")})
@@ -33,7 +20,7 @@ def test_doctor_reports_exactly_the_wrong_settings(system: System) -> None:
 
 def test_doctor_lists_every_passed_check(system: System) -> None:
     """The output has one line for each check, and no secret."""
-    _, words, errors = run(system, "doctor", "--model")
+    _, words, errors = system.command("doctor", "--model")
     lines = words.splitlines()
     for check in ("redis", "clock", "workers", "healthz", "shop-wa signature", "quick-tg webhook", "desk scopes"):
         assert any(line.startswith(f"ok    {check} ") for line in lines), (check, words)
