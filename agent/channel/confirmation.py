@@ -8,9 +8,10 @@ from dataclasses import replace
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, fixed_answer
 from sayso.agent.channel.prompts import ConfirmPrompts
-from sayso.agent.channel.tool_executors import is_hidden, load_schemas
+from sayso.agent.channel.tool_executors import load_schemas, tools_of
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
+from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import ActionState, ButtonPress, PendingAction
@@ -294,11 +295,13 @@ class ConfirmationHandler:
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the user may no longer use the action's tools, such as after a change of role."""
-        if self._agent.selector is None or stored.action.is_expired(context.received_at):
+        selector, action = self._agent.selector, stored.action
+        if selector is None or action.is_expired(context.received_at):
+            return False
+        if not stored.is_genuine(self._store.signer, context.turn.scope):  # it is refused later
             return False
         with channel_run(self._channel_run(context)):
-            genuine = stored.is_genuine(self._store.signer, context.turn.scope)
-            return genuine and await is_hidden(self._agent.selector, self._agent.tools, stored.action)
+            return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
         outcome = outcome or _texts_of(stored).cancelled(stored.action.preview)

@@ -21,7 +21,6 @@ from sayso.agent.run.tool_call import original_error
 from sayso.agent.tools.call_texts import result_text, serialize
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
 from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop
 from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, NotFound, PendingConfirmation
@@ -166,23 +165,18 @@ async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseExc
     await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
 
 
-async def is_hidden(selector: ToolSelector | None, tools: Iterable[Tool], action: PendingAction) -> bool:
-    """Return whether the selector hides a tool of the action from the current user. Call it within the user's run."""
-    return any([await would_show(selector, tool) == "hidden" for tool in _tools_of(action, tools)])
-
-
 async def load_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
     """Load the schemas of the action's tools in a thread, because an injector may block.
 
     An executor is rebuilt on the event loop and compares its arguments with the schema. An injector that fails here
     fails again there and is reported.
     """
-    for tool in _tools_of(action, tools):
+    for tool in tools_of(action, tools):
         with suppress(ToolError):
             await tool.aschema()
 
 
-def _tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
+def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
     """Return the tools that the action, or a step of it, needs."""
     kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
     names = {kind.removeprefix(UNDO_PREFIX) for kind in kinds}
