@@ -17,7 +17,7 @@ from tests.agent.faults.mutants import MUTANTS, Mutant
 from tests.agent.faults.story import Errors, Story
 
 #: The number of random stories, and how many may be needed to detect a mutant.
-STORIES, MUTANT_STORIES = int(os.environ.get("SAYSO_FAULTS", "") or 1_500), 2000
+STORIES, MUTANT_STORIES = int(os.environ.get("SAYSO_FAULTS", "") or 500), 2000
 #: The number of decisions per story, after which the simplest choice is taken.
 DECISIONS = 120
 

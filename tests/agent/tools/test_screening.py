@@ -162,7 +162,7 @@ def test_characters_that_scripts_and_emoji_need_are_no_disguise(text):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "piece",
     [
@@ -183,9 +183,9 @@ def test_characters_that_scripts_and_emoji_need_are_no_disguise(text):
         *("\u200b", "\U000e0041", "a\u0301", "\ufdfa", "\u3392"),
     ],
 )
-def test_half_a_megabyte_of_anything_is_screened_in_time(piece):
+def test_two_hundred_kilobytes_of_anything_are_screened_in_time(piece):
     """The time grows with the length of the output only. A quadratic pattern would run into the limit of this test."""
-    screen("fetch", piece * (500_000 // len(piece.encode())))
+    screen("fetch", piece * (200_000 // len(piece.encode())))
 
 
 @pytest.mark.parametrize(("part", "hits", "alarms"), [("tuned", 0.95, 0.05), ("held_out", 0.95, 0.12)])

@@ -62,6 +62,14 @@ def tiny(notes: Notes) -> Iterator[Callable[..., McpToolProvider]]:
         provider.close()
 
 
+@pytest.fixture(scope="module")
+def shared_tiny() -> Iterator[McpToolProvider]:
+    """Return a provider whose server is shared by tests that leave it as it is: each start takes a second."""
+    provider = McpToolProvider(sys.executable, [str(TINY)], env={"TOKEN": "s3cr3t-value"}, name="tiny")
+    yield provider
+    provider.close()
+
+
 class TinyHttp:
     """The tiny MCP server over HTTP, as a process that can be killed and restarted on its port."""
 

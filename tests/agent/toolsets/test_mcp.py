@@ -134,25 +134,22 @@ def test_twenty_threads_share_one_server(tiny: Tiny, notes):
     assert notes.times("begins") == 1
 
 
-def test_calls_from_any_event_loop_share_one_connection(tiny: Tiny, notes):
+def test_calls_from_any_event_loop_share_one_connection(shared_tiny: McpToolProvider):
     """The connection belongs to none of the callers' loops."""
-    provider = tiny()
-    assert [call(provider, "echo", text=text).result for text in "hi"] == ["h", "i"]
-    assert notes.times("begins") == 1
+    assert len({call(shared_tiny, "whoami").result["pid"] for _ in "hi"}) == 1
 
 
-def test_forked_process_has_its_own_connection(tiny: Tiny, notes):
+def test_forked_process_has_its_own_connection(shared_tiny: McpToolProvider, notes):
     """It inherits neither the thread nor the server of its parent."""
-    provider = tiny()
-    first = call(provider, "whoami").result["pid"]
+    first = call(shared_tiny, "whoami").result["pid"]
     read, write = os.pipe()
     if (child := os.fork()) == 0:
-        os.write(write, call(provider, "whoami").result["pid"].encode())
-        provider.close()
+        os.write(write, call(shared_tiny, "whoami").result["pid"].encode())
+        shared_tiny.close()
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 100).decode() not in ("", first)
-    assert call(provider, "whoami").result["pid"] == first
+    assert call(shared_tiny, "whoami").result["pid"] == first
 
 
 def test_changed_tool_list_is_reported(tiny: Tiny):
@@ -166,9 +163,9 @@ def test_changed_tool_list_is_reported(tiny: Tiny):
     assert asyncio.run(tools_of(provider)["newer"].ainvoke({})) == "learned"
 
 
-def test_annotations_become_tags_with_the_defaults_of_the_specification(tiny: Tiny):
+def test_annotations_become_tags_with_the_defaults_of_the_specification(shared_tiny: McpToolProvider):
     """A tool without annotations counts as destructive and as reaching the network."""
-    tools = tools_of(tiny())
+    tools = tools_of(shared_tiny)
     assert (tools["echo"].read_only, tools["echo"].metadata.tags) == (True, {ToolTag.READ_ONLY})
     assert (tools["add_line"].idempotent, tools["add_line"].metadata.tags) == (True, {ToolTag.NETWORK})
     assert tools["wipe"].metadata.tags == {ToolTag.DESTRUCTIVE, ToolTag.NETWORK}
@@ -177,13 +174,12 @@ def test_annotations_become_tags_with_the_defaults_of_the_specification(tiny: Ti
     assert all(tool.screen_output and len(tool.version) == 8 for tool in tools.values())
 
 
-def test_operator_decides_which_tools_need_approval(tiny: Tiny):
+def test_operator_decides_which_tools_need_approval(shared_tiny: McpToolProvider):
     """The settings are always, never despite hints, or patterns in addition to the hints."""
-    provider = tiny()
-    assert all(tool.requires_approval for tool in tools_of(provider, confirm="always").values())
-    never = tools_of(provider, confirm="never")
+    assert all(tool.requires_approval for tool in tools_of(shared_tiny, confirm="always").values())
+    never = tools_of(shared_tiny, confirm="never")
     assert not any(tool.requires_approval or ToolTag.DESTRUCTIVE in tool.metadata.tags for tool in never.values())
-    some = tools_of(provider, confirm=["ec*"])
+    some = tools_of(shared_tiny, confirm=["ec*"])
     assert [name for name, tool in some.items() if tool.requires_approval] == ["echo"]
     assert ToolTag.DESTRUCTIVE in some["wipe"].metadata.tags
 
@@ -195,9 +191,9 @@ def test_approval_patterns_match_the_servers_own_names(tiny: Tiny, caplog):
     assert [(record.source, record.patterns) for record in caplog.records] == [("tiny", ["wipe*"])]
 
 
-def test_names_are_made_valid_and_calls_use_the_servers_own(tiny: Tiny):
+def test_names_are_made_valid_and_calls_use_the_servers_own(shared_tiny: McpToolProvider):
     """Blanks and dots are replaced, and the namespace is a prefix."""
-    tools = tools_of(tiny(), namespace="box")
+    tools = tools_of(shared_tiny, namespace="box")
     assert asyncio.run(tools["box-odd_name_v2"].ainvoke({"text": "j"})) == "odd j"
 
 
@@ -206,17 +202,17 @@ def test_only_included_tools_are_listed(tiny: Tiny):
     assert set(tools_of(tiny(include=["e*", "w*"], exclude=["who*"]))) == {"echo", "wipe"}
 
 
-def test_files_of_a_result_reach_the_user_and_not_the_model(tiny: Tiny):
+def test_files_of_a_result_reach_the_user_and_not_the_model(shared_tiny: McpToolProvider):
     """The model reads a note about each file."""
     with collect_artifacts() as files:
-        outcome = call(tiny(), "picture")
+        outcome = call(shared_tiny, "picture")
     assert outcome.result == "Here it is.\n(handed to the user: file.png, image/png, 7 bytes)"
     assert [(file.mime_type, file.data) for file in files] == [("image/png", b"\x89PNG...")]
 
 
-def test_error_of_a_tool_contains_no_secret(tiny: Tiny):
+def test_error_of_a_tool_contains_no_secret(shared_tiny: McpToolProvider):
     """A server may repeat values of its environment."""
-    outcome = call(tiny(env={"TOKEN": "s3cr3t-value"}), "tell_secret")
+    outcome = call(shared_tiny, "tell_secret")
     assert not outcome.success
     assert "'tell_secret' of the MCP server 'tiny' failed" in outcome.error
     assert "[hidden]" in outcome.error
@@ -226,10 +222,11 @@ def test_error_of_a_tool_contains_no_secret(tiny: Tiny):
 def test_standard_error_of_a_server_is_logged_without_secrets(capfd: pytest.CaptureFixture[str]):
     """It goes to the bot's own standard error."""
     says = "import os, sys; print('started with', os.environ['TOKEN'], file=sys.stderr)"
+    others = threading.enumerate()
     server = McpToolProvider(sys.executable, ["-c", says], env={"TOKEN": "s3cr3t-value"})
     with pytest.raises(SourceUnreachable):
         asyncio.run(server.list_tools())
-    for thread in [each for each in threading.enumerate() if each.name == "mcp-stderr"]:
+    for thread in [each for each in threading.enumerate() if each.name == "mcp-stderr" and each not in others]:
         thread.join()  # the thread ends with the program
     told = capfd.readouterr().err
     assert ("s3cr3t" in told, "started with [hidden]" in told) == (False, True)
@@ -242,9 +239,9 @@ def test_server_does_not_inherit_the_bots_environment(tiny: Tiny, monkeypatch: p
     assert (told["token"], told["home"]) == ("t", "")
 
 
-def test_unknown_tool_is_reported_by_the_server(tiny: Tiny):
+def test_unknown_tool_is_reported_by_the_server(shared_tiny: McpToolProvider):
     """The server knows which tools it has."""
-    assert "Unknown tool: nothing" in call(tiny(), "nothing").error
+    assert "Unknown tool: nothing" in call(shared_tiny, "nothing").error
 
 
 def test_server_needs_a_command_or_a_url():
@@ -320,15 +317,15 @@ def test_older_protocol_is_supported():
     provider.close()
 
 
-def test_results_contain_no_secret(tiny: Tiny):
+def test_results_contain_no_secret(shared_tiny: McpToolProvider):
     """A secret value of the server's environment is hidden in its answers."""
-    told = call(tiny(env={"TOKEN": "s3cr3t-TOKEN"}), "whoami")
+    told = call(shared_tiny, "whoami")
     assert told.result["token"] == "[hidden]"
 
 
-def test_result_schema_is_not_checked(tiny: Tiny):
+def test_result_schema_is_not_checked(shared_tiny: McpToolProvider):
     """The SDK's check runs the server's own patterns, and a backtracking one would block the process."""
-    assert call(tiny(), "bomb").result == {"text": "a" * 50 + "!"}
+    assert call(shared_tiny, "bomb").result == {"text": "a" * 50 + "!"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends the children of the dead on Linux only")

@@ -31,10 +31,10 @@ def images(body: dict[str, Any]) -> int:
     return json.dumps(body).replace("-", "+").replace("_", "/").count(base64.b64encode(IMAGE).decode())
 
 
-def test_base64_in_an_answer_becomes_a_file(tiny):
+def test_base64_in_an_answer_becomes_a_file(shared_tiny):
     """The answer may repeat it; a short id stays text."""
     with collect_artifacts() as files:
-        outcome = call(tiny(), "chart")
+        outcome = call(shared_tiny, "chart")
     assert base64.b64encode(IMAGE).decode()[:40] not in str(outcome.result)
     assert "aB3" * 30 in str(outcome.result)
     assert "Sales" in str(outcome.result)
@@ -42,9 +42,9 @@ def test_base64_in_an_answer_becomes_a_file(tiny):
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
-def test_vision_model_is_shown_the_image(tiny, server: Server, name: str) -> None:  # noqa: F811  # the fixture
+def test_vision_model_is_shown_the_image(shared_tiny, server: Server, name: str) -> None:  # noqa: F811  # the fixture
     """The image is in the vendor's own format for this run only, and the transcript has no bytes."""
-    tool = tools_of(tiny(include=["chart"]))["chart"]
+    tool = tools_of(shared_tiny)["chart"]
     server.script({"calls": [called("chart", "c1")]}, {"text": "It is red."}, {"text": "Yes."})
     agent = Agent([tool], MAKERS[name](server.url), AgentConfig(model="", max_retries=0))
     result = agent.run("What is on the chart?")
@@ -67,9 +67,9 @@ def test_stored_image_is_shown_after_a_killed_worker(server: Server, name: str) 
     assert images(server.bodies[0]) == 1
 
 
-def test_model_without_vision_gets_a_note(tiny, server: Server) -> None:  # noqa: F811  # the fixture
+def test_model_without_vision_gets_a_note(shared_tiny, server: Server) -> None:  # noqa: F811  # the fixture
     """It receives no image and can say so."""
-    tool = tools_of(tiny(include=["chart"]))["chart"]
+    tool = tools_of(shared_tiny)["chart"]
     server.script({"calls": [called("chart", "c1")]}, {"text": "I cannot see it."})
     blind = MAKERS["compatible"](server.url, accepts=())
     Agent([tool], blind, AgentConfig(model="", max_retries=0)).run("What is on the chart?")
