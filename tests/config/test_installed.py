@@ -12,8 +12,9 @@ import tarfile
 import urllib.request
 import venv
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ class Installed:
         (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
         subprocess.run(
             [sys.executable, "-m", "pip", "--python", str(self.python), "install", "-qq", "--no-deps",
-             "--no-build-isolation", "--force-reinstall", str(package)],
+             "--no-compile", "--no-build-isolation", "--force-reinstall", str(package)],
             check=True, capture_output=True,
         )  # fmt: skip
         for name in USER_MODULES:
@@ -112,10 +113,10 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(built: Mapping[str, Path]) -> Iterator[Installed]:
-    """Yield Sayso installed from the wheel."""
+def install(built: Mapping[str, Path]) -> Iterator[Callable[[str], Installed]]:
+    """Yield a function that returns Sayso as installed from the wheel or the sdist, each once."""
     with short_folder() as folder:
-        yield Installed(folder, built["wheel"])
+        yield cache(lambda package: Installed(folder / package, built[package]))
 
 
 def procfile() -> dict[str, str]:
@@ -141,9 +142,9 @@ def write_to(url: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("package", ["wheel", "sdist"])
-def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[str, Path], tmp_path, package: str):
+def test_installed_commands_run_beside_modules_of_the_same_names(install: Callable[[str], Installed], package: str):
     """`check` and `chat` work with the user's tool and the shipped examples."""
-    installed = Installed(tmp_path, built[package])
+    installed = install(package)
     module_path = subprocess.check_output(
         [installed.python, "-P", "-c", "import sayso; print(sayso.__file__)"], text=True, cwd=installed.home
     )
@@ -160,9 +161,9 @@ def test_installed_commands_run_beside_modules_of_the_same_names(built: Mapping[
     assert "count_apples" in as_module.stdout
 
 
-def test_installed_up_answers_a_message(installed: Installed):
+def test_installed_up_answers_a_message(install: Callable[[str], Installed]):
     """One command runs the whole bot, and its Redis, web and workers come from the installed package."""
-    port = free_port()
+    installed, port = install("wheel"), free_port()
     with FakePlatforms() as platforms:
         (installed.home / "bot.yaml").write_text(BOT.format(url=platforms.telegram_url))
         with installed.running(f"sayso up --config bot.yaml --data data --port {port} --workers 1"):
@@ -171,9 +172,9 @@ def test_installed_up_answers_a_message(installed: Installed):
             until(lambda: "There are 3 apples." in json.dumps(platforms.sent))
 
 
-def test_lines_of_the_procfile_answer_a_message(installed: Installed):
+def test_lines_of_the_procfile_answer_a_message(install: Callable[[str], Installed]):
     """The Procfile's web and worker run as a hosting platform starts them, on a Redis of its own."""
-    lines, port = procfile(), str(free_port())
+    installed, lines, port = install("wheel"), procfile(), str(free_port())
     with FakePlatforms() as platforms, short_folder() as folder:
         redis = EmbeddedRedis(folder)
         redis.start()

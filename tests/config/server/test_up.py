@@ -46,7 +46,7 @@ def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
     key = (data / "secret_keys").read_text()
     for path in (data, *data.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    with Up(data, port=up.port) as again:
+    with Up(data, "--workers", "1", port=up.port) as again:
         assert again.ready().get("/readyz") == 200
         assert list((data / "redis").rglob("*.aof"))
         assert not [path for path in (data, *data.rglob("*")) if path.lstat().st_mode & 0o077]
@@ -66,7 +66,7 @@ def test_signal_stops_everything(data: Path, number: int):
 
 def test_killed_parts_are_revived(data: Path):
     """Each killed part comes back, and the bot serves again."""
-    with Up(data) as up:
+    with Up(data, "--workers", "1") as up:
         up.ready()
         for words in (WEB, WORKER, REDIS):
             before = up.pids(*words)
