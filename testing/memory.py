@@ -45,8 +45,8 @@ from sayso.testing.deliveries import MemoryDeliveries
 from sayso.workers.deliveries import (
     DeliveryStatus,
 )
+from sayso.workers.lease import LEASE_MS
 from sayso.workers.mailbox import (
-    LEASE_MS,
     Accepted,
     InboxLimits,
     Outcome,

@@ -1,27 +1,17 @@
-"""Mailbox (lease, commit, release) and Inbox (accept) on Redis; leases while they are held; second addresses."""
+"""Mailbox (lease, commit, release) and Inbox (accept) on Redis; conversations with a second address."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import logging
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from sayso.channels.base import SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.types import Conversation, Reply, Turn, random_id, shown_to
+from sayso.channels.types import Conversation, Reply, Turn, shown_to
 from sayso.pending.concurrency import call_in_thread
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import NO_JOB, SHARDS, Halted, LuaScripts, WakeUp, no_wake_up
+from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.turns import (
     Lease,
     LeaseLost,
@@ -35,15 +25,10 @@ from sayso.pending.turns import (
     outbox_entry,
     parse_next_item,
 )
+from sayso.workers.lease import LEASE_MS
 
-log = logging.getLogger(__name__)
-
-#: Milliseconds until the lease of a worker that stopped renewing ends: how long a killed worker's turn waits at most.
-LEASE_MS = 10_000
 #: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
-#: Seconds between two attempts to listen for stops while Redis is away.
-PAUSE_SECONDS = 1.0
 #: The collapse key of refusal notices: only the newest waits.
 REFUSAL = "refusal"
 #: The folder of the scripts of this package.
@@ -255,16 +240,6 @@ class RedisMailbox:
         return parse_next_item(answer[1]) if answer[0] == "more" else None
 
 
-def token_prefix(worker: str) -> str:
-    """Return the prefix of the tokens of a worker's leases."""
-    return f"{worker}."
-
-
-def new_token(worker: str) -> str:
-    """Return a new token for a lease of a worker."""
-    return token_prefix(worker) + random_id(8)
-
-
 def is_told_refusal(turn: Turn) -> bool:
     """Return whether a refused turn is answered with a message. A tap in a group is not: all others would read it."""
     return not (turn.tap and turn.in_group)
@@ -289,128 +264,6 @@ def waited_ms(seconds: float) -> int:
     received in the future, nor before SEEN_MS: no question is open for that long.
     """
     return max(0, min(round(seconds * 1000), SEEN_MS))
-
-
-class HeldLease:
-    """A lease that this worker holds, for as long as it works on the conversation, and the turn under work.
-
-    It was last renewed at `renewed_at`, by `clock`, which is monotonic.
-    """
-
-    def __init__(
-        self, lease: Lease, renewed_at: float, mailbox: Mailbox, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.lease = lease
-        self._renewed_at = renewed_at
-        self._mailbox = mailbox
-        self._clock = clock
-        #: Ends the work when the lease is lost.
-        self._limit = asyncio.Timeout(None)
-        #: Renews the lease, from when a renewal is first due.
-        self._renewal: asyncio.Task[None] | None = None
-        #: Set when the lease is to be renewed at once, to learn of a stop.
-        self._nudge = asyncio.Event()
-        #: The number of the turn under work, and of the last turn that said stop.
-        self._turn_seq = 0
-        self.stop_seq = 0
-        self._working: tuple[int, asyncio.Timeout] | None = None
-
-    @asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Keep the lease inside the block. Most leases are released before a renewal is due. Raises LeaseLost."""
-        due = asyncio.get_running_loop().call_later(LEASE_MS / 3000, self.renew_now)
-        try:
-            async with self._limit:
-                yield
-        except TimeoutError:
-            if self._limit.expired():
-                raise LeaseLost(self.lease.conversation) from None
-            raise
-        finally:
-            due.cancel()
-            if self._renewal:
-                self._renewal.cancel()
-                await asyncio.gather(self._renewal, return_exceptions=True)
-
-    def renew_now(self) -> None:
-        """Renew the lease now, and then whenever it is due."""
-        self._nudge.set()
-        if self._renewal is None:
-            self._renewal = asyncio.create_task(self._renew_until_lost())
-
-    async def _renew_until_lost(self) -> None:
-        """Renew the lease at each nudge and when it is due; end the work when the lease may be lost."""
-        try:
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LEASE_MS / 3000):
-                        await self._nudge.wait()
-                self._nudge.clear()
-                await self._renew()
-                if not self.is_fresh():
-                    return
-        except (LeaseLost, Halted):
-            return
-        finally:
-            with contextlib.suppress(RuntimeError):  # the work has ended by itself
-                self._limit.reschedule(asyncio.get_running_loop().time())
-
-    async def _renew(self) -> None:
-        asked_at, turn_seq = self._clock(), self._turn_seq
-        try:
-            stop = await self._mailbox.renew(self.lease)
-        except Halted:
-            raise
-        except RedisError as exc:
-            log.warning("lease.not_renewed", extra={"reason": type(exc).__name__})
-            return
-        self._renewed_at = asked_at
-        if turn_seq == self._turn_seq:  # otherwise the answer may be about the turn before
-            self.stop(stop)
-
-    def is_fresh(self) -> bool:
-        """Return whether the lease was renewed so recently that no other worker can have taken it."""
-        return self._clock() - self._renewed_at < LEASE_MS / 1000 * 0.9
-
-    def begin(self, queued: QueuedTurn) -> None:
-        """Begin the next turn. A stop of an earlier turn does not apply to it."""
-        self._turn_seq, self.stop_seq = queued.seq, 0
-
-    @asynccontextmanager
-    async def working_on(self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool) -> AsyncIterator[None]:
-        """Limit the time of a turn. Raises TimeoutError at its end, or when a turn that may be stopped is."""
-        async with asyncio.timeout(seconds) as limit:
-            self._working = (queued.last, limit) if may_be_stopped else None
-            self.stop(self.stop_seq)
-            try:
-                yield
-            finally:
-                self._working = None
-
-    def stop(self, seq: int) -> None:
-        """End the turn under work if the turn number `seq`, which said stop, is later. 0 stands for no stop."""
-        self.stop_seq = max(self.stop_seq, seq)
-        if self._working and self._working[0] < seq:
-            self._working[1].reschedule(asyncio.get_running_loop().time())
-
-
-async def listen_for_stops(url: str, on_stop: Callable[[str], None], *, prefix: str = PREFIX) -> None:
-    """Call `on_stop` with each conversation in which a user says stop, until cancelled.
-
-    Redis publishes stops. A message that is missed is noticed when the lease is renewed.
-    """
-    while True:
-        try:
-            async with Redis.from_url(url, decode_responses=True) as client, client.pubsub() as pubsub:
-                await pubsub.psubscribe(f"{prefix}*:stop")
-                async for message in pubsub.listen():
-                    if message["type"] == "pmessage":
-                        on_stop(str(message["data"]))
-        except (RedisError, OSError) as exc:
-            log.warning("stop_signal.redis_away", extra={"reason": type(exc).__name__})
-        except Exception:
-            log.exception("stop_signal.failed")  # any client may publish, and not only text
-        await asyncio.sleep(PAUSE_SECONDS)
 
 
 @runtime_checkable

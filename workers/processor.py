@@ -34,7 +34,8 @@ from sayso.pending.turns import (
     TurnChange,
     TurnHandler,
 )
-from sayso.workers.mailbox import HeldLease, Mailbox, new_token
+from sayso.workers.lease import HeldLease, new_token
+from sayso.workers.mailbox import Mailbox
 from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 
@@ -143,7 +144,7 @@ class ConversationProcessor:
             return
         if taken is None:
             return
-        held = self._held_leases[conversation] = HeldLease(taken[0], asked_at, self.mailbox, self.clock)
+        held = self._held_leases[conversation] = HeldLease(taken[0], asked_at, self.mailbox.renew, self.clock)
         try:
             async with held.kept():
                 await self._work(held, taken[1])

@@ -25,7 +25,7 @@ from sayso.channels.types import random_id
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, WakeUp
-from sayso.workers.mailbox import token_prefix
+from sayso.workers.lease import token_prefix
 
 #: The folder of the lock files in the data folder.
 ALIVE = "alive"

@@ -19,7 +19,7 @@ from sayso.config.server.embedded_redis import EmbeddedRedisError
 from sayso.testing.platforms.server import Failure, RecordedRequest
 from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
 from sayso.testing.simulation.profile import Profile, StorageKind
-from sayso.workers.mailbox import LEASE_MS
+from sayso.workers.lease import LEASE_MS
 
 #: The chance of each failure. "drop" and "lost" stand for timeouts before and after the message was accepted.
 CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}

@@ -25,7 +25,8 @@ from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
 from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from sayso.workers.deliveries import RedisDeliveries
-from sayso.workers.mailbox import LEASE_MS, LUA, InboxLimits, RedisMailbox
+from sayso.workers.lease import LEASE_MS
+from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.sender import RedisOutbox, ReplySender

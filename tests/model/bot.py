@@ -28,8 +28,9 @@ from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import ConversationError, LeaseLost, QueuedTurn, TurnChange
 from sayso.testing.stores import MemorySharedCache
+from sayso.workers.lease import HeldLease, token_prefix
 from sayso.workers.mailbox import LUA as LANE_LUA
-from sayso.workers.mailbox import HeldLease, InboxLimits, RedisMailbox, token_prefix
+from sayso.workers.mailbox import InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor, split_replies
 from sayso.workers.sender import RedisOutbox
 from tests.contracts.rigs import make_sender, voice
@@ -225,7 +226,7 @@ class ModelProcessor(ConversationProcessor):
         taken = await self.mailbox.lease(worker.conversation, f"{token_prefix(worker.name)}pass")
         if taken is None:
             return
-        worker.held = HeldLease(taken[0], asked, self.mailbox, self.clock)
+        worker.held = HeldLease(taken[0], asked, self.mailbox.renew, self.clock)
         try:
             await self._work(worker.held, taken[1])
         except ConversationError:

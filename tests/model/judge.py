@@ -11,7 +11,7 @@ from sayso.channels.types import Delivery, Reply, Turn
 from sayso.pending.action import DEFAULT_IGNORE_TTL_SECONDS, PendingAction
 from sayso.pending.repository import ActionDecision, ActionResult, Claim, StoredAction
 from sayso.pending.turns import Lease, QueuedReply, QueuedTurn, TurnChange
-from sayso.workers.mailbox import LEASE_MS
+from sayso.workers.lease import LEASE_MS
 from sayso.workers.sender import GivenUp, Sent
 from tests.model.verdicts import Verdicts
 from tests.model.wire import Peek

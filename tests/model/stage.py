@@ -10,7 +10,7 @@ from typing import Any
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import shard_of
-from sayso.workers.mailbox import LEASE_MS
+from sayso.workers.lease import LEASE_MS
 from tests.model.books import Books
 from tests.model.bot import Bot, Worker, ask, turn
 from tests.model.ending import conclude

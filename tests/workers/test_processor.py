@@ -12,7 +12,7 @@ from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreach
 from sayso.channels.types import Media, Reply
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns import TurnChange
-from sayso.workers import mailbox, processor, sender
+from sayso.workers import lease, processor, sender
 from sayso.workers import progress as beside
 from sayso.workers.processor import LONG_CHARS, MAX_TURNS, split_replies
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, make_processor, make_sender, turn
@@ -61,7 +61,7 @@ def test_worker_that_was_stopped_before_it_sent_sends_nothing(monkeypatch):
     room = Room(clock=lambda: now[0])
 
     async def stopped(*_) -> None:
-        now[0] += mailbox.LEASE_MS / 1000
+        now[0] += lease.LEASE_MS / 1000
 
     monkeypatch.setattr(room.processor.sender, "_wait_for_slot", stopped)
     assert room.work("a") == []
@@ -101,7 +101,7 @@ class Slow(FakeAgent):
 
 def test_lease_that_cannot_be_renewed_stops_the_turn(monkeypatch):
     """The turn is cancelled as soon as the lease is known to be lost."""
-    monkeypatch.setattr(mailbox, "LEASE_MS", 30)
+    monkeypatch.setattr(lease, "LEASE_MS", 30)
 
     def steal() -> None:
         room.rig.end_lease()
@@ -114,13 +114,14 @@ def test_lease_that_cannot_be_renewed_stops_the_turn(monkeypatch):
 
 def test_lease_that_may_be_lost_stops_the_turn(monkeypatch):
     """Redis is away for longer than the lease lasts, so another worker may hold it."""
-    monkeypatch.setattr(mailbox, "LEASE_MS", 30)
+    monkeypatch.setattr(lease, "LEASE_MS", 30)
 
     def fail(_lease):
         raise RedisConnectionError("away")
 
-    agent = Slow(lambda: setattr(room.rig.mailbox, "renew", fail))
+    agent = Slow(lambda: None)
     room = Room(agent=agent)
+    room.rig.mailbox.renew = fail
     assert (room.work("a"), agent.cancelled) == ([], [True])
 
 
@@ -147,7 +148,7 @@ def test_lease_is_not_renewed_before_it_is_due():
 
 def test_lease_is_kept_for_as_long_as_its_turn_takes(monkeypatch):
     """It is renewed again and again."""
-    monkeypatch.setattr(mailbox, "LEASE_MS", 300)
+    monkeypatch.setattr(lease, "LEASE_MS", 300)
 
     third = asyncio.Event()
 

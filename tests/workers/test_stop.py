@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
 from sayso.pending.turns import Lease, QueuedTurn, TurnChange
-from sayso.workers.mailbox import HeldLease, listen_for_stops
+from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig, turn
 from tests.workers.fakes import Bot
 from tests.workers.test_processor import Room
@@ -128,7 +128,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_another_person_gets_a_notice()
 
 def test_stop_that_came_before_the_agent_started_ends_the_turn():
     """It came while the worker looked for a dead worker's draft."""
-    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, MemoryRig().mailbox)
+    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, MemoryRig().mailbox.renew)
     queued = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
 
     async def scene() -> None:

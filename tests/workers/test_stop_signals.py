@@ -7,14 +7,14 @@ import asyncio
 from redis import Redis
 
 from sayso.pending.redis.client import PREFIX
-from sayso.workers import mailbox
-from sayso.workers.mailbox import listen_for_stops
+from sayso.workers import lease
+from sayso.workers.lease import listen_for_stops
 from tests.flows.system import until
 
 
 def test_published_message_that_is_no_text_does_not_end_listening(redis_url, redis_client, monkeypatch):
     """It is logged, and the worker listens again."""
-    monkeypatch.setattr(mailbox, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(lease, "PAUSE_SECONDS", 0)
 
     def say(words: bytes | str) -> None:
         with Redis.from_url(redis_url) as client:
@@ -23,7 +23,7 @@ def test_published_message_that_is_no_text_does_not_end_listening(redis_url, red
     async def story():
         heard: asyncio.Queue[str] = asyncio.Queue()
         reported = asyncio.Event()
-        monkeypatch.setattr(mailbox.log, "exception", lambda _: reported.set())
+        monkeypatch.setattr(lease.log, "exception", lambda _: reported.set())
         listening = asyncio.create_task(listen_for_stops(redis_url, heard.put_nowait))
         await asyncio.to_thread(say, "first")
         first = await heard.get()

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from sayso.workers import recovery as lifeline
-from sayso.workers.mailbox import new_token
+from sayso.workers.lease import new_token
 from sayso.workers.recovery import KEEP_SECONDS, WorkerLock
 from tests.contracts.rigs import CHAT, RedisRig, turn
 

@@ -26,7 +26,7 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
 from sayso.workers.data_loss import DataLossGuard
-from sayso.workers.mailbox import listen_for_stops
+from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.worker import CUT_SECONDS, WORKER_TTL, Capacity, SaysoWorker
