@@ -66,8 +66,6 @@ class CallContext(NamedTuple):
     proposals: list[ProposedAction] | None = None
     #: The position of the running call in its model answer: calls may run at once, but a plan keeps their order.
     position: int = 0
-    #: Name of the running tool, and whether it is read-only; None when it declares that it proposes, or no tool runs.
-    undeclared: tuple[str, bool] | None = None
     #: The key of the effect that runs now, for services that support idempotency; "" without one.
     idempotency_key: str = ""
     #: The ToolEnvironment of the agent package: what tools hand over and can look up. None where no agent runs.

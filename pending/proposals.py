@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from secrets import randbelow
 from typing import Any, TypeVar
@@ -261,14 +262,30 @@ def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
             run.restore(proposed)
 
 
-def running_tool(name: str, *, read_only: bool, proposes: bool) -> AbstractContextManager[Any]:
+#: Name of the running tool, and whether it is read-only; None when it declares that it proposes, or no tool runs. Not a
+#: field of the CallContext: each call of a tool sets it, and would take a quarter longer.
+_undeclared: ContextVar[tuple[str, bool] | None] = ContextVar("sayso_undeclared", default=None)
+
+
+class running_tool:  # noqa: N801  # used like a function
     """Tell `stash_pending` which tool runs inside the block, and whether its author declared that it proposes."""
-    return context_field("undeclared", None if proposes else (name, read_only))
+
+    __slots__ = ("_token", "_value")
+    _token: Token[tuple[str, bool] | None]
+
+    def __init__(self, name: str, *, read_only: bool, proposes: bool) -> None:
+        self._value = None if proposes else (name, read_only)
+
+    def __enter__(self) -> None:
+        self._token = _undeclared.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        _undeclared.reset(self._token)
 
 
 def _check_declared() -> None:
     """Refuse a proposal of a read-only tool. Log that of a tool which did not declare that it proposes."""
-    undeclared = call_context().undeclared
+    undeclared = _undeclared.get()
     if undeclared is None:
         return
     name, read_only = undeclared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
@@ -55,7 +55,11 @@ class TypedArguments(ParameterModel):
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
         """Return the arguments as Python values, with defaults filled in, and as JSON. Raises ToolParameterError."""
         validated = self._validated(params)
-        return ValidatedArguments(self._values(validated), partial(self._as_json, validated))
+        return ValidatedArguments(self._values(validated), lambda: self._as_json(validated))
+
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of `check` alone."""
+        return self._values(self._validated(params))
 
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON values that read as the same Python values later.

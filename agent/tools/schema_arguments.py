@@ -60,14 +60,15 @@ class SchemaArguments:
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
         """Return the arguments; text becomes the number or boolean it stands for. Raises ToolParameterError."""
-        values = self._values(params)
+        values = self.values(params)
         return ValidatedArguments(values, partial(self._copied, values))
 
     def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of the arguments: JSON values read as themselves again. Raises ToolParameterError."""
         return self.check(params).json
 
-    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of `check` alone."""
         arguments: Any = dict(params) if isinstance(params, Mapping) else params
         budget = StepBudget()
         validator = with_budget(self._validator, budget)

@@ -189,7 +189,7 @@ class Tool(ToolDefinition):
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments checked, coerced and with defaults filled in. Raises ToolParameterError."""
-        return self.check(params).values
+        return self._compiled.values(self._without_reason(params))
 
     def validate_json(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return `validate` as exact JSON values: what a policy reads and a pending action stores."""
@@ -424,14 +424,14 @@ class Tool(ToolDefinition):
         given = self._without_reason(params)
         context = dict.fromkeys(self._context_parameters, current_context()) if self._context_parameters else {}
         if self.config_injector is None and not self.injected_kwargs:
-            values = (checked or self._compiled.check(given)).values
+            values = checked.values if checked else self._compiled.values(given)
             return {**values, **context} if context else values
         if shadowed := [name for name in self._newly_hidden(injected) if isinstance(given, Mapping) and name in given]:
             raise ToolExecutionError(
                 f"{shadowed!r} of {self.name!r} is injected by now, and the model fills it: inject it always, or never",
                 tool_name=self.name,
             )
-        values = {**self._compiled.check(given).values, **injected}
+        values = {**self._compiled.values(given), **injected}
         missing = [each.name for each in self.parameters if each.required and each.name not in values]
         if missing:
             raise ToolExecutionError(
