@@ -192,16 +192,16 @@ def test_platform_that_asks_for_an_absurd_wait_is_tried_again_after_a_day(monkey
 
 
 def test_bad_day_of_a_provider(caplog):
-    """30 % timeouts, 10 % 429 and 5 % 5xx over 2,000 replies: the order holds, and each given up reply is reported."""
-    day = random.Random(4)
+    """30 % timeouts, 10 % 429 and 5 % 5xx over 1,000 replies: the order holds, and each given up reply is reported."""
+    day = random.Random(1)
     weights = {"timeout": 20, "late": 10, "429": 10, "503": 5, "fine": 55}
-    faults = day.choices(list(weights), list(weights.values()), k=20_000)
-    post = Post(faults, chats=20, replies=100)
+    faults = day.choices(list(weights), list(weights.values()), k=10_000)
+    post = Post(faults, chats=10, replies=100)
     with caplog.at_level(logging.ERROR):
-        post.run(20_000)
+        post.run(10_000)
     check(post, 100)
-    assert caplog.messages.count("reply.dead") == post.rig.dead()
-    assert len(post.platform.tries) > 2000
+    assert caplog.messages.count("reply.dead") == post.rig.dead() > 0
+    assert len(post.platform.tries) > 1000
 
 
 def test_reply_is_dead_after_ten_attempts_and_the_next_goes_on(caplog):
