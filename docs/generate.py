@@ -20,11 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 
 from sayso.channels.base import PlatformSettings
-from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.registry import BUILT_IN
-from sayso.channels.slack.settings import SlackSettings
-from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.config.cli.main import main as sayso
 from sayso.config.settings import agent, channels, tools
 from sayso.config.settings import schema as top
@@ -92,10 +88,16 @@ PARTS = (
     Part("Authentication", tools.AuthSettings, "`auth` beside `openapi`"),
     Part("Basic authentication", tools.BasicSettings, "`auth.basic` beside `openapi`"),
     Part("Every channel", channels.ChannelSettings, IN_CHANNEL),
-    Part("WhatsApp", WhatsAppSettings, IN_CHANNEL, PlatformSettings, "how-to/connect-a-platform.md"),
-    Part("Telegram", TelegramSettings, IN_CHANNEL, PlatformSettings, "how-to/connect-a-platform.md"),
-    Part("Slack", SlackSettings, IN_CHANNEL, PlatformSettings, "how-to/connect-a-platform.md"),
-    Part("Console", ConsoleSettings, IN_CHANNEL, PlatformSettings, "how-to/connect-a-platform.md"),
+    *(
+        Part(
+            platform.settings.__name__.removesuffix("Settings"),
+            platform.settings,
+            IN_CHANNEL,
+            PlatformSettings,
+            "how-to/connect-a-platform.md",
+        )
+        for platform in BUILT_IN.values()
+    ),
     Part("Access", channels.AccessSettings, f"{IN_CHANNEL[:-1]}.access`", see="how-to/guard-the-agent.md"),
     Part("Roles", tools.RolesSettings, "`access.roles` and `selector.roles`"),
     Part("Policy", channels.PolicySettings, f"{IN_CHANNEL[:-1]}.policy`", see="how-to/guard-the-agent.md"),

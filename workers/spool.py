@@ -32,7 +32,7 @@ MAX_TURNS = 20_000
 #: Turns of one conversation that may wait, so that one cannot fill the spool.
 MAX_TURNS_OF_ONE = 200
 #: Maximum bytes of the file.
-MAX_BYTES = 64_000_000
+MAX_SPOOL_BYTES = 64_000_000
 #: Bytes that must be free on the disk: the largest turn with what SQLite writes beside it.
 FREE_BYTES = 1_000_000
 _PAGE_BYTES = 4096
@@ -66,7 +66,7 @@ class SpoolLimits:
 
     turns: int = MAX_TURNS
     turns_of_one: int = MAX_TURNS_OF_ONE
-    bytes: int = MAX_BYTES
+    bytes: int = MAX_SPOOL_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sayso.channels.base import Refused
 from sayso.channels.storage.files import make_private, remove_older, sync_folder
 from sayso.channels.types import Media, random_id
 
-#: The largest file that is stored, in bytes.
+#: The largest file that is stored, in bytes. Telegram gives bots smaller ones only: FILE_LIMIT in its adapter.
 MAX_BYTES = 25 * 1024 * 1024
 #: How long a file is stored after it was last received or sent, in seconds: a week, as long as a console shows it.
 KEEP_SECONDS = 7 * 24 * 3600

@@ -18,8 +18,8 @@ from sayso.channels.redaction import redact
 
 #: The fields that every log record has: what `extra` adds is printed.
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-#: Libraries whose INFO lines hold URLs with tokens in them.
-_VERBOSE = ("httpx", "httpcore", "telegram", "urllib3", "slack_sdk", "twilio", "rq.worker", "rq", "matplotlib")
+#: Libraries whose INFO lines are not printed: some hold URLs with tokens in them. Those of platforms are in their rows.
+_VERBOSE = ("httpx", "httpcore", "urllib3", "rq.worker", "rq", "matplotlib")
 
 
 class EventFormatter(logging.Formatter):
@@ -41,6 +41,10 @@ def _timestamp(unix: int) -> str:
 
 def set_up_logs(level: int = logging.INFO) -> None:
     """Log to stderr: our own events from `level` on, and warnings of libraries."""
+    from sayso.channels.registry import (
+        BUILT_IN,
+    )  # here, since `sayso --help` uses this module too and needs no pydantic
+
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter())
     # Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost.
@@ -48,7 +52,8 @@ def set_up_logs(level: int = logging.INFO) -> None:
     logging._srcfile = None  # noqa: SLF001  # its documented switch
     redact_uncaught()
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for name in _VERBOSE:
+    sdks = {module.partition(".")[0] for platform in BUILT_IN.values() for module in platform.sdk_modules}
+    for name in sdks.union(_VERBOSE):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

@@ -24,6 +24,7 @@ from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.simulation.outcomes import BillResult, BillStatement, judge_bill, statements_by_bill
 from sayso.testing.simulation.tools import EffectEntry, Effects
+from sayso.workers.lease import LEASE_MS
 from tests.flows.killer import FREEZE, Killer
 from tests.flows.system import System, TelegramPerson, until
 
@@ -37,7 +38,7 @@ PEOPLE = 24
 #: Seconds after which a person counts as uninformed.
 PATIENCE = 120.0
 #: Seconds that a worker's death may delay its person's answer: the lease, and the reaper's next round.
-LEASE_SECONDS = 11.0
+DEATH_SECONDS = LEASE_MS / 1000 + 1
 #: Seconds for everything else: a queue behind others, workers that start, a machine busy with other things. Less
 #: than RQ takes to notice a dead worker's job: a longer wait means that the reaper missed the conversation.
 WORK_SECONDS = 60.0
@@ -329,9 +330,9 @@ def review(visits: Sequence[Visit], arrivals: Arrivals, ledger: Effects) -> list
 def working_seconds(visit: Visit, killer: Killer) -> float:
     """Return how long a person waited, without the leases of workers hit while processing that conversation."""
     place = Conversation(CHANNEL, visit.chat).id
-    since = visit.decided_at - LEASE_SECONDS
+    since = visit.decided_at - DEATH_SECONDS
     hits = sum(blow.conversation == place and since < blow.at < visit.told_at for blow in killer.blows)
-    return max(0.0, visit.told_at - visit.decided_at - hits * LEASE_SECONDS)
+    return max(0.0, visit.told_at - visit.decided_at - hits * DEATH_SECONDS)
 
 
 def report(cases: Sequence[Case], killer: Killer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import subprocess
@@ -92,6 +93,22 @@ def test_a_worker_loads_its_own_platforms_library_before_its_first_turn(loaded, 
     assert ready & SDKS == {sdk}
     assert not [name for name in added if name.partition(".")[0] in SDKS]
     assert not ready & {"flask", "waitress", "matplotlib"}
+
+
+def test_vendors_libraries_print_warnings_only_and_setting_up_logs_loads_none_of_them():
+    """INFO lines of Telegram's library hold URLs with the bot's token."""
+    code = (
+        "import json, logging, sys\nfrom sayso.config.wiring.observability import set_up_logs\nset_up_logs()\n"
+        "levels = {name: logging.getLogger(name).getEffectiveLevel() for name in sys.argv[1:]}\n"
+        "print(json.dumps([levels, sorted(sys.modules)]))"
+    )
+    vendors = ["httpx", "slack_sdk.web", "telegram.Bot", "twilio.http_client"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *vendors], check=True, capture_output=True, text=True, timeout=100, cwd=ROOT
+    )
+    levels, modules = json.loads(done.stdout)
+    assert levels == dict.fromkeys(vendors, logging.WARNING)
+    assert not (SDKS | FOREIGN) & set(modules)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["channel", "connect", "--help"], ["simulate", "--help"]])
