@@ -14,10 +14,11 @@ from sayso.testing.simulation.outcomes import (
     judge_bill,
     least_answers,
     open_seconds,
+    says_cancelled,
     says_expired,
 )
 from sayso.testing.simulation.tools import EffectEntry
-from sayso.testing.simulation.users import PATIENCE, Act, ChatMessage, SimulatedUser, by_bill
+from sayso.testing.simulation.users import ASKED_INSTEAD, PATIENCE, Act, ChatMessage, SimulatedUser, by_bill
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,7 @@ class _ConversationJudge:
         if not any(act.agrees for act in decisions) and _of_kind(messages, "failed", "unknown"):
             self._fault("untrue", ask.number, f"{ask.bill} was told to have begun, and nobody had agreed")
         refused = any(act.verb == "refuse" for act in decisions)
-        if not refused and any(message.statement.text.startswith("Cancelled: ") for message in messages):
+        if not refused and any(says_cancelled(message.statement.text) for message in messages):
             self._fault("untrue", ask.number, f"{ask.bill} was told to be cancelled, and nobody had refused")
         took_effect_at = min((entry.at for entry in entries if entry.step == "effect"), default=0.0)
         if any(message.at < took_effect_at for message in _of_kind(messages, "done", "correction")):
@@ -392,4 +393,4 @@ def _is_marked(message: ChatMessage) -> bool:
 
 def _asked_about_instead(message: ChatMessage) -> frozenset[int]:
     """Return the files that this message asks about instead of sending them again."""
-    return message.files if "I was interrupted while sending" in message.text else frozenset()
+    return message.files if ASKED_INSTEAD.search(message.text) else frozenset()

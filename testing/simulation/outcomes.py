@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
+from sayso.channels.i18n.texts import catalogue, texts_for
 from sayso.testing.simulation.tools import EffectEntry
 
 #: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`: nothing was done;
@@ -21,27 +22,51 @@ NO_OUTCOME: tuple[MessageKind, ...] = ("question", "early", "foreign", "aside")
 #: What a person knows in the end. `asked again`: the decision was too early, and the person did not decide again.
 BillOutcome = Literal["done", "failed", "unknown", "corrected", "not started", "asked again", "untold"]
 
-#: How people read the messages; the first match counts. Not read from the catalogue, because that is under test.
+_ENGLISH = texts_for("en")
+
+
+def text_pattern(key: str, **values: str) -> str:
+    r"""Return a regular expression for a text of the English catalogue, with `values` for its placeholders.
+
+    Asterisks are left out: each platform writes bold differently. So is a preview at the beginning, which may be a
+    message of its own if it is long. A placeholder without a value may be anything.
+    """
+    text = catalogue("en")[key].replace("*", "").removeprefix("{preview}").strip()
+    parts = re.split(r"\{(\w+)\}", text)
+    values = {"yes": _ENGLISH.yes, "no": _ENGLISH.no, **values}
+    return "".join(values.get(part, r"[^\0]*") if at % 2 else re.escape(part) for at, part in enumerate(parts))
+
+
+def _beginning(*keys: str) -> re.Pattern[str]:
+    """Return a pattern for messages that begin with one of these texts."""
+    return re.compile(f"^(?:{'|'.join(map(text_pattern, keys))})")
+
+
+#: How people read the messages; the first match counts.
 _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
-    ("question", re.compile(r"Reply yes to confirm or no to cancel")),
-    ("early", re.compile(r"^I had not asked yet when you said that")),
-    ("correction", re.compile(r"^Correction: it had finished after all\. ")),
-    ("unknown", re.compile(r"^I was interrupted [^\0]* cannot tell whether it finished, and I will not repeat it")),
-    ("failed", re.compile(r"^Confirmed, but this failed|^I was interrupted\. I have checked, and this was not done")),
-    ("done", re.compile(r"^Done: ")),
-    ("foreign", re.compile(r"^That button is for the person who asked\. Nothing was done")),
-    ("nothing", re.compile(r"[Nn]othing was (done|confirmed)|I did nothing|^Cancelled: |^Not confirmed, so I dropped")),
-    ("aside", re.compile(r"^You said: (yes|no)(\n|$)")),
+    ("question", re.compile(f"{text_pattern('question')}|{text_pattern('unclear')}")),
+    ("early", _beginning("early")),
+    ("correction", _beginning("correction")),
+    ("unknown", _beginning("unknown")),
+    ("failed", _beginning("failed", "not_done")),
+    ("done", _beginning("done")),
+    ("foreign", _beginning("not_yours")),
+    ("nothing", _beginning("cancelled", "dropped", "expired", "expired_unanswered", "unsafe", "tampered", "overtaken")),
+    ("nothing", _beginning("stale", "another_quoted", "asked_elsewhere", "broken")),
+    ("nothing", _beginning("model_away", "model_busy", "model_refused", "model_too_long", "model_cut_off")),
+    ("aside", re.compile(rf"^You said: ({_ENGLISH.yes}|{_ENGLISH.no})(\n|$)")),
 )
+_EXPIRED = re.compile(f"{text_pattern('expired')}|{text_pattern('expired_unanswered')}")
+_CANCELLED = _beginning("cancelled")
 #: What our own tools say when they are done, as a regular expression with {bill} for the bill.
 DONE = r"^(Paid|Booked|Charged|Refunded) {bill}\.$"
-_OPEN_FOR = re.compile(r"within (\d+) (second|minute|hour)s?\b")
+_OPEN_FOR = re.compile(text_pattern("question", duration=r"(\d+) (second|minute|hour)s?"))
 _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 #: At most six digits: the reference of an error may be a `b` and seven.
 _BILL = re.compile(r"\bb\d{1,6}\b")
 #: An older question that was dropped, at the beginning of a message about something else.
-_DROPPED = re.compile(r"(Not confirmed, so I dropped this: .*?\bb\d+\b\.)\n\n(?=[^\0]*\bb\d+\b)")
-_MARK = re.compile(r"^\(sent again, the first try may have arrived\)\s*")
+_DROPPED = re.compile("(" + text_pattern("dropped", preview=r".*?\bb\d+\b") + r")\n\n(?=[^\0]*\bb\d+\b)")
+_MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +135,18 @@ class ChatReader:
 
 def open_seconds(question: str) -> float:
     """Return for how many seconds a question says that it is open; 0 if it does not say."""
-    match = _OPEN_FOR.search(question)
+    match = _OPEN_FOR.search(question.replace("*", ""))
     return int(match[1]) * _SECONDS[match[2]] if match else 0.0
 
 
 def says_expired(text: str) -> bool:
     """Return whether a message says that a yes came too late."""
-    return "confirmation expired" in text
+    return _EXPIRED.search(text) is not None
+
+
+def says_cancelled(text: str) -> bool:
+    """Return whether a message says that the action was cancelled."""
+    return _CANCELLED.search(text) is not None
 
 
 def statements_by_bill(texts: Iterable[str]) -> dict[str, list[BillStatement]]:

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Self
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, BillStatement, ChatReader, open_seconds
+from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, BillStatement, ChatReader, open_seconds, text_pattern
 from sayso.testing.simulation.processes import Machine
 from sayso.testing.simulation.profile import BUTTON, Profile, Repertoire, Story, StoryStep, Verb
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
@@ -25,7 +25,8 @@ POLL_SECONDS = 0.01
 #: The API calls that show "typing", and the field that names the chat.
 _TYPING_CALLS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
 _TURN_NUMBER = re.compile(r"\bt(\d+)\b")
-_ASKED_INSTEAD = re.compile(r"I was interrupted while sending t(\d+)\.")
+#: A message that asks whether a file arrived, instead of sending it again.
+ASKED_INSTEAD = re.compile(text_pattern("maybe_missing", name=r"t(\d+)\.[^\0]*"))
 #: Seconds after which a person stops waiting and goes on. Later answers still count.
 PATIENCE = 90.0
 #: How long after a question's end a late person answers, in seconds. Its time begins when the platform has it.
@@ -66,7 +67,7 @@ class ChatInbox:
         *others, (bill, statement) = self._reader.read(sent["text"])
         for other, aside in others:  # what it also says of an older question
             self.messages.append(ChatMessage(at, aside.text, (), frozenset(), frozenset(), other, aside))
-        instead = _numbers(_ASKED_INSTEAD, statement.text)
+        instead = _numbers(ASKED_INSTEAD, statement.text)
         named = (sent["media"] or {}).get("filename", "")
         self.messages.append(
             ChatMessage(

@@ -19,6 +19,7 @@ import httpx
 import pytest
 from redis import Redis
 
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import webhooks as signing
@@ -69,11 +70,11 @@ def entry(step: str, key: str = "") -> EffectEntry:
 
 
 BEGUN, EFFECT = entry("begin"), entry("effect")
-QUESTION = "Pay b1\n\nReply yes to confirm or no to cancel, within 60 seconds."
-UNKNOWN = "I was interrupted while doing this: Pay b1\nI cannot tell whether it finished, and I will not repeat it."
-FAILED = "Confirmed, but this failed: Pay b1\nI did not try again."
-CORRECTED = "Correction: it had finished after all. Paid b1."
-MARK = "(sent again, the first try may have arrived)\n\n"
+TEXTS = texts_for("en")
+QUESTION = TEXTS.question("Pay b1", 60)
+UNKNOWN, FAILED, EXPIRED = TEXTS.unknown("Pay b1"), TEXTS.failed("Pay b1"), TEXTS.expired("Pay b1")
+CORRECTED = TEXTS.correction("Pay b1", "Paid b1.")
+MARK = TEXTS.repeated("")
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,7 @@ MARK = "(sent again, the first try may have arrived)\n\n"
         (["Paid b1."], [BEGUN], 1, "told done without an effect"),
         ([UNKNOWN, CORRECTED], [BEGUN], 1, "told done without an effect"),
         ([FAILED], [BEGUN, EFFECT], 1, "told failed, with an effect"),
-        (
-            ["That confirmation expired: Pay b1\nNothing was done."],
-            [BEGUN, EFFECT],
-            1,
-            "told that nothing was done, with an effect",
-        ),
+        ([EXPIRED], [BEGUN, EFFECT], 1, "told that nothing was done, with an effect"),
         ([], [BEGUN, EFFECT], 1, "told nothing"),
         ([UNKNOWN, "Paid b1."], [BEGUN, EFFECT], 1, "told unknown and done"),
         ([CORRECTED, UNKNOWN], [BEGUN, EFFECT], 1, "told correction and unknown"),
@@ -114,7 +110,7 @@ def test_the_judge_names_every_broken_promise(
         ([UNKNOWN], [BEGUN], 1, "unknown"),
         ([UNKNOWN], [BEGUN, EFFECT], 1, "unknown"),
         ([UNKNOWN, CORRECTED], [BEGUN, EFFECT], 1, "corrected"),
-        (["That confirmation expired: Pay b1\nNothing was done."], [], 1, "not started"),
+        ([EXPIRED], [], 1, "not started"),
     ],
 )
 def test_the_judge_accepts_every_true_report(

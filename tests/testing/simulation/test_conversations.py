@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from sayso.channels.i18n.texts import texts_for
 from sayso.testing.simulation.judge import SimulationResult, judge_simulation
 from sayso.testing.simulation.tools import EffectEntry
 from sayso.testing.simulation.users import PATIENCE, Act, ChatInbox, SimulatedUser, TurnBudget
 from sayso.testing.simulation.webhooks import WebhookDelivery
 
-MARK = "(sent again, the first try may have arrived)\n\n"
-ASKED = "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."
+TEXTS = texts_for("en")
+MARK = TEXTS.repeated("")
+ASKED = TEXTS.question("Pay b2", 300)
+CANCELLED, DROPPED = TEXTS.cancelled("Pay b2"), TEXTS.dropped("Pay b2")
+EARLY, UNKNOWN = TEXTS.early("Pay b2"), TEXTS.unknown("Pay b2")
+CORRECTED = TEXTS.correction("Pay b2", "Paid b2.")
 SAID, ASK, YES = Act(1, "say", "", 1.0), Act(2, "ask", "b2", 2.0), Act(3, "agree", "b2", 3.0)
 EFFECT = EffectEntry("b2", "effect", "", 1)
 
@@ -48,7 +53,7 @@ def promises(found: SimulationResult) -> list[str]:
     [
         (["You said: t1", ASKED, "Paid b2."], [EFFECT, EFFECT], "doubled"),
         (["You said: t1", ASKED, "Paid b2."], [], "untrue"),
-        (["You said: t1", ASKED, "Cancelled: Pay b2"], [EFFECT], "untrue"),
+        (["You said: t1", ASKED, CANCELLED], [EFFECT], "untrue"),
         (["You said: t1", ASKED], [EFFECT], "untold"),
         ([ASKED, "Paid b2."], [EFFECT], "lost"),
         ([ASKED, "You said: t1", "Paid b2."], [EFFECT], "out of order"),
@@ -65,27 +70,26 @@ def test_each_broken_promise_is_named(texts: list[str], effects: list[EffectEntr
 def test_effect_without_a_yes_is_unwanted() -> None:
     """A no, or no answer at all, is not a yes."""
     no = Act(3, "refuse", "b2", 3.0)
-    assert "unwanted" in promises(judged([ASK, no], [ASKED, "Cancelled: Pay b2"], [EFFECT]))
+    assert "unwanted" in promises(judged([ASK, no], [ASKED, CANCELLED], [EFFECT]))
     assert "unwanted" in promises(judged([ASK], [ASKED], [EFFECT]))
 
 
 def test_yes_of_a_stranger_does_not_count() -> None:
     """An effect that only strangers approved is unwanted, and so is a stranger's tap that was not refused."""
-    not_yours = "That button is for the person who asked. Nothing was done. Ask me yourself if you want the same."
+    not_yours = TEXTS.not_yours()
     tap = Act(3, "agree", "b2", 3.0, stranger=1, tapped=True)
     typed = Act(4, "agree", "b2", 3.0, stranger=2)
     assert promises(judged([ASK, tap, typed], [ASKED, not_yours, "Paid b2."], [EFFECT])) == ["unwanted"]
     assert promises(judged([ASK, tap, YES], [ASKED, "Paid b2.", "Paid b2."], [EFFECT])) == ["unwanted"]
     assert promises(judged([ASK, tap, typed, YES], [ASKED, not_yours, "You said: yes", "Paid b2."], [EFFECT])) == []
-    dropped = "Not confirmed, so I dropped this: Pay b2.\n\nYou said: t5"
+    dropped = f"{DROPPED}\n\nYou said: t5"
     subject = Act(5, "say", "", 5.0)
     assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
 
 
 def test_deadline_of_the_question_decides() -> None:
     """An effect of a late yes is unwanted, and a timely yes must not be called late."""
-    words = "That confirmation expired: Pay b2\nNothing was done. Ask again if you still want it."
-    expired, paid = ({"text": text, "media": None, "at": 311.0} for text in (words, "Paid b2."))
+    expired, paid = ({"text": text, "media": None, "at": 311.0} for text in (TEXTS.expired("Pay b2"), "Paid b2."))
     late = Act(3, "agree", "b2", 310.0, taken_at=310.0, late=True)
     assert promises(judged([ASK, late], [ASKED, paid], [EFFECT])) == ["unwanted"]
     assert promises(judged([ASK, late], [ASKED, expired])) == []
@@ -101,7 +105,7 @@ def test_missing_file_is_lost() -> None:
     words, file = "Here is t1.", {"text": "", "media": {"filename": "t1.csv"}}
     assert promises(judged([want], [words])) == ["lost"]
     assert promises(judged([want], [words, file])) == []
-    instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
+    instead = TEXTS.maybe_missing("t1.csv")
     assert promises(judged([want], [words, instead])) == []
     assert judged([want], [words, file, instead]).repeated == 1
 
@@ -123,15 +127,12 @@ def test_marked_repetition_is_counted(texts: list[str], repeated: int) -> None:
 def test_true_conversation_has_no_finding() -> None:
     """A change of subject, an early yes, two yeses and a correction are all in order."""
     subject = [ASK, Act(3, "say", "", 3.0)]
-    dropped = "Not confirmed, so I dropped this: Pay b2.\n\nYou said: something else t3"
+    dropped = f"{DROPPED}\n\nYou said: something else t3"
     assert promises(judged(subject, [ASKED, dropped])) == []
-    early = "I had not asked yet when you said that. Do you want this? Pay b2"
     again = Act(4, "agree", "b2", 4.0)
-    assert promises(judged([ASK, YES, again], [ASKED, early, "Paid b2."], [EFFECT])) == []
+    assert promises(judged([ASK, YES, again], [ASKED, EARLY, "Paid b2."], [EFFECT])) == []
     assert promises(judged([ASK, YES, again], [ASKED, "Paid b2.", "You said: yes"], [EFFECT])) == []
-    unknown = "I was interrupted while doing this: Pay b2\nI cannot tell whether it finished, and I will not repeat it."
-    corrected = "Correction: it had finished after all. Paid b2."
-    found = judged([ASK, YES], [ASKED, unknown, corrected], [EFFECT])
+    found = judged([ASK, YES], [ASKED, UNKNOWN, CORRECTED], [EFFECT])
     assert (promises(found), found.endings["corrected"]) == ([], 1)
 
 
@@ -144,7 +145,7 @@ def test_waits_begin_with_the_first_delivery() -> None:
 def test_message_may_ask_a_question_and_drop_an_older_one() -> None:
     """A person who stopped waiting asks anew, and one message handles both questions."""
     new, yes = Act(3, "ask", "b3", 3.0), Act(4, "agree", "b3", 4.0)
-    both = "Not confirmed, so I dropped this: Pay b2.\n\n" + ASKED.replace("b2", "b3")
+    both = f"{DROPPED}\n\n" + ASKED.replace("b2", "b3")
     paid = EffectEntry("b3", "effect", "", 1)
     assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [paid])) == []
     assert promises(judged([ASK, new, yes], [ASKED, both, "Paid b3."], [EFFECT, paid])) == ["untrue", "unwanted"]
@@ -153,11 +154,10 @@ def test_message_may_ask_a_question_and_drop_an_older_one() -> None:
 
 def test_early_yes_without_a_second_answer_ends_as_asked_again() -> None:
     """An early yes changes nothing, and the person left before answering the repeated question."""
-    early = "I had not asked yet when you said that. Do you want this? Pay b2"
     left = replace(YES, sent_at=4.0 - PATIENCE)
-    found = judged([ASK, left], [ASKED, early])
+    found = judged([ASK, left], [ASKED, EARLY])
     assert (promises(found), found.endings["asked again"]) == ([], 1)
-    assert "untold" in promises(judged([ASK, YES], [ASKED, early], [EFFECT]))
+    assert "untold" in promises(judged([ASK, YES], [ASKED, EARLY], [EFFECT]))
 
 
 def test_first_attempt_may_arrive_after_its_repetition() -> None:

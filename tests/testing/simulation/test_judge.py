@@ -15,16 +15,27 @@ from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.report import SimulationReport
 from sayso.testing.simulation.tools import EffectEntry, Effects
 from sayso.testing.simulation.users import PATIENCE, Act
-from tests.testing.simulation.test_conversations import ASK, ASKED, EFFECT, MARK, SAID, YES, judged, promises
+from tests.testing.simulation.test_conversations import (
+    ASK,
+    ASKED,
+    CANCELLED,
+    CORRECTED,
+    DROPPED,
+    EARLY,
+    EFFECT,
+    MARK,
+    SAID,
+    TEXTS,
+    UNKNOWN,
+    YES,
+    judged,
+    promises,
+)
 
 TWICE = Act(4, "agree", "b2", 3.0)
 TAPS = [replace(YES, tapped=True), replace(TWICE, tapped=True)]
 NEXT, NEXT_YES = Act(5, "ask", "b5", 5.0), Act(6, "agree", "b5", 6.0)
 NEXT_ASKED, NEXT_EFFECT = ASKED.replace("b2", "b5"), replace(EFFECT, bill="b5")
-DROPPED = "Not confirmed, so I dropped this: Pay b2."
-EARLY = "I had not asked yet when you said that. Do you want this? Pay b2\nReply *yes* or *no*."
-UNKNOWN = "I was interrupted while doing this: Pay b2\nI cannot tell whether it finished, and I will not repeat it."
-CORRECTED = "Correction: it had finished after all. Paid b2."
 FILE: dict[str, Any] = {"text": "", "media": {"filename": "t1.csv"}}
 
 
@@ -95,8 +106,8 @@ def test_yes_to_another_bill_approves_nothing() -> None:
         ([ASK], [ASKED, "Paid b2."], []),
         ([ASK], [ASKED, UNKNOWN], []),
         ([ASK, replace(YES, verb="refuse")], [ASKED, UNKNOWN], []),
-        ([ASK, replace(YES, verb="refuse")], [ASKED, "Confirmed, but this failed: Pay b2"], []),
-        ([ASK, YES], [ASKED, "Cancelled: Pay b2"], []),
+        ([ASK, replace(YES, verb="refuse")], [ASKED, TEXTS.failed("Pay b2")], []),
+        ([ASK, YES], [ASKED, CANCELLED], []),
         ([ASK, YES], [ASKED, UNKNOWN, CORRECTED], []),
     ],
 )
@@ -111,9 +122,9 @@ def test_message_about_two_bills_must_be_true_for_each() -> None:
     both = f"{DROPPED}\n\nPaid b5."
     assert "untrue" in promises(judged([ASK, new, NEXT_YES], [ASKED, NEXT_ASKED, both], []))
     assert "unwanted" in promises(judged([ASK, new, NEXT_YES], [ASKED, NEXT_ASKED, both], [EFFECT, NEXT_EFFECT]))
-    mixed = "Cancelled: Pay b2\n\nPaid b5."
+    mixed = f"{CANCELLED}\n\nPaid b5."
     no = replace(YES, verb="refuse")
-    heard = [ASKED, "Cancelled: Pay b2", NEXT_ASKED, "Paid b5.", MARK + mixed]
+    heard = [ASKED, CANCELLED, NEXT_ASKED, "Paid b5.", MARK + mixed]
     assert "stray" in promises(judged([ASK, no, NEXT, NEXT_YES], heard, [NEXT_EFFECT]))
 
 
@@ -227,12 +238,12 @@ def test_answer_without_an_act_is_unmarked() -> None:
 
 def test_timely_yes_without_an_effect_is_counted_as_undone() -> None:
     """A fault may undo a yes; without a fault, the count exceeds its limit."""
-    stale = "That button no longer applies. Nothing was done."
+    stale = TEXTS.stale()
     found = judged([ASK, replace(YES, tapped=True, taken_at=3.1)], [ASKED, stale])
     assert (promises(found), found.undone) == ([], 1)
     assert SimulationReport(Profile(), found, hits=0).exceeded == ["undone: 1, and only 0 hits"]
     assert SimulationReport(Profile(), found, hits=1).exceeded == []
-    refused = judged([ASK, replace(YES, verb="refuse")], [ASKED, "Cancelled: Pay b2"])
+    refused = judged([ASK, replace(YES, verb="refuse")], [ASKED, CANCELLED])
     assert refused.undone == 0
 
 
@@ -248,7 +259,7 @@ def test_marks_need_a_fault() -> None:
     found = judged([SAID], [MARK + "You said: t1"])
     assert (found.marked, found.repeated) == (1, 0)
     assert SimulationReport(Profile(), found, hits=0).exceeded == ["marked: 1, and there was no fault"]
-    instead = "I was interrupted while sending t1.csv. If it did not arrive, please ask for it again."
+    instead = TEXTS.maybe_missing("t1.csv")
     assert judged([replace(SAID, verb="want")], [instead]).marked == 1
     assert SimulationReport(Profile(), found, hits=1).exceeded == []
 
@@ -263,7 +274,7 @@ def test_late_repetition_of_a_question_does_not_open_it_again() -> None:
 
 def test_error_reference_is_not_read_as_a_bill() -> None:
     """A reference has eight hexadecimal digits; about one in a hundred is a `b` followed by digits only."""
-    failed = "Confirmed, but this failed: Pay b2\nReference: b8812926 (RuntimeError)"
+    failed = f"{TEXTS.failed('Pay b2')}\n{TEXTS.reference('b8812926')}"
     assert promises(judged([ASK, YES], [ASKED, failed], [])) == promises(
         judged([ASK, YES], [ASKED, failed.replace("b8812926", "c8812926")], [])
     )
