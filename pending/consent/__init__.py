@@ -44,9 +44,11 @@ _SPACES = r" \t\r\n\u00a0\u202f"
 _PUNCTUATION = r".,!\u2026"
 #: The characters of each script, including separate accent marks. A message must be written in one script only.
 #: Invisible characters, direction marks, digits, quotes, question marks and look-alike letters are in none of them.
+#: The Latin letters include those of Central Europe, up to U+017E. Left out are two look-alikes, and the long s after
+#: them, which `casefold` would make an "s".
 _ALPHABETS = (
-    r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0152\u0153\u011e\u011f\u0130\u0131\u015e\u015f"
-    r"\u0300-\u0303\u0306-\u0308\u0327'\u2019\u00a1-",
+    r"A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u0137\u0139-\u0148\u014a-\u017e"
+    r"\u0300-\u0304\u0306-\u0308\u030a-\u030c\u0327\u0328'\u2019\u00a1-",
     r"\u0410-\u044f\u0401\u0451\u0308\u0306-",
     r"\u0621-\u063a\u0640-\u0655\u0670\u060c",
     r"\u0901-\u0939\u093c\u093e-\u094d\u0958-\u095f\u0964",
@@ -82,9 +84,9 @@ _MANNERS = re.compile(r"\s*(?:🙏[\U0001f3fb-\U0001f3ff]?|😊)\ufe0f?\s*$")
 _WITH_YES = re.compile(r"\s*(?:[👍👌🤝🙌👏][\U0001f3fb-\U0001f3ff]?|[✅✔☑💯🙂😀😃😄😁☺🤗❤])\ufe0f?\s*$")
 _WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂😀😃😄😁☺🤗])\ufe0f?\s*$")
 #: A letter three times or more, or twice at the end of a word, in alphabets in which people stretch words.
-_STRETCHED = re.compile(
-    r"([a-z\u00df-\u00ff\u011f\u0131\u0153\u015f\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))"
-)
+_STRETCHED = re.compile(r"([a-z\u00df-\u017e\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))")
+#: Letters with a stroke or without a dot, which Unicode does not compose of a letter and an accent.
+_STROKES = str.maketrans("\u0131\u00f8\u0111\u0142", "iodl")
 #: The characters that `_without_accents` changes in words of composed letters.
 _ACCENTED = re.compile(r"['\u00c0-\u017f\u0300-\u036f\u0451]")
 _SYLLABIC = re.compile(r"[\u3041-\u9fff]")
@@ -423,9 +425,9 @@ def accent_variants(words: str, keep: frozenset[str]) -> list[str]:
 
 @lru_cache(maxsize=4096)  # the same few words make up thousands of phrases
 def _without_accents(word: str) -> str:
-    """Return the word without accents and apostrophes, and with a dot on each i.
+    """Return the word without accents, strokes and apostrophes, and with a dot on each i.
 
     In other scripts than Latin and Cyrillic the marks belong to the letter, as does the mark of "й".
     """
     bare = re.sub(r"'|(?<!\u0438)[\u0300-\u036f]", "", unicodedata.normalize("NFD", word))
-    return unicodedata.normalize("NFC", bare).replace("\u0131", "i")
+    return unicodedata.normalize("NFC", bare).translate(_STROKES)

@@ -192,6 +192,15 @@ def test_plain_letters_are_left_as_they_are():
         assert unicodedata.combining(letter) in (0, 9), "an accent mark, which would join the letter before it"
 
 
+def test_accented_letter_of_a_message_never_reads_as_its_plain_letter():
+    """The long s, which would be an "s", is unreadable. Only phrases are also known without their accents."""
+    for letter in map(chr, range(0x100, 0x180)):
+        assert plain_words(letter) in ("", unicodedata.normalize("NFC", letter.casefold()))
+        assert plain_words(letter) == "" or not plain_words(letter).isascii()
+    for mark in map(chr, range(0x300, 0x370)):
+        assert plain_words(f"ye{mark}s") in ("", unicodedata.normalize("NFC", f"ye{mark}s"))
+
+
 @given(st.text())
 def test_no_message_is_both(words):
     """A yes is not a no."""
@@ -500,7 +509,7 @@ def test_version_says_what_was_read():
 @pytest.mark.parametrize("languages", [["xx"], ["en", "../en"], "en", []])
 def test_unknown_language_is_refused(languages):
     """The error names it and those there are."""
-    with pytest.raises(ValueError, match=r"language.*ar, de, en, es, fr, hi, id, it, ja, nl, pt, ru, tr, zh"):
+    with pytest.raises(ValueError, match=f"language.*{', '.join(SHIPPED_LANGUAGES)}"):
         RegexConfirmParser(languages)
 
 
@@ -508,6 +517,30 @@ def test_every_file_of_phrases_is_shipped():
     """No file without its name in the list, nor the other way round."""
     folder = Path(pending.__file__).parent / "consent" / "languages"
     assert sorted(file.stem for file in folder.glob("*.toml")) == sorted(SHIPPED_LANGUAGES)
+
+
+def test_language_with_letters_of_central_europe_needs_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its words are read in capitals, with separately typed accents, stretched, and without accents and strokes."""
+    (tmp_path / "pl.toml").write_text('confirm = ["tak", "potwierdź", "załatw to"]\ncancel = ["nie", "żadną miarą"]')
+    monkeypatch.setattr(consent, "_FOLDER", tmp_path)
+    monkeypatch.setattr(consent, "SHIPPED_LANGUAGES", ("pl",))
+    polish = RegexConfirmParser(("pl",))
+    for yes in (
+        "Tak!",
+        "potwierdź",
+        "POTWIERDŹ",
+        "potwierdz\u0301",
+        "potwierdźźź",
+        "potwierdz",
+        "Załatw to.",
+        "zalatw to",
+    ):
+        assert polish.is_confirm(yes), yes
+    for no in ("żadną miarą", "ŻADNĄ MIARĄ!", "z\u0307adna\u0328 miara\u0328", "zadna miara"):
+        assert polish.is_cancel(no), no
+    for words in ("potwierdź?", "potwierdż", "potwierdź jutro", "żadną", "tāk", "ţak"):
+        assert not decides(polish, words), words
+    assert polish.is_unclear("potwierdż")
 
 
 def test_pattern_stands_for_finitely_many_phrases():
