@@ -52,21 +52,18 @@ SLACK_SIGNING_SECRET = "slack-test-signing-secret"
 SLACK_CONFIG_TOKEN = "xoxe.xoxp-1-test-slack-config-token"
 
 
-#: Returns the failure of one message, given the platform's name and the request.
-FailureSource = Callable[[str, RecordedRequest], Failure | None]
-
-
-def no_failures(_: str, __: RecordedRequest) -> None:
-    """Return no failure."""
+#: Returns the failure of one message, given the names of the platform and of the chat.
+FailureSource = Callable[[str, str], Failure | None]
 
 
 class FakePlatforms:
     """All three platforms on one local port, from `with` to its end.
 
-    `failures` is called for every message without a scripted failure.
+    `fakes` has the fake of each platform by the name that its path begins with. `failures` is called for every message
+    without a scripted failure.
     """
 
-    def __init__(self, port: int = 0, *, failures: FailureSource = no_failures) -> None:
+    def __init__(self, port: int = 0, *, failures: FailureSource | None = None) -> None:
         self.ledger = RequestLog()
         self._failures = failures
         self._server = _Server(("127.0.0.1", port), _Handler)
@@ -110,10 +107,12 @@ class FakePlatforms:
         `error`: "429", "500", "502", "503"; "drop" hangs up before accepting, "lost" after; "slow" answers after
         `seconds`; anything else is the platform's own error (Slack's code, Twilio's number, Telegram's description).
         """
+        self._fake(platform)
         self.ledger.script(platform, error, times, seconds)
 
     def rate(self, platform: str, per_second: float) -> None:
         """Refuse faster messages as the platform does; 0.1 is one message in ten seconds."""
+        self._fake(platform)
         self.ledger.limit(platform, per_second)
 
     def close(self, platform: str, address: str, *, closed: bool = True) -> None:
@@ -132,7 +131,7 @@ class FakePlatforms:
 
     def host(self, platform: str, data: bytes) -> str:
         """Store a file that a person sends. Return its name in webhooks: a URL (Twilio, Slack) or a file_id."""
-        return self.fakes[platform].host(data)
+        return self._fake(platform).host(data)
 
     def update(self, update: dict[str, Any]) -> None:
         """Add an update for the Telegram bot that calls getUpdates."""
@@ -157,11 +156,21 @@ class FakePlatforms:
             return FakeResponse(200, self.ledger.blobs[rest], {"Content-Type": "application/octet-stream"})
         return self._command(prefix, call)
 
+    def _fake(self, name: str) -> Fake:
+        if name not in self.fakes:
+            *names, last = self.fakes
+            raise ValueError(f"unknown platform {name!r}; use {', '.join(names)} or {last}")
+        return self.fakes[name]
+
     def _platform(self, name: str, call: RecordedRequest) -> FakeResponse | None:
         fake = self.fakes[name]
         if not fake.sends(call):
             return fake.answer(call)
-        failure = self.ledger.next_failure(name) or self._failures(name, call)
+        failure = self.ledger.next_failure(name)
+        if failure is None and self._failures:
+            params = call.params
+            chats = [str(params[field]) for field in fake.chat_fields if params.get(field)]
+            failure = self._failures(name, chats[0] if chats else "")
         if (failure is None or failure.error in ("slow", "lost")) and not self.ledger.admits(name):
             return fake.failure("429")
         if failure is None:

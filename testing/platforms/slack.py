@@ -103,6 +103,8 @@ class FakeSlack:
     `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
     """
 
+    chat_fields = ("channel", "channel_id")
+
     def __init__(
         self,
         ledger: RequestLog,

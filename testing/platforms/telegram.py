@@ -83,6 +83,8 @@ class ConflictError(Exception):
 class FakeTelegram:
     """The Bot API of one bot."""
 
+    chat_fields = ("chat_id",)
+
     def __init__(self, ledger: RequestLog, token: str) -> None:
         self._ledger, self._token = ledger, token
         self.updates = UpdateQueue(ledger)

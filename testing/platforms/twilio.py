@@ -76,6 +76,8 @@ class TwilioRefusal(Exception):
 class FakeTwilio:
     """The REST API of one account. Media URLs begin with `url`; `redirect` makes them redirect elsewhere."""
 
+    chat_fields = ("To",)
+
     def __init__(self, ledger: RequestLog, account_sid: str, auth_token: str, url: str) -> None:
         self._ledger, self._account_sid, self._auth_token = ledger, account_sid, auth_token
         self._messages = f"/2010-04-01/Accounts/{account_sid}/Messages/"

@@ -16,7 +16,7 @@ from random import Random
 from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
-from sayso.testing.platforms.server import Failure, RecordedRequest
+from sayso.testing.platforms.server import Failure
 from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
 from sayso.testing.simulation.profile import Profile, StorageKind
 from sayso.workers.lease import LEASE_MS
@@ -27,8 +27,6 @@ CHANCES = {"drop": 0.15, "lost": 0.15, "429": 0.10, "503": 0.05}
 RETRY_AFTER = 7.0
 #: The most failures in a row in one chat. Pauses between tries double, and after ten tries a reply is given up.
 MAX_IN_A_ROW = 4
-#: The field with the chat in the calls of each platform.
-_CHAT_FIELDS = {"twilio": "To", "telegram": "chat_id", "slack": "channel"}
 #: Seconds without memory or disk, and between two tries to start a Redis that ended itself.
 FULL_SECONDS, RETRY_SECONDS = 5.0, 1.0
 #: Seconds until the outage begins: by then every user is active.
@@ -68,10 +66,8 @@ class FlakyPlatforms:
         self._in_a_row: Counter[str] = Counter()
         self._closed_until: dict[str, float] = {}
 
-    def __call__(self, platform: str, call: RecordedRequest) -> Failure | None:
-        """Return the failure of this message, if any."""
-        fields = call.params
-        chat = str(fields.get(_CHAT_FIELDS[platform]) or fields.get("channel_id"))
+    def __call__(self, platform: str, chat: str) -> Failure | None:
+        """Return the failure of the next message in a chat, if any."""
         with self._lock:
             self.impatient += self._clock() < self._closed_until.pop(chat, 0.0)
             error = self._error() if self._in_a_row[chat] < MAX_IN_A_ROW else ""

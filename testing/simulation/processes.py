@@ -25,23 +25,15 @@ from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.config.server.processes import Child
 from sayso.config.server.up import full_health, python_path
 from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
-from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.tools import MODEL_MS
+from sayso.testing.simulation.webhooks import SIMULATED
 
 #: Bytes that a full memory or disk still accepts.
 LAST_BYTES = 4096
 #: How long a killed process may take to end, in seconds.
 GONE_SECONDS = 10.0
-#: Environment variables with the credentials that the fakes accept.
-CREDENTIALS = {
-    "SIMULATED_TWILIO_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "SIMULATED_TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "SIMULATED_TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SIMULATED_SLACK_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SIMULATED_SLACK_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
 #: Simulated users are quicker than people; no rate limit may answer them.
 HIGH_LIMITS = {"per_minute": 60_000, "in_one_go": 60_000, "waiting": 1000}
 #: The configuration if none is given.
@@ -220,31 +212,13 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
     """
     config = profile.config
     settings = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
-    credentials: dict[str, dict[str, str]] = {
-        "whatsapp": {
-            "account_sid": fakes.TWILIO_ACCOUNT_SID,
-            "auth_token": "${SIMULATED_TWILIO_TOKEN}",
-            "from": "whatsapp:+14155238886",
-            "api_url": platforms.twilio_url,
-        },
-        "telegram": {
-            "token": "${SIMULATED_TELEGRAM_TOKEN}",
-            "secret_token": "${SIMULATED_TELEGRAM_SECRET}",
-            "api_url": platforms.telegram_url,
-        },
-        "slack": {
-            "bot_token": "${SIMULATED_SLACK_TOKEN}",
-            "signing_secret": "${SIMULATED_SLACK_SECRET}",
-            "api_url": platforms.slack_url,
-        },
-    }
     channels = {
-        name: {**channel, **credentials[channel["platform"]], **_channel_overrides(profile)}
+        name: {**channel, **_fake_channel(channel["platform"], platforms), **_channel_overrides(profile)}
         for name, channel in settings["channels"].items()
-        if channel["platform"] in credentials
+        if channel["platform"] in SIMULATED
     }
     if not channels:
-        raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(credentials)}")
+        raise MachineError(f"{config}: no channel to simulate: add one of {', '.join(SIMULATED)}")
     tools = [_absolute(tool, config) for tool in settings.get("tools", [])]
     limits = {**settings.get("limits", {}), **HIGH_LIMITS}
     return {
@@ -258,6 +232,18 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
         "tools": tools,
         "channels": channels,
     }
+
+
+def _fake_channel(platform: str, platforms: FakePlatforms) -> dict[str, str]:
+    """Return the keys with which a channel uses the fake of its platform."""
+    simulated = SIMULATED[platform]
+    secrets = {key: f"${{{_variable(platform, key)}}}" for key in simulated.secrets}
+    return {**simulated.settings, **secrets, "api_url": f"{platforms.url}/{simulated.fake}"}
+
+
+def _variable(platform: str, key: str) -> str:
+    """Return the name of the environment variable that holds a secret."""
+    return f"SIMULATED_{platform}_{key}".upper()
 
 
 def _channel_overrides(profile: Profile) -> dict[str, Any]:
@@ -410,7 +396,7 @@ class Machine:
         low, high = self._profile.model_ms
         return {
             **os.environ,
-            **CREDENTIALS,
+            **{_variable(name, key): secret for name, row in SIMULATED.items() for key, secret in row.secrets.items()},
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),

@@ -7,9 +7,9 @@ import http.client
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -304,11 +304,30 @@ class SlackClient:
         return signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, self._clock())
 
 
-#: The client of each platform.
-CLIENT_CLASSES: dict[str, type[WhatsAppClient] | type[TelegramClient] | type[SlackClient]] = {
-    "whatsapp": WhatsAppClient,
-    "telegram": TelegramClient,
-    "slack": SlackClient,
+@dataclass(frozen=True, slots=True)
+class SimulatedPlatform:
+    """A platform with a fake, by its name there. `settings` are keys of its channels; `secrets` those of ${NAME}."""
+
+    client: Callable[..., WebhookClient]
+    fake: str
+    secrets: Mapping[str, str]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+#: The platforms that can be simulated.
+SIMULATED: Mapping[str, SimulatedPlatform] = {
+    "whatsapp": SimulatedPlatform(
+        WhatsAppClient,
+        "twilio",
+        {"auth_token": fakes.TWILIO_AUTH_TOKEN},
+        {"account_sid": fakes.TWILIO_ACCOUNT_SID, "from": "whatsapp:+14155238886"},
+    ),
+    "telegram": SimulatedPlatform(
+        TelegramClient, "telegram", {"token": fakes.TELEGRAM_TOKEN, "secret_token": fakes.TELEGRAM_SECRET}
+    ),
+    "slack": SimulatedPlatform(
+        SlackClient, "slack", {"bot_token": fakes.SLACK_BOT_TOKEN, "signing_secret": fakes.SLACK_SIGNING_SECRET}
+    ),
 }
 
 
@@ -319,9 +338,10 @@ def webhook_clients(
 
     `hooks` are a platform and a webhook URL for each channel. `skew` is how many seconds Slack's clock is ahead.
     """
-    classes = {**CLIENT_CLASSES, "slack": partial(SlackClient, clock=lambda: time.time() + skew)}
+    clients_of = {platform: row.client for platform, row in SIMULATED.items()}
+    clients_of["slack"] = partial(SlackClient, clock=lambda: time.time() + skew)
     clients: list[tuple[WebhookClient, str]] = []
     for name in range(1, count + 1):
         platform, url = hooks[name % len(hooks)]
-        clients.append((classes[platform](platforms, name, url), url))
+        clients.append((clients_of[platform](platforms, name, url), url))
     return clients

@@ -15,7 +15,6 @@ from tests.channels.json_webhook import NAME, FakeJsonWebhook
 def running() -> Iterator[FakePlatforms]:
     """Yield the fake platforms, started once."""
     with FakePlatforms() as fakes:
-        fakes.ledger.platforms.append(NAME)
         fakes.fakes[NAME] = FakeJsonWebhook(fakes.ledger)
         yield fakes
 

@@ -19,6 +19,8 @@ CHAT = Conversation("jw", "room-1")
 class FakeJsonWebhook:
     """A server that shows the messages it receives."""
 
+    chat_fields = ("to",)
+
     def __init__(self, log: RequestLog) -> None:
         self._log = log
 

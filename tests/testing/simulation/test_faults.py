@@ -13,23 +13,15 @@ from random import Random
 import pytest
 
 from sayso.channels.types import SignedWebhook
-from sayso.testing.platforms.server import RecordedRequest
 from sayso.testing.simulation.faults import CHANCES, MAX_IN_A_ROW, RETRY_AFTER, FlakyPlatforms
 from sayso.testing.simulation.proxy import Proxy
 from sayso.testing.simulation.webhooks import MAX_DELIVERIES, DeliveryResponse, WebhookDelivery
 
 
-def message(chat: str) -> RecordedRequest:
-    """Return a request that sends a message to a Telegram chat."""
-    return RecordedRequest(
-        "POST", "/bot1/sendMessage", {"content-type": "application/json"}, b'{"chat_id": "%s"}' % chat.encode()
-    )
-
-
 def test_flaky_platform_fails_at_its_rates_and_never_too_often_in_a_row() -> None:
     """Each failure comes about as often as its chance; after four in one chat the next message passes."""
     flaky = FlakyPlatforms(Random(1), clock=lambda: 0.0)
-    failures = [flaky("telegram", message(str(number % 7))) for number in range(4000)]
+    failures = [flaky("telegram", str(number % 7)) for number in range(4000)]
     share = Counter(failure.error for failure in failures if failure)
     assert all(share[error] / 4000 == pytest.approx(chance, abs=0.03) for error, chance in CHANCES.items())
     rows = "".join("x" if failure else "." for failure in failures[0::7])
@@ -41,11 +33,9 @@ def test_message_before_the_end_of_a_rate_limit_is_counted() -> None:
     """A message within the seconds of a 429 is impatient; a later one is not."""
     now = [0.0]
     flaky = FlakyPlatforms(Random(1), clock=lambda: now[0])
-    while (
-        failure := flaky("slack", RecordedRequest("POST", "/x", {}, b"").at("/x?channel=D1"))
-    ) is None or failure.error != "429":
+    while (failure := flaky("slack", "D1")) is None or failure.error != "429":
         now[0] += RETRY_AFTER
-    flaky("slack", RecordedRequest("POST", "/x?channel=D1", {}, b""))
+    flaky("slack", "D1")
     assert flaky.impatient == 1
 
 
