@@ -149,8 +149,10 @@ class ProviderRequest:
     def as_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments, without `tools` and `response_format` where they are None."""
         kwargs = {name: getattr(self, name) for name in self.__slots__}
-        optional = ("tools", "response_format")
-        return {name: value for name, value in kwargs.items() if value is not None or name not in optional}
+        for optional in ("tools", "response_format"):
+            if kwargs[optional] is None:
+                del kwargs[optional]
+        return kwargs
 
 
 #: An answer and its usage.

@@ -25,7 +25,7 @@ from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
-from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunRequest, RunState
+from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import (
     build_schema_instruction,
     parse_and_validate,
@@ -132,7 +132,7 @@ class AgentLoop:
         remembered = await run.run_memory.context(run.request.user_text)
         run.context = "\n\n".join(filter(None, (run.context, remembered)))
 
-    async def _run_until_cancelled(self, run: RunState) -> AgentResult:
+    async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
         with EnvironmentField("artifacts", run.artifacts, memory_scope=run.run_memory.tool_scope):
             if token is None:
@@ -148,9 +148,9 @@ class AgentLoop:
                     run.close_round(run.open_round.final_outcomes())
                 if self._config.routing_only:
                     run.tool_calls.clear()  # the chosen calls are not returned
-                return AgentResult(stop_text("cancelled"), stop_reason="cancelled")
+                return RunEnd(stop_text("cancelled"), stop_reason="cancelled")
 
-    async def _run(self, run: RunState) -> AgentResult:
+    async def _run(self, run: RunState) -> RunEnd:
         """Return how the run ends. Raises LeaseLost if another worker has taken over the conversation.
 
         The transcript has the user's messages as the guardrails pass or rewrite them.
@@ -170,15 +170,15 @@ class AgentLoop:
                     return end
             return _too_many_steps(run)
         except GuardrailBlocked:
-            return AgentResult(stop_text("refused"), stop_reason="guardrail")
+            return RunEnd(stop_text("refused"), stop_reason="guardrail")
         except ProviderError as exc:
             await run.events.tell("error", exc, {"iteration": run.iterations})
             text, cause = redact(f"Provider error: {exc}"), redact(exc.cause)
-            return AgentResult(
+            return RunEnd(
                 text, stop_reason="provider_error", failure=exc.kind, failure_cause=cause, refusal=exc.refusal
             )
 
-    async def _observed_iteration(self, run: RunState) -> AgentResult | None:
+    async def _observed_iteration(self, run: RunState) -> RunEnd | None:
         """Run an iteration and report it to observers, without the text of an answer that was blocked."""
         await run.events.tell("iteration_start", run.iterations, run.transcript)
         run.answer_text = ""
@@ -190,7 +190,7 @@ class AgentLoop:
         await run.events.tell("iteration_end", run.iterations, run.answer_text)
         return end
 
-    async def _iteration(self, run: RunState) -> AgentResult | None:
+    async def _iteration(self, run: RunState) -> RunEnd | None:
         """Handle one answer of the model. Return how the run ends, or None for another iteration.
 
         The model is shown the tools that the policy and the selector leave.
@@ -214,7 +214,7 @@ class AgentLoop:
 
     async def _handle_answer(
         self, run: RunState, answer: ModelAnswer, journaled: JournaledAnswer | None
-    ) -> AgentResult | None:
+    ) -> RunEnd | None:
         message = answer.message
         run.reasoning.append(message.content if message.tool_calls else "")
         if not message.tool_calls:
@@ -227,12 +227,12 @@ class AgentLoop:
             self._model_caller.count_calls(message.tool_calls)
         if self._config.routing_only:
             run.tool_calls += message.tool_calls
-            return AgentResult(message.content, stop_reason="routing")
+            return RunEnd(message.content, stop_reason="routing")
         if journaled is None and not run.request.journal.record_answer(answer):
             return _too_many_steps(run)
         return await self._call_tools(run, journaled or JournaledAnswer(answer))
 
-    async def _handle_final_answer(self, run: RunState, answer: Message) -> AgentResult | None:
+    async def _handle_final_answer(self, run: RunState, answer: Message) -> RunEnd | None:
         """End the run with the model's answer. Return None if it has the wrong form and the model is asked again."""
         pipeline, response_format, content = self._config.guardrails, run.request.response_format, answer.content
         if pipeline is not None:
@@ -241,7 +241,7 @@ class AgentLoop:
             finish_reason = answer.details.finish_reason if answer.details else ""
             is_empty = not (content.strip() or run.artifacts or run.choices)
             cause = self._model_caller.log_empty_answer(run) if is_empty else ""
-            return AgentResult(content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason)
+            return RunEnd(content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason)
         attempt = len(run.rejected) // 2 + 1
         try:
             parsed = parse_and_validate(content, response_format)
@@ -250,17 +250,17 @@ class AgentLoop:
         else:
             await run.events.tell("structured_validate", True, attempt, None)
             run.rejected.clear()
-            return AgentResult(content, stop_reason="answer", parsed=parsed)
+            return RunEnd(content, stop_reason="answer", parsed=parsed)
         await run.events.tell("structured_validate", False, attempt, error)
         run.events.note("structured_retry", error=error)
         await self._model_caller.delete_cached_answer(run)
         if run.iterations == self._config.max_iterations:
-            return AgentResult(content, stop_reason="invalid_answer", structured_error=error)
+            return RunEnd(content, stop_reason="invalid_answer", structured_error=error)
         correction = Message(Role.USER, validation_retry_message(error))
         run.rejected += [Message(Role.ASSISTANT, content), correction]
         return None
 
-    async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> AgentResult | None:
+    async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
         config, answer, names = self._config, journaled.answer.message, journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
@@ -277,7 +277,7 @@ class AgentLoop:
         ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each
         # A proposal comes first: the user must see what waits for a yes.
         reason: Literal["pending", "terminal"] = "pending" if "pending" in ends else "terminal"
-        end = AgentResult(ends[reason], stop_reason=reason) if ends else None
+        end = RunEnd(ends[reason], stop_reason=reason) if ends else None
         if run.loop_watch is None and config.loop_detector is not None:
             run.loop_watch = config.loop_detector.watch()
         watch = run.loop_watch if end is None else None
@@ -289,9 +289,9 @@ class AgentLoop:
         names_called = [call.tool_name for call in run.tool_calls[-1:]]
         await run.events.tell("tool_loop_detected", watch.kind, {"verdict": verdict, "tools": names_called})
         run.events.note("loop_detected", summary=f"{verdict}: {', '.join(names_called)}")
-        return AgentResult(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
+        return RunEnd(stop_text("loop_detected"), stop_reason="loop") if verdict == "stop" else None
 
-    async def _finish(self, run: RunState, end: AgentResult, session: Session | None) -> AgentResult:
+    async def _finish(self, run: RunState, end: RunEnd, session: Session | None) -> AgentResult:
         """Close the transcript, store it in the memory, report the end to observers, and return the result."""
         # A vendor's error text is for operators and stays out of the transcript.
         is_error = end.stop_reason == "provider_error"
@@ -305,7 +305,7 @@ class AgentLoop:
         await run.events.tell("run_end", result)
         return result
 
-    async def _store_in_memory(self, run: RunState, end: AgentResult) -> None:
+    async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
         takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
@@ -325,7 +325,5 @@ class AgentLoop:
             memory.add_many(run.messages)
 
 
-def _too_many_steps(run: RunState) -> AgentResult:
-    return AgentResult(
-        f"I stopped after {run.iterations} steps without reaching an answer.", stop_reason="max_iterations"
-    )
+def _too_many_steps(run: RunState) -> RunEnd:
+    return RunEnd(f"I stopped after {run.iterations} steps without reaching an answer.", stop_reason="max_iterations")

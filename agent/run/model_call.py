@@ -30,7 +30,7 @@ from sayso.agent.providers.base import (
 )
 from sayso.agent.providers.files import without_files
 from sayso.agent.providers.pricing import cost_usd
-from sayso.agent.result import AgentResult, stop_text
+from sayso.agent.result import stop_text
 from sayso.agent.run.cache import CacheKeyBuilder, cached_answer, delete_answer, store_answer
 from sayso.agent.run.context_window import (
     DEFAULT_CONTEXT_TOKENS,
@@ -40,7 +40,7 @@ from sayso.agent.run.context_window import (
     text_tokens,
     transcript_tokens,
 )
-from sayso.agent.run.state import RunState, RunTextListener
+from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 
 log = logging.getLogger(__name__)
@@ -381,7 +381,7 @@ def retry_pause(attempt: int, error: ProviderError, config: AgentConfig) -> floa
     return attempt * (config.retry_backoff_seconds + (config.rate_limit_cooldown_seconds if is_rate_limit else 0.0))
 
 
-async def budget_end(run: RunState, config: AgentConfig) -> AgentResult | None:
+async def budget_end(run: RunState, config: AgentConfig) -> RunEnd | None:
     """Return the end of a run whose own, conversation's or daily budget is spent; None if it is not."""
     refusal = await _budget_refusal(run, config)
     if refusal is None:
@@ -389,7 +389,7 @@ async def budget_end(run: RunState, config: AgentConfig) -> AgentResult | None:
     tokens, cost = refusal.tokens_used, refusal.cost_used
     run.events.note("budget", summary=f"{refusal.reason}: {tokens} tokens, {cost:.4f} USD")
     await run.events.tell("budget_exceeded", refusal.reason, tokens, cost)
-    return AgentResult(stop_text("budget_spent"), stop_reason="budget")
+    return RunEnd(stop_text("budget_spent"), stop_reason="budget")
 
 
 async def is_budget_spent(run: RunState, config: AgentConfig) -> bool:

@@ -1,17 +1,17 @@
-"""RunRequest and RunState: what a run is asked to do, its state, the outcomes of its calls, and the journal of both."""
+"""RunRequest, RunState and RunEnd: what a run is asked, its state and its end; outcomes of calls, and their journal."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.messages import NO_USAGE, Message, Picture, Role, ToolCall, UsageStats
+from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Picture, Role, ToolCall, UsageStats
 from sayso.agent.observability.trace import RunEvents
-from sayso.agent.result import AgentResult
+from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.structured import ResponseFormat
@@ -177,6 +177,19 @@ class OpenRound:
         ]
 
 
+class RunEnd(NamedTuple):
+    """How a run ends: those fields of its AgentResult that are decided there."""
+
+    content: str
+    stop_reason: StopReason
+    parsed: Any = None
+    structured_error: str = ""
+    failure: FailureKind = "away"
+    failure_cause: str = ""
+    refusal: str = ""
+    finish_reason: FinishReason = ""
+
+
 @dataclass(slots=True)
 class RunState:
     """The state of one run. `messages` grows only by whole rounds: a call and its result are added together."""
@@ -266,10 +279,10 @@ class RunState:
         self.usage = usage + self.usage
         self.tool_calls += answer.tool_calls
 
-    def result(self, end: AgentResult) -> AgentResult:
+    def result(self, end: RunEnd) -> AgentResult:
         """Return the end of the run with everything that the run has produced and spent."""
-        return replace(
-            end,
+        return AgentResult(
+            **end._asdict(),
             artifacts=tuple(self.artifacts),
             reasoning=next(filter(None, reversed(self.reasoning)), ""),
             reasoning_history=list(self.reasoning),
