@@ -248,7 +248,7 @@ def test_hostile_length_costs_nothing(bit):
         (["please delete the last one", "quero apagar isso"], "pt-BR", "fr", "en"),
         (["ok", "42"], "pt-BR", "en", "pt"),
         (["ok"], "PT_br", "en", "pt"),
-        ([], "pl", "fr", "fr"),
+        ([], "xx", "fr", "fr"),
         ([], "zh-hans", "fr", "zh"),
         ([], "zh-hant", "fr", "fr"),
         ([], "", "fr", "fr"),

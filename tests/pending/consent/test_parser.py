@@ -521,20 +521,12 @@ def test_every_file_of_phrases_is_shipped():
 
 def test_language_with_letters_of_central_europe_needs_only_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its words are read in capitals, with separately typed accents, stretched, and without accents and strokes."""
-    (tmp_path / "pl.toml").write_text('confirm = ["tak", "potwierdź", "załatw to"]\ncancel = ["nie", "żadną miarą"]')
+    (tmp_path / "zz.toml").write_text('confirm = ["tak", "potwierdź", "załatw to"]\ncancel = ["nie", "żadną miarą"]')
     monkeypatch.setattr(consent, "_FOLDER", tmp_path)
-    monkeypatch.setattr(consent, "SHIPPED_LANGUAGES", ("pl",))
-    polish = RegexConfirmParser(("pl",))
-    for yes in (
-        "Tak!",
-        "potwierdź",
-        "POTWIERDŹ",
-        "potwierdz\u0301",
-        "potwierdźźź",
-        "potwierdz",
-        "Załatw to.",
-        "zalatw to",
-    ):
+    monkeypatch.setattr(consent, "SHIPPED_LANGUAGES", ("zz",))
+    polish = RegexConfirmParser(("zz",))
+    yeses = ("Tak!", "POTWIERDŹ", "potwierdz\u0301", "potwierdźźź", "potwierdz", "Załatw to.", "zalatw to")
+    for yes in yeses:
         assert polish.is_confirm(yes), yes
     for no in ("żadną miarą", "ŻADNĄ MIARĄ!", "z\u0307adna\u0328 miara\u0328", "zadna miara"):
         assert polish.is_cancel(no), no
