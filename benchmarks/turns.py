@@ -182,7 +182,7 @@ async def _most_mb(worker: subprocess.Popen[bytes], street: Street, count: int) 
 def _check_order(street: Street, chats: list[str], answer: str) -> None:
     first, then = [answer], [answer, f"You said: {LATER}"]
     expected = {chat: then if number < FOLLOWED else first for number, chat in enumerate(chats)}
-    heard = {chat: [text for _, text in answers] for chat, answers in street.heard.items()}
+    heard = {chat: [text.partition("\n")[0] for _, text in answers] for chat, answers in street.heard.items()}
     wrong = {chat: heard.get(chat) for chat in {**expected, **heard} if heard.get(chat) != expected.get(chat)}
     assert not wrong, wrong
 
