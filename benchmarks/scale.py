@@ -30,10 +30,9 @@ from sayso.agent import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.scripts import LuaScripts, shard_of
+from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
-from sayso.workers.mailbox import LUA
-from sayso.workers.sender import RedisOutbox, Sent
+from sayso.workers.sender import Sent
 
 #: The numbers of worker processes.
 SIZES = (1, 2, 4)
@@ -185,7 +184,7 @@ def preload(stack: Stack, numbers: range) -> None:
 
 def _lived(stack: Stack) -> Conversation:
     """Return a conversation with one answered turn and no further work."""
-    mailbox, outbox = stack.mailbox(wakes=False), RedisOutbox(LuaScripts(stack.client, LUA))
+    mailbox, outbox = stack.mailbox(wakes=False), stack.outbox()
     turn = _turn(-1 - next(_NUMBERS), 0)
     mailbox.accept(turn)
     lease, queued = run_without_loop(mailbox.lease(turn.conversation.id, "bench")) or (None, None)

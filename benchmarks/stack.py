@@ -23,6 +23,7 @@ from sayso.pending.redis.scripts import LuaScripts, no_wake_up
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
+from sayso.workers.sender import RedisOutbox
 
 #: The Redis names of the bot of sayso.yaml: the prefix of its keys, and its queue.
 PREFIX, QUEUE = "sayso:sayso:", "sayso-sayso"
@@ -104,6 +105,10 @@ class Stack:
         client = self.client
         wake_up = WakeUps(client, QUEUE) if wakes else no_wake_up
         return RedisMailbox(LuaScripts(client, LUA, prefix=PREFIX), lambda turn: texts_for(turn.language), wake_up)
+
+    def outbox(self) -> RedisOutbox:
+        """Return the outbox in the stack's Redis."""
+        return RedisOutbox(LuaScripts(self.client, LUA, prefix=PREFIX))
 
     def web(self) -> subprocess.Popen[bytes]:
         """Start Sayso's web process and wait until it answers."""
