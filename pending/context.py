@@ -81,11 +81,6 @@ def call_context() -> CallContext:
     return _context.get()
 
 
-def set_position(position: int) -> None:
-    """Set the position of the call that runs now in its model answer, in this task."""
-    _context.set(_context.get()._replace(position=position))
-
-
 class context_field(Generic[T]):  # noqa: N801  # used like a function
     """Set one field of the CallContext, or several, for a block: `with context_field("run", run):`.
 

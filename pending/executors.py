@@ -7,14 +7,13 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from pydantic_core import to_json
 
 from sayso.pending.action import Executor, PendingAction
-from sayso.pending.context import call_context, context_field
+from sayso.pending.context import call_context
 
 log = logging.getLogger(__name__)
 
@@ -143,11 +142,6 @@ def idempotency_key() -> str:
     turn, the call and its arguments. Outside of both it is "".
     """
     return call_context().idempotency_key
-
-
-def with_idempotency_key(key: str) -> AbstractContextManager[str]:
-    """Make `key` the `idempotency_key` inside the block; "" changes nothing."""
-    return context_field("idempotency_key", key or call_context().idempotency_key)
 
 
 @dataclass(frozen=True)

@@ -243,11 +243,6 @@ def begin_round() -> None:
         run.rounds += 1
 
 
-def collect_proposals() -> AbstractContextManager[list[ProposedAction]]:
-    """Collect the proposals made inside the block, including its tasks and threads."""
-    return context_field("proposals", [])
-
-
 def last_proposed_preview() -> str:
     """Return the preview of the last collected proposal, "" when there is none."""
     collected = call_context().proposals

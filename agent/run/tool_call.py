@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -22,7 +22,6 @@ from sayso.agent.run.state import UNCLEAR, CallOutcome, RunState, text_digest
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
-from sayso.agent.tools.context import EnvironmentField
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
@@ -112,9 +111,10 @@ class ToolCaller:
         self._events.note("coherence_check", began=began, tool_name=call.tool_name, error=result.explanation)
         return f"{call.tool_name!r} was not run: it does not fit what the user asked for. {result.explanation}"
 
-    async def run(self, request: ToolRequest) -> ToolRun:
+    async def run(self, request: ToolRequest, suspicions: Sequence[str]) -> ToolRun:
         """Run the call and report its start, chunks and end. A call that is denied or proposed has no start.
 
+        `suspicions` of the tool environment gets the kinds of injection that the screening finds meanwhile.
         Raises nothing: the model reads the error, and can correct itself.
         """
         call, began, runs_now = request.call, perf_counter(), request.runs_now
@@ -123,8 +123,7 @@ class ToolCaller:
         if chunks:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
         try:
-            with EnvironmentField("suspicions", list[str]()) as suspicions:
-                run = await self._run_or_explain(request, chunks)
+            run = await self._run_or_explain(request, chunks)
             if chunks:
                 await chunks.wait()
         finally:

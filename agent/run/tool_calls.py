@@ -27,9 +27,8 @@ from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
-from sayso.pending.context import set_position
-from sayso.pending.executors import with_idempotency_key
-from sayso.pending.proposals import begin_round, collect_proposals, restore_proposals
+from sayso.pending.context import call_context, context_field
+from sayso.pending.proposals import ProposedAction, begin_round, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
 STOP_SECONDS = 1.0
@@ -172,15 +171,15 @@ class _CallsRunner:
 
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:
         """Run one call, and return its recorded outcome."""
-        set_position(at)  # until the call ends: each parallel call has a context of its own
         self.round.started.add(at)
-        files, timers, choices = list[Artifact](), list[TimerChange](), list[str]()
+        files, timers, proposals = list[Artifact](), list[TimerChange](), list[ProposedAction]()
+        choices, suspicions = list[str](), list[str]()
+        key = self.journal.idempotency_key(at) or call_context().idempotency_key
         with (
-            EnvironmentField("artifacts", files, timer_changes=timers, choices=choices),
-            collect_proposals() as proposals,
-            with_idempotency_key(self.journal.idempotency_key(at)),
+            EnvironmentField("artifacts", files, timer_changes=timers, choices=choices, suspicions=suspicions),
+            context_field("proposals", proposals, position=at, idempotency_key=key),
         ):
-            tool_run = await self.caller.run(request)
+            tool_run = await self.caller.run(request, suspicions)
         outcome = tool_run.outcome
         if files or proposals or timers:
             outcome = replace(outcome, artifacts=tuple(files), proposals=tuple(proposals), timers=tuple(timers))

@@ -68,12 +68,12 @@ def test_reply_is_sent_again_after_a_dropped_connection(fragile: System) -> None
     """The platform closes the connection twice before it accepts; the replies arrive all the same, and in order."""
     person = TelegramPerson(fragile, 23)
     fragile.platforms.script("telegram", "502", times=2)
-    person.say("one")
-    person.say("two")
-    assert [re.findall("You said: .*", entry["text"]) for entry in person.hears(2)] == [
-        ["You said: one"],
-        ["You said: two"],
-    ]
+    person.say("apples")
+    person.say("pears")  # one answer may cover both
+    until(lambda: any("pears" in entry["text"] for entry in fragile.ledger(person.chat)))
+    until(fragile.is_settled)
+    answered = " ".join(entry["text"] for entry in fragile.ledger(person.chat))
+    assert re.findall("apples|pears", answered) == ["apples", "pears"]
 
 
 def test_stopping_worker_finishes_its_turn_first(fragile: System) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextvars import copy_context
 
 import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
-from sayso.pending.context import set_position
+from sayso.pending.context import context_field
 from sayso.pending.proposals import (
     MAX_STEPS,
     ChannelRun,
@@ -59,9 +58,8 @@ def test_proposals_are_in_the_order_of_the_calls():
     """Calls of one answer run in parallel, and the order is not that of their ends."""
     with channel_run(run_of()) as run:
         for at in (2, 0, 1, 0):
-            copy_context().run(
-                lambda at=at: (set_position(at), stash_pending(kind="k", preview=f"{at}-{len(run.positions)}"))
-            )
+            with context_field("position", at):
+                stash_pending(kind="k", preview=f"{at}-{len(run.positions)}")
     assert [action.preview for action in run.proposals] == ["0-1", "0-3", "1-2", "2-0"]
 
 
@@ -71,9 +69,8 @@ def test_proposals_of_a_later_answer_come_after_those_before():
     with channel_run(run_of()) as run:
         for answer, at in ((1, 2), (2, 1), (3, 0)):
             begin_round()
-            copy_context().run(
-                lambda at=at, answer=answer: (set_position(at), stash_pending(kind="k", preview=f"{answer}"))
-            )
+            with context_field("position", at):
+                stash_pending(kind="k", preview=f"{answer}")
     assert [action.preview for action in run.proposals] == ["1", "2", "3"]
 
 
