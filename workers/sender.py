@@ -196,7 +196,7 @@ class ReplySender:
             return await self._give_up(lease, reply, GivenUp(reply.closed, "closed"))
         if reply.held is not None:  # the user has not written since, so the platform is not asked again
             if reply.held >= KEEP_HELD_MS / 1000:
-                reason = f"WindowClosed: nobody wrote for {KEEP_HELD_MS / 1000 / 86400:g} days"
+                reason = f"WindowClosed: the user did not write for {KEEP_HELD_MS / 1000 / 86400:g} days"
                 return await self._give_up(lease, reply, GivenUp(reason))
             await self._outbox.postpone(lease, reply, 0.0, "held")
             raise ConversationParked(lease.conversation)

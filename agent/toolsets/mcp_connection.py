@@ -383,7 +383,7 @@ class McpServer:
 
         command, *args = self.command
         program = str(Path(self.cwd or "") / command) if "/" in command else command
-        # A missing program stays as it is, so that its own error is reported.
+        # A program that does not exist is started directly: the error then names it, and not Python.
         exists = shutil.which(program, path=self.env.get("PATH")) is not None
         if sys.platform == "linux" and sys.executable and exists:
             python_options = ["-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]

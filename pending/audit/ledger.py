@@ -298,7 +298,7 @@ class AuditLedger:
         for shard, n, *texts in rows:
             if not isinstance(shard, int) or not isinstance(n, int):
                 raise LedgerUnusable(
-                    f"{self.path} has an entry {n!r} of shard {shard!r}: somebody put it there, remove it"
+                    f"{self.path} has an entry {n!r} of shard {shard!r}: Sayso did not write it, remove it"
                 )
             entries.append(RecordedEntry(shard, n, *(str(_legible(text)) for text in texts)))
         return entries

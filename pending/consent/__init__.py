@@ -64,7 +64,7 @@ _WIDE = re.compile(r"[\uff01-\uff9f\u3000]")
 _TYPED = str.maketrans("\u2019أإآ", "'" + "\u0627" * 3, "\u0640\u0670" + "".join(map(chr, range(0x064B, 0x0653))))
 #: Dots or commas in a row, or a comma at the end: the sentence is not finished.
 _TRAILING_OFF = re.compile(r"[.,\u3001\u3002\u060c](?:\s*[.,\u3001\u3002\u060c])+|\u2026+|[,\u3001\u060c](?=[\s!]*$)")
-#: What `plain_words` leaves as it is: words of small letters that no accent mark, stop or hurried spelling can change.
+#: Text that `plain_words` returns unchanged: words of small letters without accent marks, stops and hurried spellings.
 _PLAIN = re.compile(
     "|".join(
         f"[{each}]+(?: [{each}]+)*"

@@ -148,7 +148,7 @@ _WINDOW = (
 )
 _CONSENT = (
     _code("claim by anybody", _BUTTON_FOR_ALL_USERS, _after(StoredAction, "is_genuine", _verify_without_scope)),
-    _code("somebody else's button disarms", _BUTTON_FOR_ALL_USERS),
+    _code("another user's button disarms", _BUTTON_FOR_ALL_USERS),
     _code("MAC not checked", {(StoredAction, "is_genuine"): lambda *_: True}),
     _swap(
         "record compared without its MAC",

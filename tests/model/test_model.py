@@ -34,7 +34,7 @@ SOON = {
     "a question of which half is refused stays armed": 20,
     "an undeliverable question stays armed": 26,
     "claim by anybody": 16,
-    "somebody else's button disarms": 16,
+    "another user's button disarms": 16,
     "MAC not checked": 36,
     "record compared without its MAC": 11,
     "a started action runs again": 16,

@@ -349,7 +349,7 @@ def test_reply_whose_person_never_writes_is_given_up_after_a_week():
     post = Post(["window"])
     post.run_for(8 * 24 * 3600)
     (fate,) = post.rig.deliveries.undelivered("dead")
-    assert fate.reason == "WindowClosed: nobody wrote for 7 days"
+    assert fate.reason == "WindowClosed: the user did not write for 7 days"
     assert (len(post.platform.tries), post.rig.deliveries.undelivered("held")) == (1, [])
 
 

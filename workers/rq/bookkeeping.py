@@ -208,7 +208,7 @@ class JobRegistry:
         times = (at.timestamp(), utcformat(at), ttl, current_timestamp() + ttl)
         ids: list[str] = []
         for entry in entries:
-            if entry.execution is None:  # RQ may be told to stop it as soon as it is visible
+            if entry.execution is None:  # set before the job is registered: then an operator may stop it
                 job = entry.job
                 entry.execution = Execution(random_id(), job.id, job.connection, worker.name)
                 entry.execution._job = job  # noqa: SLF001  # as RQ's own `create`

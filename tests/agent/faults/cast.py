@@ -1,4 +1,4 @@
-"""Cast: the models, guardrails, stores and observers of a story, each of which may fail at any time."""
+"""The models, guardrails, stores and observers of a story. Each of them may fail at any time."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def tiny(notes: Notes) -> Iterator[Callable[..., McpToolProvider]]:
 
 @pytest.fixture(scope="module")
 def shared_tiny() -> Iterator[McpToolProvider]:
-    """Return a provider whose server is shared by tests that leave it as it is: each start takes a second."""
+    """Return a provider for all tests of a module that do not change its server: each start takes a second."""
     provider = McpToolProvider(sys.executable, [str(TINY)], env={"TOKEN": "s3cr3t-value"}, name="tiny")
     yield provider
     provider.close()

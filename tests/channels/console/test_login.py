@@ -236,5 +236,5 @@ def test_login_is_refused_without_redis(media: LocalMediaStore, feed: MemoryFeed
     [("203.0.113.7", "203.0.113.7"), ("::ffff:203.0.113.7", "203.0.113.7"), ("2001:db8::1", "2001:db8::/64"), ("", "")],
 )
 def test_failures_of_an_ipv6_network_count_together(address: str, counted: str):
-    """A value that is no address counts as it is."""
+    """A value that is not an IP address is counted unchanged."""
     assert network(address) == counted

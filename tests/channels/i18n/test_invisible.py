@@ -1,4 +1,4 @@
-"""Invisible characters: two previews that look alike are alike, and every script and emoji stays as it is."""
+"""Invisible characters: previews that look the same are the same text, and no script or emoji is changed."""
 
 # ruff: noqa: RUF001 - scripts that ruff takes for look-alikes
 

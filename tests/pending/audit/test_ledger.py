@@ -126,7 +126,7 @@ def test_edit_without_the_key_is_named(filled, statement, fault):
 def test_entry_without_a_valid_number_is_reported(filled, change):
     """Such an entry has no place in the order, so the file is refused, and the error shows the value."""
     hack(filled.path, f"UPDATE entries SET {change} WHERE n = 17")
-    with pytest.raises(LedgerUnusable, match=r"has an entry .* of shard .*: somebody put it there"):
+    with pytest.raises(LedgerUnusable, match=r"has an entry .* of shard .*: Sayso did not write it"):
         filled.entries()
 
 
