@@ -121,7 +121,8 @@ def test_repeated_send_after_a_lost_answer_is_one_turn(page: Page, echo: EchoApp
         return route.abort()
 
     page.route("**/hooks/web", lose_first)
-    ask(page)
+    with page.expect_response("**/hooks/web"):
+        ask(page)
     expect(page.locator(".sending")).to_have_count(0)
     assert {turn.event_id for turn in echo.turns} == {echo.turns[0].event_id}
     assert page.locator(".user").count() == 1
