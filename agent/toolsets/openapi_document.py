@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -115,10 +114,6 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
 
 #: Largest document, in bytes.
 MAX_DOCUMENT_BYTES = 50_000_000
-#: Deepest nesting of a YAML document, in levels.
-MAX_YAML_DEPTH = 500
-#: The error for a document with more levels, and libyaml's error for one with a thousand.
-_TOO_DEEP, _LIBYAML_TOO_DEEP = "nested too deeply to be a document", "exceeded maximum nesting depth"
 
 
 def parse(text: str, where: str) -> Document:
@@ -131,13 +126,11 @@ def parse(text: str, where: str) -> Document:
         raise SourceError(f"{where}: not JSON: line {exc.lineno}, column {exc.colno}: {exc.msg}") from exc
     except yaml.YAMLError as exc:
         mark, problem = getattr(exc, "problem_mark", None), getattr(exc, "problem", exc)
-        if problem == _LIBYAML_TOO_DEEP:
-            raise SourceError(f"{where}: {_TOO_DEEP}") from None
         line = f"line {mark.line + 1}: " if mark else ""
         raise SourceError(f"{where}: not YAML: {line}{problem}") from exc
     except RecursionError:
-        raise SourceError(f"{where}: {_TOO_DEEP}") from None
-    except ValueError as exc:  # an invalid number, or one with thousands of digits
+        raise SourceError(f"{where}: nested too deeply to be a document") from None
+    except ValueError as exc:  # a number with thousands of digits
         raise SourceError(f"{where}: holds a value that cannot be read: {exc}") from None
     version = root.get("openapi") if isinstance(root, Mapping) else None
     if not re.match(r"3\.[0-9]", str(version)):
@@ -148,104 +141,66 @@ def parse(text: str, where: str) -> Document:
 
 #: An escape of half a character.
 _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
-#: First characters of plain scalars that may not be text.
-_MAYBE_NOT_TEXT = frozenset("-+.0123456789~nNtTfF<")
-#: Most scalars whose values are cached while one document is read: schemas repeat their numbers.
-_MAX_CACHED = 10_000
-#: Stands for a plain `<<`, which merges a mapping into the one around it.
-_MERGE: Any = object()
-_MERGE_TAG = "tag:yaml.org,2002:merge"
-#: The tags that a mapping or a sequence may have.
-_COLLECTION_TAGS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-
-
-class _Yaml12Loader(yaml.SafeLoader):
-    """Resolves plain scalars as YAML 1.2, which OpenAPI uses: `no`, `on` and dates are text."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own attribute
-        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in ("timestamp", "bool")]
-        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Yaml12Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|false|True|False)$"), list("tfTF"))
+#: The tags that a value may have.
+_YAML_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str")))
+#: Plain scalars that are no text in YAML 1.2, which OpenAPI uses: `no`, `on`, dates and 12:30 are text.
+_YAML_CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null")),
+    "true": True,
+    "True": True,
+    "false": False,
+    "False": False,
+}
+_YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
 def _read_yaml(text: str) -> Any:
-    """Return the values of a YAML text without aliases, which could grow without bounds. Raises yaml.YAMLError.
+    """Return the value of a YAML text, None for an empty one. Raises yaml.YAMLError, ValueError and RecursionError.
 
-    The values are built from libyaml's events in one pass: its nodes cost ten times as much. libyaml refuses an escape
-    of a lone surrogate, so a text with one is parsed by PyYAML itself.
+    The values are built from libyaml's events, since PyYAML takes six times as long to build them. Aliases are refused:
+    they could grow without bounds. libyaml refuses the escape of a lone surrogate; a text with one is parsed by PyYAML.
     """
     fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader = yaml.SafeLoader(text) if _SURROGATE_ESCAPE.search(text) else fast(text)
+    events = iter(loader.get_event, None)
     try:
-        return _values(iter(loader.get_event, None))
+        value = next(_yaml_values(events), None)
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                raise _unreadable("several documents: keep one", event)
+        return value
     finally:
         loader.dispose()
 
 
-def _values(events: Iterator[Any]) -> Any:
-    """Return the value of the one document in the events, None where there is none."""
-    read_scalar, documents, open_parts = _scalar_reader(), 0, list[list[Any]]([[]])
-    scalar, mapping, mapping_end = yaml.ScalarEvent, yaml.MappingStartEvent, yaml.MappingEndEvent  # locals are faster
-    parts = open_parts[-1]
+def _yaml_values(events: Iterator[Any]) -> Iterator[Any]:
+    """Yield the values of the events, to the end of the mapping or list that they are in."""
     for event in events:
-        kind = type(event)
-        if kind is scalar:
-            text, tag = event.value, event.tag
-            is_text = tag is None and text and (text[0] not in _MAYBE_NOT_TEXT or not event.implicit[0])
-            parts.append(text if is_text else read_scalar(event))
-        elif kind is mapping or kind is yaml.SequenceStartEvent:
-            if event.tag not in _COLLECTION_TAGS:
-                raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
-            parts = []
-            open_parts.append(parts)
-            if len(open_parts) > MAX_YAML_DEPTH:
-                raise RecursionError
-        elif kind is mapping_end or kind is yaml.SequenceEndEvent:
-            finished = open_parts.pop()
-            parts = open_parts[-1]
-            parts.append(_mapping(finished, event) if kind is mapping_end else finished)
-        elif kind is yaml.AliasEvent:
-            raise _unreadable("an alias: write it out, or give the document as JSON", event)
-        elif kind is yaml.DocumentStartEvent:
-            documents += 1
-            if documents > 1:
-                raise _unreadable("several documents: keep one", event)
-    return open_parts[0][0] if open_parts[0] else None
+        if getattr(event, "tag", None) not in _YAML_TAGS:
+            raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
+        match event:
+            case yaml.ScalarEvent():
+                yield _plain_value(event.value) if event.implicit[0] else event.value
+            case yaml.MappingStartEvent():
+                parts = list(_yaml_values(events))
+                try:
+                    yield dict(zip(parts[::2], parts[1::2], strict=True))
+                except TypeError:
+                    raise _unreadable("a key that is no scalar", event) from None
+            case yaml.SequenceStartEvent():
+                yield list(_yaml_values(events))
+            case yaml.AliasEvent():
+                raise _unreadable("an alias: write it out, or give the document as JSON", event)
+            case yaml.CollectionEndEvent():
+                return
 
 
-def _scalar_reader() -> Callable[[Any], Any]:
-    """Return a function from a scalar's event to its value, for one document. It raises yaml.YAMLError, ValueError."""
-    loader: Any = _Yaml12Loader("")
-
-    def value(tag: str, text: str, *marks: Any) -> Any:
-        return _MERGE if tag == _MERGE_TAG else loader.construct_object(yaml.ScalarNode(tag, text, *marks))
-
-    @lru_cache(_MAX_CACHED)
-    def plain_value(text: str) -> Any:
-        return value(loader.resolve(yaml.ScalarNode, text, (True, False)), text)
-
-    def read(event: Any) -> Any:
-        if event.tag not in (None, "!"):
-            return value(event.tag, event.value, event.start_mark, event.end_mark)
-        return plain_value(event.value) if event.implicit[0] else event.value
-
-    return read
-
-
-def _mapping(parts: list[Any], event: Any) -> dict[Any, Any]:
-    """Return alternating keys and values as a mapping; its own keys override those that a `<<` merges."""
-    keys, values = parts[::2], parts[1::2]
-    try:
-        mapping = dict(zip(keys, values, strict=True))
-    except TypeError:
-        raise _unreadable("a key that is no scalar", event) from None
-    if _MERGE not in mapping:
-        return mapping
-    merged = mapping.pop(_MERGE)
-    return {**merged, **mapping} if isinstance(merged, dict) else mapping
+def _plain_value(text: str) -> Any:
+    if text in _YAML_CONSTANTS:
+        return _YAML_CONSTANTS[text]
+    if not _YAML_NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 def _unreadable(problem: str, event: Any) -> yaml.YAMLError:

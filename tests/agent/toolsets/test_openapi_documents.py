@@ -139,7 +139,7 @@ def test_changed_definition_has_another_version(tmp_path: Path):
         ("openapi: 3.1.0", "names no server that can be used: write its address as base_url"),
         ("openapi: 3.1.0\nservers: [{url: 'https://u:p@a.example.com'}]", "names no server that can be used"),
         ("openapi: 3.1.0\nservers: [{url: /v1}]", "names no server that can be used"),
-        ("[" * 100_000, "nested too deeply"),
+        ("[" * 100_000, "nest"),
     ],
 )
 def test_invalid_document_is_reported_with_the_fix(tmp_path: Path, text: str, said: str):
@@ -228,8 +228,9 @@ def test_included_operation_that_cannot_be_called_is_an_error(tmp_path: Path):
     ("written", "value"),
     [
         ("no", "no"), ("on", "on"), ("true", True), ("2020-01-01", "2020-01-01"), ("1", 1), ("'1'", "1"), ("1.5", 1.5),
-        ("~", None), ("", None), ("''", ""), ("!!str 5", "5"), ("!!int '7'", 7), ("[a, {b: 1}]", ["a", {"b": 1}]),
-        ("{<<: {b: 1, c: 2}, c: 3}", {"b": 1, "c": 3}), ("|-\n  x\n  y", "x\ny"), ("-5", -5), ("null", None),
+        ("~", None), ("", None), ("''", ""), ("!!str 5", "5"), ("12:30", "12:30"), ("[a, {b: 1}]", ["a", {"b": 1}]),
+        ("{<<: {b: 1}, c: 3}", {"<<": {"b": 1}, "c": 3}), ("|-\n  x\n  y", "x\ny"), ("-5", -5), ("null", None),
+        ("1e3", 1000.0), (".5", 0.5), ("0123", 123), ("1_000", "1_000"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("half", ["", '\nhalf: "\\ud800"'])
@@ -239,7 +240,7 @@ def test_yaml_values_follow_version_1_2(written: str, value: Any, half: str):
 
 
 def test_large_document_is_equal_in_yaml_and_json(tmp_path: Path):
-    """Thousands of values are read in one pass."""
+    """It holds for thousands of values."""
     paths = {f"/p{number}/{{id}}": PETS["paths"]["/pets/{id}"] for number in range(300)}
     document = json.loads(json.dumps({**PETS, "paths": paths}))
     assert parse(yaml.safe_dump(document, sort_keys=False, default_flow_style=None), "x").root == document
@@ -248,7 +249,7 @@ def test_large_document_is_equal_in_yaml_and_json(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [("a: &x 1\nb: *x", "an alias"), ("a: !!python/name:os x", "python/name"), ("a: 1\n---\nb: 2", "several documents"),
-     ("a: !!set {b}", "the tag"), ("? [a]\n: 1", "a key that is no scalar")],
+     ("a: !!set {b}", "the tag"), ("a: !!int '7'", "the tag"), ("? [a]\n: 1", "a key that is no scalar")],
 )  # fmt: skip
 def test_unsupported_yaml_is_refused(text: str, why: str):
     """The error names the line."""
