@@ -228,7 +228,6 @@ class ModelCaller:
         run.usage += usage
         self._add_usage(usage)
         if answer.details is not None and answer.details.finish_reason == "length":
-            self._usage.count_cut_off()
             log.warning("model.cut_off run=%s model=%s", events.run_id, model)
         if events.has_observers:
             await events.tell("llm_end", answer.content, usage)
