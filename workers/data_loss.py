@@ -30,7 +30,8 @@ from redis.connection import Connection
 from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
 from sayso.channels.types import random_id
-from sayso.pending.redis.client import PREFIX, Connections
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.connections import Connections
 from sayso.pending.redis.scripts import CURE, RESUMED, SHARDS, Halted, LuaScripts
 from sayso.workers.mailbox import LUA
 

@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol
 from redis import Redis
 
 from sayso.channels.types import Conversation
-from sayso.pending.redis.client import PREFIX, Connections
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.connections import Connections
 
 #: The letters of codes: none is easily mistaken for another, and without vowels they form no words. Ids of platforms
 #: contain digits, so no id is a code.

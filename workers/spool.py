@@ -20,7 +20,7 @@ from redis.exceptions import RedisError, ResponseError
 from sayso.channels.base import StorageDown
 from sayso.channels.storage.files import open_database, transaction
 from sayso.channels.types import Turn
-from sayso.pending.redis.client import CircuitOpen, RedisCircuitBreaker
+from sayso.pending.redis.connections import CircuitOpen, RedisCircuitBreaker
 from sayso.workers.mailbox import Accepted, Inbox
 
 log = logging.getLogger(__name__)
@@ -238,7 +238,8 @@ class Spool:
         received_at = self._clock()
         if not self._file.holds(turn.conversation.id):
             try:
-                return self._circuit_breaker.call(lambda: self._mailbox.accept(turn, tapped=tapped))
+                with self._circuit_breaker.attempt():
+                    return self._mailbox.accept(turn, tapped=tapped)
             except CircuitOpen:
                 pass
             except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate

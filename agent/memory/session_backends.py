@@ -18,7 +18,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
 from sayso.channels.storage.files import open_database, remove_older, sync_folder, write_atomically
-from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.connections import Connections
 
 #: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
 UNFINISHED_SECONDS = 3600

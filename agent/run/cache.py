@@ -281,7 +281,7 @@ class RedisCache:
             raise ValueError("prefix is '': give one that only this cache has, because clear() removes all it begins")
         if default_ttl <= 0:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
-        from sayso.pending.redis.client import Connections
+        from sayso.pending.redis.connections import Connections
 
         self._connections = Connections.of(_connect(url) if client is None else client)
         self._prefix = prefix
@@ -347,7 +347,8 @@ class RedisCache:
 
 def _connect(url: str) -> Redis:
     """Return a client that waits ANSWER_SECONDS, and after a slow failure is not asked for PAUSE_SECONDS."""
-    from sayso.pending.redis.client import Connections, RedisCircuitBreaker, connect, set_web_timeouts
+    from sayso.pending.redis.client import connect, set_web_timeouts
+    from sayso.pending.redis.connections import Connections, RedisCircuitBreaker
 
     client = connect(url)
     set_web_timeouts(client, answer_seconds=ANSWER_SECONDS)

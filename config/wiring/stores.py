@@ -16,8 +16,8 @@ from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.redis.client import Connections, RedisUnfit, check_fit, connect
-from sayso.pending.redis.pipeline import AutoPipeline
+from sayso.pending.redis.client import RedisUnfit, check_fit, connect
+from sayso.pending.redis.connections import AutoPipeline, Connections
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.data_loss import FILE as TIDE

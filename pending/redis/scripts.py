@@ -16,7 +16,8 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from sayso.pending import limits
-from sayso.pending.redis.client import PREFIX, Connections
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.connections import Connections
 from sayso.pending.repository import OPEN_STATES
 
 #: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`. The number is part of the key layout.

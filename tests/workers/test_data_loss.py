@@ -10,8 +10,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from sayso.pending.redis.client import Connections, connect
-from sayso.pending.redis.pipeline import AutoPipeline
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.connections import AutoPipeline, Connections
 from sayso.pending.redis.scripts import Halted, LuaScripts
 from sayso.workers import data_loss as tides
 from sayso.workers.data_loss import (

@@ -18,7 +18,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.types import AddressChange, Conversation, Media, Received, StatusUpdate, Tap, WebhookResponse
 from sayso.channels.web.ingress import MAX_BODY
-from sayso.pending.redis.client import Connections, connect, set_web_timeouts
+from sayso.pending.redis.client import connect, set_web_timeouts
+from sayso.pending.redis.connections import Connections
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.testing.stores import MemoryAlerts
 from sayso.workers.deliveries import RedisDeliveries

@@ -13,7 +13,8 @@ from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
-from sayso.pending.redis.client import WEB_ANSWER_SECONDS, Connections
+from sayso.pending.redis.client import WEB_ANSWER_SECONDS
+from sayso.pending.redis.connections import Connections
 from sayso.workers.mailbox import AliasForwarder
 
 

@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from sayso.pending.redis.client import RedisCircuitBreaker
+from sayso.pending.redis.connections import RedisCircuitBreaker
 
 
 class Server:
@@ -35,7 +35,8 @@ class Server:
     def ask(self) -> str:
         """Return what a caller gets, or the name of the error."""
         try:
-            return self.breaker.call(self.question)
+            with self.breaker.attempt():
+                return self.question()
         except (RedisTimeoutError, RedisConnectionError, ResponseError) as exc:
             return type(exc).__name__
 
@@ -59,8 +60,8 @@ def test_one_caller_probes_each_second(server: Server):
     server.ask()
     server.now += 1.0
     heard = []
-    with pytest.raises(RedisTimeoutError, match="Timeout reading"):
-        server.breaker.call(lambda: heard.append(server.ask()) or server.question())
+    with pytest.raises(RedisTimeoutError, match="Timeout reading"), server.breaker.attempt():
+        heard.append(server.ask()) or server.question()
     assert (heard, server.ask(), server.asked) == (["CircuitOpen"], "CircuitOpen", 2)
 
 
@@ -70,8 +71,8 @@ def test_breaker_without_a_pause_lets_the_next_caller_probe(server: Server):
     server.hangs()
     server.ask()
     heard = []
-    with pytest.raises(RedisTimeoutError, match="Timeout reading"):
-        server.breaker.call(lambda: heard.append(server.ask()) or server.question())
+    with pytest.raises(RedisTimeoutError, match="Timeout reading"), server.breaker.attempt():
+        heard.append(server.ask()) or server.question()
     server.answers()
     assert (heard, server.ask(), server.ask()) == (["CircuitOpen"], "PONG", "PONG")
 
@@ -82,11 +83,8 @@ def test_interrupted_probe_is_left_to_the_next_caller(server: Server):
     server.ask()
     server.now += 1.0
 
-    def interrupted() -> None:
+    with pytest.raises(KeyboardInterrupt), server.breaker.attempt():
         raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        server.breaker.call(interrupted)
     server.answers()
     assert server.ask() == "PONG"
 

@@ -14,7 +14,8 @@ from redis.exceptions import DataError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sayso.pending.redis.client import Connections, connect
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.connections import Connections
 from sayso.pending.redis.scripts import LuaScripts
 
 

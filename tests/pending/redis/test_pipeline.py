@@ -13,9 +13,9 @@ from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
-from sayso.pending.redis import pipeline as pipelines
-from sayso.pending.redis.client import Connections, connect
-from sayso.pending.redis.pipeline import MAX_TRIES, AutoPipeline
+from sayso.pending.redis import connections
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.connections import MAX_TRIES, AutoPipeline, Connections
 from sayso.pending.redis.scripts import LuaScripts
 from tests.workers.proxy import Proxy, as_it_is
 
@@ -207,7 +207,7 @@ def test_command_that_cuts_each_connection_is_given_up(redis_url):
 
 def test_missing_answer_counts_as_lost(redis_url, monkeypatch):
     """The command is sent again on another connection."""
-    monkeypatch.setattr(pipelines, "ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.02)
 
     async def story():
         async with Proxy(redis_url) as proxy:
@@ -220,7 +220,7 @@ def test_missing_answer_counts_as_lost(redis_url, monkeypatch):
 
 def test_server_that_accepts_and_stays_silent_is_an_outage(redis_url, monkeypatch):
     """A stopped process still accepts connections, so the handshake has a timeout too."""
-    monkeypatch.setattr(pipelines, "CONNECT_SECONDS", 0.02)
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 0.02)
 
     async def story():
         async with Proxy(redis_url) as proxy:
@@ -230,7 +230,7 @@ def test_server_that_accepts_and_stays_silent_is_an_outage(redis_url, monkeypatc
                 await pipeline.execute(asked("PING"))
             silent = proxy.opened
             proxy.answers = as_it_is
-            monkeypatch.setattr(pipelines, "CONNECT_SECONDS", 30.0)
+            monkeypatch.setattr(connections, "CONNECT_SECONDS", 30.0)
             return silent, await pipeline.execute(asked("ECHO", "back"))
 
     assert asyncio.run(story()) == (MAX_TRIES, "back")
