@@ -188,11 +188,6 @@ def _effect_key(action: PendingAction) -> tuple[str, str, str]:
     return action.kind, action.args_digest, action.preview
 
 
-def channel_run(run: ChannelRun) -> AbstractContextManager[ChannelRun]:
-    """Let `stash_pending` add its proposals to this run inside the block."""
-    return context_field("run", run)
-
-
 def in_channel_run() -> bool:
     """Return whether a proposal made now would be shown to a user."""
     run = call_context().run
@@ -311,10 +306,10 @@ class Proposal:
         return min(prompts, key=len).strip() if prompts else ""
 
 
-def plan_of(actions: Sequence[PendingAction]) -> Proposal | None:
-    """Return one proposal of all actions of a turn, as a plan if there are several. None for no action."""
-    if len(actions) < 2:
-        return Proposal(actions[0]) if actions else None
+def plan_of(actions: Sequence[PendingAction]) -> Proposal:
+    """Return one proposal of all actions of a turn, at least one: a plan if there are several."""
+    if len(actions) == 1:
+        return Proposal(actions[0])
     plan_id = random_id(11)
     steps = tuple(replace(action, plan=plan_id, code="") for action in actions)
     args = {"steps": [_step_entry(step) for step in steps]}
@@ -365,7 +360,7 @@ def is_undo(action: PendingAction) -> bool:
     return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 
-def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal | None:
+def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
     """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`."""
     undo_actions = []
     for effect in reversed(effects):

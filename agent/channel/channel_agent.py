@@ -46,7 +46,8 @@ from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, read_answer
-from sayso.pending.proposals import ChannelRun, Proposal, channel_run, plan_of
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun, Proposal, plan_of
 from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns import (
@@ -195,7 +196,7 @@ class ChannelAgent:
         if live is None or not live.is_stale:
             return await self._run_agent(context)
         # The process died while it ran the action.
-        with channel_run(self._channel_run(context)):
+        with context_field("run", self._channel_run(context)):
             recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
         return await self._run_agent(context, recovered.outcome_text)
 
@@ -206,7 +207,7 @@ class ChannelAgent:
             timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
-        with channel_run(run), EnvironmentField("timers", timers):
+        with context_field("run", run), EnvironmentField("timers", timers):
             result = await self.agent.arun(
                 [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
                 memory=memory,
@@ -219,7 +220,8 @@ class ChannelAgent:
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():
             self.store.executors.keep_closure(pid, executor)
-        proposal = plan_of([replace(action, requested_at=context.received_at) for action in run.proposals])
+        actions = [replace(action, requested_at=context.received_at) for action in run.proposals]
+        proposal = plan_of(actions) if actions else None
         answer = await self._reply(context, result, proposal, preface)
         if timers is None:
             return answer

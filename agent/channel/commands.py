@@ -16,7 +16,8 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Turn
 from sayso.pending.action import ActionState
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import Transition, TurnChange
 
@@ -53,7 +54,7 @@ class Commands:
 
     async def answer(self, name: str, context: TurnContext, run: ChannelRun) -> TurnAnswer:
         """Return the answer to a command. It is not added to the history."""
-        with channel_run(run):
+        with context_field("run", run):
             match name:
                 case "tools":
                     return _text_answer(_tool_list(context, await self._usable()))

@@ -24,7 +24,8 @@ from sayso.pending.consent import (
     read_answer,
     written_before,
 )
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import (
     CHANGED,
     EXECUTED_STATES,
@@ -280,7 +281,7 @@ class ConfirmationHandler:
         )
         if stored.is_genuine(self._store.signer, context.turn.scope):
             await load_schemas(self._agent.tools, stored.action)
-        run = channel_run(self._channel_run(context))
+        run = context_field("run", self._channel_run(context))
         with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope), run:
             outcome = await self._store.settlement.confirm(claim, stored)
         if outcome is None:
@@ -300,7 +301,7 @@ class ConfirmationHandler:
             return False
         if not stored.is_genuine(self._store.signer, context.turn.scope):  # it is refused later
             return False
-        with channel_run(self._channel_run(context)):
+        with context_field("run", self._channel_run(context)):
             return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:

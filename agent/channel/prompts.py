@@ -132,10 +132,11 @@ class ConfirmPrompts:
         if not context.shows_buttons:
             return answer
         limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
-        seconds = min((limit for limit, _ in limits if limit), default=0.0)
-        undo = undo_proposal([effect for limit, effect in limits if limit], seconds)
-        if undo is None:
+        limits = [(limit, effect) for limit, effect in limits if limit]
+        if not limits:
             return answer
+        seconds = min(limit for limit, _ in limits)
+        undo = undo_proposal([effect for _, effect in limits], seconds)
         scope, texts, pid = context.turn.scope, texts_for(undo.head.language), undo.head.pending_action_id
         (outcome, _), *files = answer.change.replies
         button = Button(texts.undo_label, self._store.signer.button_token(pid, "confirm", scope))

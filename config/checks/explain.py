@@ -20,7 +20,8 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import own_tools, tool_policy
 from sayso.config.wiring.tools import OpenTools, build_selector
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 #: What becomes of a call: it runs at once, its user is asked first, or it never runs.
 ToolVerdict = Literal["runs", "asks", "never"]
@@ -100,7 +101,7 @@ def explain(
     if call.tool is not own.get(tool) and call.tool not in opened.select(of_channel.tools).all():
         reason = ExplainedReason("none of its tools patterns names it", call.where("tools"))
         return Explanation(channel, user, tool, "never", reason)
-    with channel_run(run):
+    with context_field("run", run):
         return call.decide(call.visibility(), args)
 
 

@@ -15,8 +15,9 @@ from sayso.agent import Ambiguous, NotFound
 from sayso.agent.tools import collect_artifacts, load_tools
 from sayso.examples import invoices
 from sayso.pending.action import PendingAction
+from sayso.pending.context import context_field
 from sayso.pending.executors import PendingConfirmation
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.proposals import ChannelRun
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run():
     """Return a turn on a channel, so that tools can propose actions."""
-    with channel_run(ChannelRun("u1", "web", "c1", 60, "v1")) as run:
+    with context_field("run", ChannelRun("u1", "web", "c1", 60, "v1")) as run:
         yield run
 
 

@@ -10,7 +10,8 @@ import pytest
 from sayso.agent import Tool, tool
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.pending import PendingConfirmation, stash_pending
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 from sayso.pending.proposals import stash_pending as ask
 
 
@@ -71,14 +72,17 @@ def test_a_read_only_tool_that_asks_is_refused_at_definition(options):
 
 def test_a_read_only_tool_that_asks_through_another_function_fails_without_asking():
     """No action waits afterwards."""
-    with channel_run(run()) as here, pytest.raises(ToolExecutionError, match="'hidden' is marked read_only and asks"):
+    with (
+        context_field("run", run()) as here,
+        pytest.raises(ToolExecutionError, match="'hidden' is marked read_only and asks"),
+    ):
         Tool.from_function(hidden, read_only=True).execute({"account": "7"})
     assert here.proposals == []
 
 
 def test_an_undeclared_proposal_is_asked_and_logged(caplog: pytest.LogCaptureFixture):
     """The log names the tool and the cure; a declared tool logs nothing."""
-    with caplog.at_level(logging.WARNING), channel_run(run()) as here:
+    with caplog.at_level(logging.WARNING), context_field("run", run()) as here:
         Tool.from_function(hidden, proposes=True).execute({"account": "6"})
         assert caplog.messages == []
         Tool.from_function(hidden).execute({"account": "7"})
@@ -88,6 +92,6 @@ def test_an_undeclared_proposal_is_asked_and_logged(caplog: pytest.LogCaptureFix
 
 def test_a_read_only_tool_under_review_still_asks():
     """The policy of its channel asks, not its code."""
-    with channel_run(run()) as here:
+    with context_field("run", run()) as here:
         Tool.from_function(look, read_only=True).propose({"account": "7"})
     assert len(here.proposals) == 1

@@ -31,10 +31,9 @@ def stored(proposal) -> list[StoredAction]:
     ]
 
 
-def test_no_actions_make_no_proposal():
-    """One action needs no plan."""
+def test_one_action_needs_no_plan():
+    """It is proposed as it is."""
     one = proposed("A", code="4821")
-    assert plan_of([]) is None
     assert (plan_of([one]).head, plan_of([one]).steps) == (one, ())
 
 

@@ -9,14 +9,7 @@ import pytest
 
 from sayso.pending import PendingActionExistsError, executor_factory, stash_pending
 from sayso.pending.context import context_field
-from sayso.pending.proposals import (
-    MAX_STEPS,
-    ChannelRun,
-    ProposedAction,
-    begin_round,
-    channel_run,
-    in_channel_run,
-)
+from sayso.pending.proposals import MAX_STEPS, ChannelRun, ProposedAction, begin_round, in_channel_run
 from sayso.pending.proposals import restore_proposals as propose_again
 
 
@@ -27,7 +20,7 @@ def run_of(user: str = "ana") -> ChannelRun:
 
 def test_same_proposal_twice_is_refused_and_named():
     """A model that repeats itself must not cause an effect twice."""
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         stash_pending(kind="delete", preview="Delete A", args={"id": 1})
         with pytest.raises(PendingActionExistsError, match="Delete A"):
             stash_pending(kind="delete", preview="Delete A", args={"id": 1})
@@ -36,7 +29,7 @@ def test_same_proposal_twice_is_refused_and_named():
 
 def test_steps_that_are_too_long_together_are_refused():
     """Each one is short enough alone, but not all of them under one yes."""
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         stash_pending(kind="send", preview="x" * 10_000)
         with pytest.raises(PendingActionExistsError, match="as long as it may be"):
             stash_pending(kind="send", preview="y" * 6_001)
@@ -46,7 +39,7 @@ def test_steps_that_are_too_long_together_are_refused():
 
 def test_too_many_steps_are_refused():
     """Ten fit under one yes, since a person must read them."""
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         for number in range(MAX_STEPS):
             stash_pending(kind="delete", preview=f"Delete {number}")
         with pytest.raises(PendingActionExistsError, match="finish those first"):
@@ -56,7 +49,7 @@ def test_too_many_steps_are_refused():
 
 def test_proposals_are_in_the_order_of_the_calls():
     """Calls of one answer run in parallel, and the order is not that of their ends."""
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         for at in (2, 0, 1, 0):
             with context_field("position", at):
                 stash_pending(kind="k", preview=f"{at}-{len(run.positions)}")
@@ -66,7 +59,7 @@ def test_proposals_are_in_the_order_of_the_calls():
 def test_proposals_of_a_later_answer_come_after_those_before():
     """A model that saw the results of its first calls may propose more; each answer's numbers start anew."""
     begin_round()  # outside a run there is nothing to begin
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         for answer, at in ((1, 2), (2, 1), (3, 0)):
             begin_round()
             with context_field("position", at):
@@ -76,12 +69,12 @@ def test_proposals_of_a_later_answer_come_after_those_before():
 
 def test_proposals_of_a_killed_attempt_come_first():
     """The replayed action is the same, even from a tool that asked a model itself."""
-    with channel_run(run_of()) as first:
+    with context_field("run", run_of()) as first:
         for _ in range(3):
             begin_round()
         early = ProposedAction(stash_pending(kind="k", preview="early"), first.positions[0])
     propose_again([early])  # outside a run there is no person to ask
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         begin_round()
         propose_again([ProposedAction.from_dict(early.to_dict())])
         begin_round()
@@ -92,7 +85,7 @@ def test_proposals_of_a_killed_attempt_come_first():
 
 def test_proposal_promises_only_what_its_tool_declares():
     """An undeclared property is not promised, least of all that the tool may be repeated."""
-    with channel_run(run_of()):
+    with context_field("run", run_of()):
         bare = stash_pending(kind="k", preview="p")
         full = stash_pending(kind="k", preview="q", idempotent=True, reason="a big sum", version="2")
     assert (bare.idempotent, bare.reason, bare.version) == (False, "", "")
@@ -101,7 +94,7 @@ def test_proposal_promises_only_what_its_tool_declares():
 
 def test_code_is_four_digits_and_only_where_asked_for():
     """The question shows it, and the person types it with the yes."""
-    with channel_run(run_of()):
+    with context_field("run", run_of()):
         assert stash_pending(kind="k", preview="p").code == ""
         assert re.fullmatch(r"[0-9]{4}", stash_pending(kind="k", preview="q", typed_code=True).code)
 
@@ -114,7 +107,7 @@ def test_tool_outside_a_run_proposes_nothing():
 
 def test_run_ends_with_its_turn():
     """Its state is gone after the turn, even if the turn failed."""
-    with pytest.raises(RuntimeError), channel_run(run_of()):
+    with pytest.raises(RuntimeError), context_field("run", run_of()):
         raise RuntimeError
     assert not in_channel_run()
 
@@ -123,7 +116,7 @@ def test_concurrent_runs_do_not_see_each_other():
     """Each turn proposes into its own scope."""
 
     async def propose(user: str) -> str:
-        with channel_run(run_of(user)):
+        with context_field("run", run_of(user)):
             await asyncio.sleep(0)
             return stash_pending(kind="k", preview=user).user_id
 
@@ -135,7 +128,7 @@ def test_concurrent_runs_do_not_see_each_other():
 
 def test_inexact_arguments_are_refused_and_leave_nothing():
     """A proposal without a digest is refused."""
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         with pytest.raises(TypeError, match="not exact JSON"):
             stash_pending(kind="k", preview="p", args={"a": (1,)})
         assert run.proposals == []
@@ -143,7 +136,7 @@ def test_inexact_arguments_are_refused_and_leave_nothing():
 
 def test_proposal_has_the_scope_of_its_run():
     """The tool cannot choose who confirms."""
-    with channel_run(run_of()) as run:
+    with context_field("run", run_of()) as run:
         action = stash_pending(kind="k", preview="p", args={"a": 1}, executor=print, ttl_seconds=5)
     assert (action.user_id, action.channel_id, action.conversation_id) == ("ana", "chat", "room")
     assert (action.ttl_seconds, action.parser_version) == (5, "v1")

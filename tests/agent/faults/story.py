@@ -20,7 +20,8 @@ from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.sessions import InMemorySessionStore
 from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.run.cache import InMemoryCache
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 from tests.agent.faults.cast import (
     AsyncHeckler,
     Blocker,
@@ -205,7 +206,7 @@ class Story:
     def _place(self) -> contextlib.AbstractContextManager[Any]:
         if not self._tape.rarely(3):
             return contextlib.nullcontext()
-        return channel_run(ChannelRun("u", "c", "conversation", 60.0, "1"))
+        return context_field("run", ChannelRun("u", "c", "conversation", 60.0, "1"))
 
     def _a_model(self) -> Any:
         # A sync caller runs tools in its own thread, so tools that hang need a caller that can end them.

@@ -8,8 +8,9 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, EmbeddingSelector, NotFound, ScriptedProvider, ToolCall, ToolPolicy, tool
 from sayso.agent.messages import Role
+from sayso.pending.context import context_field
 from sayso.pending.executors import PendingConfirmation
-from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
+from sayso.pending.proposals import ChannelRun, stash_pending
 
 DELETE = ToolCall("delete_invoice", {"invoice_id": "INV-42"}, "c1")
 
@@ -36,7 +37,7 @@ def delete_invoice(deleted):
 @pytest.fixture
 def turn():
     """Return a channel run, as ChannelAgent installs it."""
-    with channel_run(ChannelRun("user", "web", "chat", 60.0, "test")) as run:
+    with context_field("run", ChannelRun("user", "web", "chat", 60.0, "test")) as run:
         yield run
 
 

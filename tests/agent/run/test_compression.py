@@ -28,7 +28,8 @@ from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import SUMMARY_PROMPT, Compressor
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 LONG = "row 1; " * 40  # 280 characters
 SUMMARY = "40 rows; id 1"
@@ -240,7 +241,7 @@ def test_proposals_are_never_compressed(nothing):
         raise AssertionError("must not run")
 
     summariser = Summarizer()
-    with channel_run(ChannelRun("user", "web", "chat", 60.0, "test")):
+    with context_field("run", ChannelRun("user", "web", "chat", 60.0, "test")):
         result, _ = run_agent([wipe], [ToolCall("wipe", {"what": "x" * 300}), "no"], summariser)
     assert summariser.requests == []
     assert "x" * 300 in shown(result)[0]

@@ -22,7 +22,8 @@ from sayso.agent import (
 )
 from sayso.agent.run.tool_results import cache_key
 from sayso.agent.tools.context import EnvironmentField, TurnTimers, schedule_reply
-from sayso.pending.proposals import ChannelRun, channel_run, stash_pending
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun, stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer
 
 AGAIN = [ToolCall("price", {"of": "tea"}), ToolCall("price", {"of": "tea"}), "done"]
@@ -174,7 +175,7 @@ def test_calls_with_effects_run_each_time(function, runs):
 
     with (
         EnvironmentField("timers", TurnTimers("ana", 1000.0, "en")),
-        channel_run(ChannelRun("ana", "web", "chat", 60.0, "test")),
+        context_field("run", ChannelRun("ana", "web", "chat", 60.0, "test")),
     ):
         run_agent([price], AGAIN)
     assert len(runs) == 2

@@ -24,7 +24,8 @@ from sayso.agent import (
 )
 from sayso.agent.tools.errors import ToolExecutionError, ToolParameterError, ToolValidationError
 from sayso.pending import InMemoryPendingStore, PendingConfirmation, stash_pending
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 RAN: list[object] = []
 NUMBERS = itertools.count(7)
@@ -45,7 +46,7 @@ def desk(tools, call: ToolCall, policy: ToolPolicy | None = None, store: InMemor
 def proposed(given: Tool, **args):
     """Return what a call under review proposes."""
     run = ChannelRun("ana", "chat", "", 60, "v")
-    with channel_run(run):
+    with context_field("run", run):
         given.propose(args)
     return run.proposals[0]
 

@@ -18,7 +18,8 @@ from sayso.agent import Tool, ToolError, tool
 from sayso.agent.tools.call_texts import literal, preview_text
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 #: What people and models write to hide something, each of which some platform would not show as it is.
 TRICKS = (
@@ -189,7 +190,7 @@ def test_none_is_left_out_only_where_it_is_what_nobody_gives():
 
 def propose(proposed: Tool, args: dict[str, Any]):
     """What is sealed of a call under review."""
-    with channel_run(ChannelRun("ana", "web", "1", 60.0, "test")) as run:
+    with context_field("run", ChannelRun("ana", "web", "1", 60.0, "test")) as run:
         proposed.propose(args)
     return run.proposals[0]
 

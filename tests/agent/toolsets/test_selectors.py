@@ -26,7 +26,8 @@ from sayso.agent.messages import Role
 from sayso.agent.run.state import JournaledAnswer, NoJournal
 from sayso.agent.toolsets.embedding import EmbeddingSelector
 from sayso.agent.toolsets.selectors import UserRoles, narrow, would_show
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 
 def make(name: str, description: str = "A tool") -> Tool:
@@ -77,7 +78,7 @@ def names(selector: ToolSelector, text: str | list[Message] = "go", tools: list[
 
 def shown_to(user_id: str, selector: ToolSelector) -> list[str]:
     """Return the names of the tools shown to this user on a channel."""
-    with channel_run(ChannelRun(user_id, "desk", "C1", 60.0, "test")):
+    with context_field("run", ChannelRun(user_id, "desk", "C1", 60.0, "test")):
         return names(selector)
 
 

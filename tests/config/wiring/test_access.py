@@ -18,7 +18,8 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.people import access_config, rules_of
 from sayso.config.wiring.stores import RedisParts
 from sayso.config.wiring.tools import build_selector, open_tools
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 from sayso.workers.people import RedisPeople
 
 WHATSAPP = (
@@ -117,7 +118,7 @@ def test_check_marks_a_channel_without_access_as_open(tmp_path: Path):
 def shown(settings: Settings, user: str, text: str, *aliases: str) -> list[str]:
     """Return the tools that the model gets for this user's text."""
     tools = open_tools(settings).tools
-    with channel_run(ChannelRun(user, "web", "1", 60.0, "v", aliases=aliases)):
+    with context_field("run", ChannelRun(user, "web", "1", 60.0, "v", aliases=aliases)):
         return [
             tool.name
             for tool in asyncio.run(narrow(build_selector(settings, "web"), [Message(Role.USER, text)], tools))

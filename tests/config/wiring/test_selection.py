@@ -15,7 +15,8 @@ from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.agents import terminal_agent
 from sayso.config.wiring.tools import build_selector
-from sayso.pending.proposals import ChannelRun, channel_run
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 HEAD = (
     "tools: [sayso.examples.invoices]\nchannels:\n"
@@ -130,7 +131,7 @@ def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:
     """Return the tools that the model sees for this user's text."""
     with (
         terminal_agent(settings, data=settings.origin.folder, channel="web") as bot,
-        channel_run(ChannelRun(user, "web", "1", 60.0, "v")),
+        context_field("run", ChannelRun(user, "web", "1", 60.0, "v")),
     ):
         chosen = asyncio.run(bot.agent.selector.select([Message(Role.USER, text)], bot.agent.tools))
     return [tool.name for tool in chosen]
