@@ -6,7 +6,7 @@ import hashlib
 import mimetypes
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
@@ -217,6 +217,7 @@ class Reply:
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
     `outcome_elsewhere`: the text of an edit without the outcome, which the next message repeats. A platform that shows
     both messages to all readers uses it.
+    `preview`: the part of the text that a yes agrees to, "" if the reply asks for no yes.
     """
 
     text: str = ""
@@ -230,11 +231,21 @@ class Reply:
     cause: str = ""
     answer_seconds: float = 0.0
     outcome_elsewhere: str = ""
+    preview: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
+        object.__setattr__(self, "preview", storable(self.preview))
         if self.collapse and not _COLLAPSE.fullmatch(self.collapse):
             raise ValueError(f"collapse is {self.collapse!r}: use 1 to 64 of A-Z a-z 0-9 _ . : -")
+
+    def with_preview(self, formatted: Callable[[str], str]) -> Reply:
+        """Return the reply with its preview formatted in the text. Formatting the returned reply changes nothing."""
+        start = self.text.rfind(self.preview)  # an earlier place is in the text that stands above the question
+        if start < 0 or not self.preview:
+            return self
+        end = start + len(self.preview)
+        return replace(self, text=f"{self.text[:start]}{formatted(self.preview)}{self.text[end:]}", preview="")
 
     def to_json(self) -> str:
         """Return the reply as JSON, for the outbox."""

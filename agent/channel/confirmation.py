@@ -12,7 +12,7 @@ from sayso.agent.channel.tool_executors import load_schemas, tools_of
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
-from sayso.channels.i18n.texts import Texts, texts_for
+from sayso.channels.i18n.texts import Texts, brief, texts_for
 from sayso.channels.types import Reply, Scope, Turn
 from sayso.pending.action import ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
@@ -233,7 +233,8 @@ class ConfirmationHandler:
         answer = fixed_answer(context, texts.unclear(action.preview, action.code))
         ((reply, _),) = answer.change.replies
         left = max(0.0, action.expires_at - context.received_at)
-        asked = replace(reply, buttons=self._prompts.buttons(action, context), answer_seconds=left)
+        buttons = self._prompts.buttons(action, context)
+        asked = replace(reply, buttons=buttons, answer_seconds=left, preview=brief(action.preview))
         transition = Transition(live.pid, ("shown",), "shown", texts.expired(action.preview), context.turn.event_id)
         return _about_question(live, answer.changed(replies=((asked, ""),), transition=transition))
 

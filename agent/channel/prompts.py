@@ -72,7 +72,7 @@ class ConfirmPrompts:
         texts = texts_for(head.language)
         question = texts.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
-        reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds)
+        reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview)
         *steps, action = proposal.new_actions(self._store.signer, context.user)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
 

@@ -21,6 +21,8 @@ MAX_PIECE_CHARS = 16_000
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
+    if reply.preview:
+        reply = reply.with_preview(format_preview)
     # The page shows the next message right below, so an edited question need not repeat the outcome.
     texts = split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS)
     if not texts and (reply.buttons or reply.media):
@@ -30,6 +32,11 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits)
         bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
     return tuple(bubbles)
+
+
+def format_preview(md: str) -> str:
+    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    return md
 
 
 def bubble(delivery: Delivery) -> FeedEntry:

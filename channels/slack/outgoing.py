@@ -28,6 +28,8 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     A file carries the text only if that is one section without links and names, because only for a message can Slack
     be told not to look them up. Buttons and edits need a message beside the file. More than 25 buttons are listed.
     """
+    if reply.preview:
+        reply = reply.with_preview(format_preview)
     is_only_file = reply.media and not (reply.buttons or reply.edits)
     if is_only_file and fits(reply.text, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(reply.text)):
         return (reply,)
@@ -45,6 +47,11 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         return tuple(texts)
     file = Reply(media=reply.media)
     return (*texts, file) if reply.edits else (file, *texts)
+
+
+def format_preview(md: str) -> str:
+    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    return md
 
 
 def first_section(md: str) -> str:

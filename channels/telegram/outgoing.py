@@ -44,6 +44,8 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
 
     Buttons are on the last message. An edit cannot change a file, so the file follows the edited text.
     """
+    if reply.preview:
+        reply = reply.with_preview(format_preview)
     if reply.media and not reply.edits and fits(reply.text, CAPTION_LIMIT, telegram_length):
         return (reply,)
     texts = [Reply(text) for text in split(reply.text, TEXT_LIMIT, telegram_length) if text.strip()]
@@ -55,6 +57,11 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         return ()
     pieces[0] = replace(pieces[0], edits=reply.edits, optional=reply.optional)
     return (*pieces[:-1], replace(pieces[-1], buttons=reply.buttons))
+
+
+def format_preview(md: str) -> str:
+    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    return md
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     """
     if reply.edits and reply.optional:
         return ()
+    if reply.preview:
+        reply = reply.with_preview(format_preview)
     reply = replace(reply, edits="", optional=False)
     if reply.media and not reply.buttons and _is_picture(reply.media) and fits(reply.text, BUTTONS_LIMIT, length):
         return (reply,)
@@ -65,6 +67,11 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     if reply.buttons:
         return (*file, *_with_buttons(reply, bare))
     return (*(replace(bare, text=text) for text in _texts(reply.text)), *file)
+
+
+def format_preview(md: str) -> str:
+    """Return the preview of a question in Markdown: like the text around it. It may have several lines."""
+    return md
 
 
 def text_of(reply: Reply) -> str:

@@ -166,6 +166,14 @@ def test_every_piece_of_a_long_reply_is_accepted(platform: Platform, channel: Ch
     assert len(seen()) == len(pieces)
 
 
+@pytest.mark.parametrize("preview", ["Delete **3** files", "Two steps:\n1. Delete A\n2. Delete B", LONG], ids=len)
+def test_preview_looks_like_the_text_around_it(platform: Platform, channel: Channel, preview: str):
+    """The pieces of a question are the same whether or not the reply names its preview."""
+    question = Reply(f"{preview} is off.\n\n{preview}\n\nReply **yes** to confirm.", YES_NO, preview=preview)
+    pieces = [replace(piece, preview="") for piece in channel.split(question)]
+    assert pieces == list(channel.split(replace(question, preview="")))
+
+
 def test_short_reply_is_one_piece(platform: Platform, channel: Channel):
     """A text that fits is not cut, and an empty one is not sent."""
     assert channel.split(Reply("Hello")) == (Reply("Hello"),)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, Reply, Turn
 
 WHERE = Conversation("tg", "1")
 
@@ -51,6 +51,20 @@ def test_turn_of_an_older_version_is_read():
     stored = turn("").to_json()
     assert "language" not in json.loads(stored)
     assert Turn.from_json(stored).language == ""
+
+
+def test_reply_of_an_older_version_is_read():
+    """Its JSON has no preview, and nothing in it is formatted."""
+    reply = Reply("Delete A\n\nReply **yes**", preview="Delete A\ud800")
+    assert Reply.from_json(reply.to_json()) == reply
+    older = Reply.from_json('{"text":"Delete A"}')
+    assert older == older.with_preview(str.upper) == Reply("Delete A")
+
+
+def test_preview_that_is_not_in_the_text_is_not_formatted():
+    """An adapter may have cut the text."""
+    reply = Reply("Delete", preview="Delete A")
+    assert reply.with_preview(str.upper) == reply
 
 
 def test_a_stored_hint_is_checked_again():

@@ -28,6 +28,17 @@ def test_unclear_reply_asks_again_within_the_same_window(make_bot, words):
     assert bot.say("yes").startswith("deleted A")
 
 
+def test_question_and_its_repetition_name_their_preview(make_bot):
+    """The preview reaches the adapter through the outbox, apart from the instructions."""
+    bot = make_bot("A")
+    bot.channel.split = lambda reply: [reply]
+    for words in ("delete A", "hmm"):
+        bot.say(words)
+        reply = bot.channel.sent[-1].reply
+        assert reply.preview == "Delete A"
+        assert reply.with_preview(str.upper).text == reply.text.replace("Delete A", "DELETE A")
+
+
 def test_button_of_the_repeated_question_decides(make_bot):
     """The repeated question has the buttons of the first."""
     bot = make_bot("A")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sayso.channels.base import AddressClosed, FetchError, RateLimited, Refused, Unreachable
+from sayso.channels.slack import outgoing
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.outgoing import LABEL_LIMIT
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Turn
@@ -163,6 +164,19 @@ def test_many_buttons_wrap_in_rows(channel: SlackChannel, platforms: FakePlatfor
     assert [button["data"] for button in platforms.sent[0]["buttons"]] == [button.data for button in buttons]
     taps = [signing.slack_tap("1.2", "c:1", channel="C0OPS", block_id=row["block_id"]) for row in rows]
     assert {channel.receive(slack_hook(tap)).turns[0].conversation for tap in taps} == {THREAD}
+
+
+def test_only_the_preview_is_bold_if_slack_is_to_show_it_so(
+    channel: SlackChannel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch
+):
+    """`format_preview` alone decides how the preview looks: the same words above and below it stay as they are."""
+    question = Reply("No longer: Delete A\n\nDelete A\n\nReply **yes** to confirm.", YES_NO, preview="Delete A")
+    monkeypatch.setattr(outgoing, "format_preview", lambda md: f"**{md}**")
+    (piece,) = channel.split(question)
+    send(channel, piece)
+    assert platforms.sent[0]["text"] == "No longer: Delete A\n\n*Delete A*\n\nReply *yes* to confirm."
+    assert platforms.sent[0]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
+    assert channel.split(piece) == (piece,)
 
 
 def test_more_choices_than_buttons_are_listed(channel: SlackChannel):
