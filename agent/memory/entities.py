@@ -137,19 +137,8 @@ class EntityMemory(ExtractingMemory):
         return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return limits and entities as JSON-ready data."""
-        return {
-            "max_entities": self.max_entities,
-            "relevance_window": self.relevance_window,
-            "entities": [asdict(entity) for entity in reversed(self.entities)],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], provider: Provider) -> EntityMemory:
-        """Return the memory that `to_dict` wrote. Raise KeyError, TypeError or ValueError for anything else."""
-        memory = cls(provider, None, data["max_entities"], data["relevance_window"])
-        memory.update(Entity(**each) for each in data["entities"])
-        return memory
+        """Return the entities as JSON-ready data, the last mentioned last."""
+        return {"entities": [asdict(entity) for entity in reversed(self.entities)]}
 
     def bound_to(self, data: Mapping[str, Any] | None) -> EntityMemory:
         """Return a memory with the same provider and limits, and only the entities in `data` (of `to_dict`)."""

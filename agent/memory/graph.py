@@ -9,11 +9,11 @@ import sqlite3
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from sayso.agent.memory.extraction import (
     TIMEOUT_SECONDS,
@@ -48,6 +48,7 @@ _COMMON_WORDS = frozenset(
     your""".split()
 )
 
+#: Files of earlier versions need a value in the column `words`, which is not read any more.
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS triples (
@@ -58,9 +59,8 @@ CREATE TABLE IF NOT EXISTS triples (
 );
 """
 _COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
-_INSERT = f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # a constant
-_SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ?"  # noqa: S608  # a constant
-_SCOPES = "SELECT DISTINCT scope FROM triples"
+_INSERT = f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) VALUES (?, ?, '', ?, ?, ?, ?, ?, ?)"  # noqa: S608  # a constant
+_SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ? ORDER BY n"  # noqa: S608  # a constant
 _PRUNE = (
     "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
 )
@@ -86,9 +86,9 @@ class Triple:
             object.__setattr__(self, name, one_line(getattr(self, name), PART_CHARS))
 
     @property
-    def search_text(self) -> str:
-        """The text in which keywords are searched, in folded case."""
-        return f"{self.subject} {self.relation} {self.object}".casefold()
+    def text(self) -> str:
+        """The three parts as a sentence."""
+        return f"{self.subject} {self.relation} {self.object}"
 
     @property
     def key(self) -> str:
@@ -107,20 +107,8 @@ class TripleStore(Protocol):
         """Add triples to a scope, then remove its oldest beyond `most`."""
         ...
 
-    def query(self, scope: str, keywords: Sequence[str]) -> list[Triple]:
-        """Return the triples of a scope that contain any of the keywords, whatever the case."""
-        ...
-
     def all(self, scope: str) -> list[Triple]:
         """Return the triples of a scope."""
-        ...
-
-    def clear(self, scope: str) -> None:
-        """Remove the triples of a scope."""
-        ...
-
-    def count(self, scope: str) -> int:
-        """Return the number of triples in a scope."""
         ...
 
 
@@ -141,25 +129,10 @@ class MemoryTripleStore:
             while len(stored) > most:
                 del stored[next(iter(stored))]
 
-    def query(self, scope: str, keywords: Sequence[str]) -> list[Triple]:
-        """Return the triples of a scope that contain any of the keywords, whatever the case."""
-        folded = [keyword.casefold() for keyword in keywords]
-        return [triple for triple in self.all(scope) if any(keyword in triple.search_text for keyword in folded)]
-
     def all(self, scope: str) -> list[Triple]:
         """Return the triples of a scope."""
         with self._lock:
             return list(self._scopes.get(scope, {}).values())
-
-    def clear(self, scope: str) -> None:
-        """Remove the triples of a scope."""
-        with self._lock:
-            self._scopes.pop(scope, None)
-
-    def count(self, scope: str) -> int:
-        """Return the number of triples in a scope."""
-        with self._lock:
-            return len(self._scopes.get(scope, {}))
 
 
 class SQLiteTripleStore:
@@ -173,57 +146,30 @@ class SQLiteTripleStore:
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
         """Add triples to a scope in one transaction, then remove its oldest beyond `most`."""
-        rows = [
-            (
-                *(_bytes(scope), triple.key, triple.search_text, triple.subject, triple.relation, triple.object),
-                *(triple.confidence, triple.source_turn, triple.created_at),
-            )
-            for triple in triples
-        ]
+        rows = [(_bytes(scope), triple.key, *astuple(triple)) for triple in triples]
         with self._opened() as db, transaction(db):
             db.executemany(_INSERT, rows)
             db.execute(_PRUNE, (_bytes(scope), _bytes(scope), most))
 
-    def query(self, scope: str, keywords: Sequence[str]) -> list[Triple]:
-        """Return the triples of a scope that contain any of the keywords, whatever the case."""
-        if not keywords:
-            return []
-        condition = " OR ".join(["instr(words, ?)"] * len(keywords))
-        values = (_bytes(scope), *(keyword.casefold() for keyword in keywords))
-        with self._opened() as db:
-            rows = db.execute(f"{_SELECT} AND ({condition}) ORDER BY n", values).fetchall()
-        return [Triple(*row) for row in rows]
-
     def all(self, scope: str) -> list[Triple]:
         """Return the triples of a scope."""
         with self._opened() as db:
-            return [Triple(*row) for row in db.execute(f"{_SELECT} ORDER BY n", (_bytes(scope),)).fetchall()]
-
-    def clear(self, scope: str) -> None:
-        """Remove the triples of a scope. Their text is overwritten in the file."""
-        with self._opened() as db, transaction(db):
-            db.execute("DELETE FROM triples WHERE scope = ?", (_bytes(scope),))
-        with self._opened() as db:  # the write-ahead log still contains them
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return [Triple(*row) for row in db.execute(_SELECT, (_bytes(scope),)).fetchall()]
 
     def erase(self, should_erase: Callable[[str], bool]) -> int:
         """Remove the triples of all scopes for which `should_erase` is true. Return how many.
 
-        A missing file is not created.
+        Their text is overwritten in the file. A missing file is not created.
         """
         if not self.path.exists():
             return 0
+        count = 0
         with self._opened() as db:
-            scopes = [bytes(row[0]).decode("utf-8", "surrogatepass") for row in db.execute(_SCOPES).fetchall()]
-        counts = {scope: self.count(scope) for scope in scopes if should_erase(scope)}
-        for scope in counts:
-            self.clear(scope)
-        return sum(counts.values())
-
-    def count(self, scope: str) -> int:
-        """Return the number of triples in a scope."""
-        with self._opened() as db:
-            return int(db.execute("SELECT count(*) FROM triples WHERE scope = ?", (_bytes(scope),)).fetchone()[0])
+            for (scope,) in db.execute("SELECT DISTINCT scope FROM triples").fetchall():
+                if should_erase(scope.decode("utf-8", "surrogatepass")):
+                    count += db.execute("DELETE FROM triples WHERE scope = ?", (scope,)).rowcount
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()  # the write-ahead log still contains them
+        return count
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -333,10 +279,11 @@ class KnowledgeGraphMemory(ExtractingMemory):
             elif len(word) >= MIN_KEYWORD_CHARS and word not in _COMMON_WORDS:
                 found[word] = None
         keywords = list(found)[:MAX_KEYWORDS]
-        candidates = self.store.query(self._scope, keywords) if keywords else self.triples
-        hits = {triple.key: sum(has_word(triple.search_text, keyword) for keyword in keywords) for triple in candidates}
-        relevant = [triple for triple in reversed(candidates) if hits[triple.key] or not keywords]
-        relevant.sort(key=lambda triple: -hits[triple.key])
+        newest_first = self.triples[::-1]
+        if not keywords:
+            return newest_first[: self.max_context_triples]
+        hits = {each: sum(has_word(each.text.casefold(), keyword) for keyword in keywords) for each in newest_first}
+        relevant = sorted(filter(hits.get, newest_first), key=lambda triple: -hits[triple])
         return relevant[: self.max_context_triples]
 
     def build_context(self, query: str = "") -> str:
@@ -344,30 +291,5 @@ class KnowledgeGraphMemory(ExtractingMemory):
         lines = []
         for triple in self.query_relevant(query):
             doubt = f" (confidence {triple.confidence:.1f})" if triple.confidence < 1 else ""
-            lines.append(f"- {triple.subject} {triple.relation} {triple.object}{doubt}")
+            lines.append(f"- {triple.text}{doubt}")
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the limits and the triples of the scope as JSON-ready data."""
-        return {
-            "max_triples": self.max_triples,
-            "max_context_triples": self.max_context_triples,
-            "relevance_window": self.relevance_window,
-            "triples": [asdict(triple) for triple in self.triples],
-        }
-
-    @classmethod
-    def from_dict(
-        cls,
-        data: Mapping[str, Any],
-        provider: Provider,
-        *,
-        storage: Literal["memory", "sqlite"] | TripleStore = "memory",
-        path: str | Path = "knowledge_graph.db",
-    ) -> KnowledgeGraphMemory:
-        """Return the memory that `to_dict` wrote. Raise KeyError, TypeError or ValueError for anything else."""
-        memory = cls(
-            provider, None, storage, path, data["max_triples"], data["max_context_triples"], data["relevance_window"]
-        )
-        memory.update(Triple(**each) for each in data["triples"])
-        return memory
