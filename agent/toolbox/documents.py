@@ -8,7 +8,7 @@ import io
 import re
 import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,10 +31,8 @@ MAX_CSV_ROWS, MAX_CSV_COLUMNS, MAX_CELL_CHARS = 2_000, 50, 2_000
 MAX_CSV_CHARS = 500_000
 #: Characters of the longest file name, without its ending.
 MAX_STEM_CHARS = 60
-#: Characters of the longest paragraph that is laid out in one piece: breaking lines takes time as its square.
-MAX_PARAGRAPH_CHARS = 2_000
-#: Characters of the longest word that is laid out in one piece.
-MAX_WORD_CHARS = 60
+#: Nodes of the largest paragraph that is set with its markup: changes of font take time as their square.
+MAX_INLINE_NODES = 2_000
 #: Characters of a table's cell in a PDF; the rest is cut off.
 MAX_PDF_CELL_CHARS = 600
 #: Characters of the longest cell of a head row that is repeated on every page.
@@ -45,8 +43,8 @@ MAX_COLUMNS, MAX_CELLS = 12, 3_000
 MAX_BLOCKS = 3_000
 #: How deeply lists and quotes may be nested.
 MAX_NESTING = 12
-#: Characters of a line of code, and lines of a block: more would not fit on a page.
-_CODE_CHARS, _CODE_LINES = 90, 40
+#: Characters of a line of code: more would not fit on a page.
+_CODE_CHARS = 90
 #: Characters that a message names.
 _NAMED_CHARS = 10
 #: Width and height of a page (A4), and its margin (two centimeters), in points.
@@ -57,7 +55,6 @@ _DARK, _GREY, _LIGHT, _ACCENT = "#111827", "#6b7280", "#e5e7eb", "#4338ca"
 #: What a spreadsheet would run as a formula.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?[\d.,]+(?:[eE][+-]?\d+)?%?", re.ASCII)
-_LONG_WORD = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
 _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
 #: Characters that choose the color of an emoji; leaving them out loses nothing.
@@ -304,7 +301,7 @@ class _StoryBuilder:
         """Return the title, unless the text begins with it, and all blocks of the text."""
         first = next(iter(tree.children), None)
         repeated = first is not None and first.type == "heading" and _text(first).strip() == self.title.strip()
-        head = [] if repeated else [self._paragraph(_escape(self.title), "h1")]
+        head = [] if repeated else [self._paragraph(escape(self.title), "h1")]
         return [*head, *self._all_blocks(tree.children, 0)]
 
     def _all_blocks(self, nodes: Sequence[SyntaxTreeNode], depth: int) -> list[Any]:
@@ -316,7 +313,7 @@ class _StoryBuilder:
         self._count_block()
         match node.type:
             case "heading":
-                return self._paragraphs(node, f"h{min(int(node.tag[1]), 4)}", depth)
+                return [self._paragraph(_markup(node), f"h{min(int(node.tag[1]), 4)}", depth)]
             case "bullet_list" | "ordered_list":
                 return self._list(node, depth)
             case "blockquote":
@@ -329,7 +326,7 @@ class _StoryBuilder:
             case "hr":
                 return [HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)]
             case _:
-                return self._paragraphs(node, paragraph_style, depth)
+                return [self._paragraph(_markup(node), paragraph_style, depth)]
 
     def _count_block(self) -> None:
         self.blocks += 1
@@ -337,9 +334,6 @@ class _StoryBuilder:
             raise ValueError(
                 f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files"
             )
-
-    def _paragraphs(self, node: SyntaxTreeNode, style: str, depth: int) -> list[Any]:
-        return [self._paragraph(piece, style, depth) for piece in _pieces(node)]
 
     def _paragraph(self, markup: str, style: str, depth: int = 0, **options: Any) -> Any:
         from reportlab.platypus import Paragraph
@@ -364,9 +358,8 @@ class _StoryBuilder:
             mark = f"{number}." if node.type == "ordered_list" else "•"
             # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
             has_text = bool(item.children) and item.children[0].type == "paragraph"
-            first, *more = _pieces(item.children[0]) if has_text else ["\N{NO-BREAK SPACE}"]
-            flowables.append(self._paragraph(first, "item" if has_text else "lone mark", deeper, bulletText=mark))
-            flowables += (self._paragraph(piece, "body", deeper) for piece in more)
+            first, style = (_markup(item.children[0]), "item") if has_text else ("\N{NO-BREAK SPACE}", "lone mark")
+            flowables.append(self._paragraph(first, style, deeper, bulletText=mark))
             flowables += self._all_blocks(item.children[has_text:], deeper)
         return flowables if depth else [*flowables, Spacer(1, 5)]
 
@@ -375,8 +368,7 @@ class _StoryBuilder:
 
         whole = code.rstrip("\n").expandtabs(4).split("\n")
         lines = [line[at : at + _CODE_CHARS] for line in whole for at in range(0, max(1, len(line)), _CODE_CHARS)]
-        blocks = ["\n".join(lines[at : at + _CODE_LINES]) for at in range(0, len(lines), _CODE_LINES)]
-        return [XPreformatted(escape(block), self._indented("code", depth)) for block in blocks]
+        return [XPreformatted(escape("\n".join(lines)), self._indented("code", depth))]
 
     def _table(self, node: SyntaxTreeNode) -> Any:
         from reportlab.platypus import LongTable
@@ -409,7 +401,7 @@ class _StoryBuilder:
     def _cell(self, node: SyntaxTreeNode, *, head: bool) -> Any:
         side = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
         text = _text(node)
-        markup = _markup(node) if len(text) <= MAX_PDF_CELL_CHARS else _escape(text[:MAX_PDF_CELL_CHARS] + "…")
+        markup = _markup(node) if len(text) <= MAX_PDF_CELL_CHARS else escape(text[:MAX_PDF_CELL_CHARS] + "…")
         return self._paragraph(markup, f"{'head' if head else 'cell'} {side}")
 
 
@@ -419,27 +411,16 @@ def _text(node: SyntaxTreeNode) -> str:
     return "".join(" " if leaf.type in ("softbreak", "hardbreak") else leaf.content for leaf in leaves)
 
 
-def _pieces(node: SyntaxTreeNode) -> Iterator[str]:
-    """Return a paragraph as reportlab's markup; a long one in several pieces and without markup."""
-    text = _text(node)
-    if len(text) <= MAX_PARAGRAPH_CHARS:
-        yield _markup(node)
-        return
-    while text:
-        end = text.rfind(" ", 0, MAX_PARAGRAPH_CHARS) if len(text) > MAX_PARAGRAPH_CHARS else -1
-        end = end if end > 0 else MAX_PARAGRAPH_CHARS
-        yield _escape(text[:end])
-        text = text[end:].lstrip()
-
-
 def _markup(node: SyntaxTreeNode) -> str:
     """Return a node as reportlab's markup. Every character of the user's text is escaped."""
+    if len(list(node.walk())) > MAX_INLINE_NODES:
+        return escape(_text(node))
     inside = "".join(map(_markup, node.children))
     match node.type:
         case "text":
-            return _escape(node.content)
+            return escape(node.content)
         case "code_inline":
-            return f'<font name="{_MONO}" size="9.5" color="{_DARK}">{_escape(node.content)}</font>'
+            return f'<font name="{_MONO}" size="9.5" color="{_DARK}">{escape(node.content)}</font>'
         case "softbreak":
             return " "
         case "hardbreak":
@@ -448,11 +429,6 @@ def _markup(node: SyntaxTreeNode) -> str:
             return f'<a href={quoteattr(str(node.attrs["href"]))} color="{_ACCENT}">{inside}</a>'
     tag = _MARKUP_TAGS.get(node.type)
     return f"<{tag}>{inside}</{tag}>" if tag else inside
-
-
-def _escape(text: str) -> str:
-    """Return the text escaped for reportlab. Very long words are split: breaking them takes time as their square."""
-    return escape(_LONG_WORD.sub(r"\g<0> ", text))
 
 
 def _column_widths(lengths: Sequence[Sequence[int]]) -> list[float]:
