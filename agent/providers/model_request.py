@@ -55,7 +55,7 @@ from sayso.agent.providers.model_messages import (
     transcript,
 )
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.vendor_schemas import vendor_schema
+from sayso.agent.tools.vendor_schemas import for_vendor
 
 if TYPE_CHECKING:
     from sayso.agent.providers.vendors import VendorProvider
@@ -205,25 +205,16 @@ class ModelRequest:
 
     def _tool(self, schema: Mapping[str, Any]) -> ToolDefinition | None:
         """Return a tool in the vendor's format, or None if the vendor would refuse the whole request because of it."""
-        name, description, parameters = schema["name"], schema["description"], schema["parameters"]
-        is_gemini = self.vendor.api_format == "gemini"
+        name, api_format = schema["name"], self.vendor.api_format
         try:
-            # Never strict, which would make every parameter required.
-            sent = vendor_schema(name, description, parameters, "openai-chat", strict=False)["function"]
-            if is_gemini:  # checked only: the library itself translates JSON Schema for Gemini
-                vendor_schema(name, description, parameters, "gemini", strict=False)
-            if self.vendor.api_format == "anthropic":
-                sent = vendor_schema(name, description, parameters, "anthropic", strict=False)
+            description, parameters = for_vendor(name, schema["description"], schema["parameters"], api_format)
         except ToolValidationError as exc:
             if name not in self.vendor.omitted_tools:
                 self.vendor.omitted_tools.add(name)
                 log.warning("tool.left_out", extra={"tool": name, "why": str(exc)})
             return None
-        sent_parameters = sent["input_schema" if self.vendor.api_format == "anthropic" else "parameters"]
-        strict = None if is_gemini else False
-        return ToolDefinition(
-            name=name, description=sent["description"], parameters_json_schema=sent_parameters, strict=strict
-        )
+        strict = None if api_format == "gemini" else False  # it would make every parameter required
+        return ToolDefinition(name=name, description=description, parameters_json_schema=parameters, strict=strict)
 
 
 def _text(event: Any) -> str:

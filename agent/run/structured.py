@@ -15,10 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.call_texts import truncate
-from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.json_schema import plain
 from sayso.agent.tools.schema_arguments import StepBudget, bounded_validator, draft_of, with_budget
-from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -168,9 +165,6 @@ ResponseFormat: TypeAlias = type[BaseModel] | dict[str, Any]
 #: The path of a part of a value.
 _Path: TypeAlias = tuple[int | str, ...]
 
-#: Keywords that vendors do not support at the top of a schema: they make an object depend on more than its properties.
-_UNSUPPORTED_AT_TOP = frozenset(("anyOf", "oneOf", "not", "patternProperties", "if"))
-
 #: Keywords whose values are data, never schemas.
 _DATA_KEYWORDS = frozenset(("const", "default", "enum", "examples"))
 
@@ -259,29 +253,6 @@ def validation_retry_message(error: str | Exception) -> str:
         f"Your answer could not be used: {truncate(str(error), MAX_ERROR_CHARS)}\n"
         "Answer again, with nothing but the whole corrected JSON value."
     )
-
-
-def native_schema(fmt: ResponseFormat, api_format: ApiFormat = "openai-chat") -> dict[str, Any] | None:
-    """Return the schema for the vendor's structured output; None if the vendor cannot express it.
-
-    An optional property may be null there, which `parse_and_validate` accepts. The result may require less than the
-    format, but nothing else. Raises the errors of `schema_from_response_format`.
-    """
-    schema = schema_from_response_format(fmt)
-    target = str(schema.get("$ref", "")).rpartition("/")[2]
-    definitions = schema.get("$defs", {})
-    if target in definitions and "properties" not in schema:
-        schema = {**definitions[target], "$defs": definitions}
-    has_properties = schema.get("type") == "object" and schema.get("properties")
-    if not has_properties or schema.keys() & _UNSUPPORTED_AT_TOP:
-        return None
-    try:
-        described = vendor_schema("answer", "", plain(schema), api_format, strict=True)
-    except (ToolValidationError, TypeError, KeyError, ValueError, RecursionError):
-        return None
-    function = described.get("function", described)
-    native: dict[str, Any] | None = function.get("parameters", function.get("input_schema"))
-    return native
 
 
 @functools.lru_cache(maxsize=256)

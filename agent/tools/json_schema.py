@@ -1,7 +1,6 @@
 """JSON Schemas as data: in the current draft, references resolved, compositions merged, made immutable.
 
-Servers write schemas in any draft. `plain` rewrites one as models read it; `simplified` also removes the composition
-(`allOf`, `oneOf`, keywords beside `anyOf`) that vendors' APIs refuse.
+Servers write schemas in any draft. `plain` rewrites one as models read it.
 """
 
 from __future__ import annotations
@@ -35,33 +34,9 @@ _SCALARS = ("string", "integer", "number", "boolean")
 
 #: Keywords that annotate a value without restricting it.
 _ANNOTATIONS = ("description", "default", "examples", "deprecated", "readOnly", "writeOnly")
-#: Keywords that say what a value consists of. Alternatives without any of them only narrow their siblings.
-_CONTENT_KEYWORDS = frozenset((
-    "type", "properties", "patternProperties", "additionalProperties", "items", "prefixItems", "enum", "$ref", "anyOf",
-    "oneOf", "allOf", "format", "pattern",
-))  # fmt: skip
-
-_OBJECT_KEYWORDS = ("properties", "required", "patternProperties", "additionalProperties")
 _LOWER_LIMITS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _UPPER_LIMITS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-
-#: Keywords that restrict only values of one type.
-_TYPE_KEYWORDS: Mapping[str, frozenset[str]] = {
-    "object": frozenset((
-        "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
-        "maxProperties", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
-    )),
-    "array": frozenset((
-        "items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains",
-        "unevaluatedItems",
-    )),
-    "string": frozenset(("minLength", "maxLength", "pattern", "contentEncoding", "contentMediaType")),
-    "number": frozenset(NUMBER_KEYWORDS),
-    "integer": frozenset(NUMBER_KEYWORDS),
-}  # fmt: skip
-
-_ALL_TYPE_KEYWORDS: frozenset[str] = frozenset().union(*_TYPE_KEYWORDS.values())
 
 
 def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -88,8 +63,8 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     if rest.get("additionalProperties") is False:
         del rest["additionalProperties"]  # the same for every tool, and not worth its tokens
     schema = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
-    merged = _Composer(inliner.definitions).merged(schema)
-    return {**merged, "$defs": inliner.definitions} if inliner.definitions else merged
+    whole = merged(schema, inliner.definitions)
+    return {**whole, "$defs": inliner.definitions} if inliner.definitions else whole
 
 
 class _Inliner:
@@ -196,11 +171,6 @@ def as_object(schema: Any) -> dict[str, Any]:
     return schema
 
 
-def is_nothing(schema: Any) -> bool:
-    """Return whether it is the schema that no value fits."""
-    return schema is False or schema == {"not": {}}
-
-
 def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return one schema in the current draft's spelling, but not those inside it.
 
@@ -253,110 +223,28 @@ def types_of(schema: Mapping[str, Any]) -> list[Any]:
     return list(kind) if isinstance(kind, list) else [kind]
 
 
-def limited_to_types(schema: Mapping[str, Any], kinds: list[Any]) -> dict[str, Any]:
-    """Return a schema without the keywords that do not apply to these types; all of it where no type is named."""
-    applicable: frozenset[str] = frozenset().union(*(_TYPE_KEYWORDS.get(str(kind), ()) for kind in kinds))
-    left_out = _ALL_TYPE_KEYWORDS - applicable if kinds else ()
-    return {key: value for key, value in schema.items() if key not in left_out}
-
-
 def without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     """Return the schema without some keywords."""
     return {key: value for key, value in schema.items() if key not in keys}
 
 
-def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without `allOf`, `oneOf`, impossible parts, and keywords beside `anyOf`; with types added.
-
-    Vendors would refuse or ignore those. Apart from added types the result never asks for more than the schema did, and
-    sometimes for less: arguments are checked against the schema itself.
-    """
-    definitions = schema.get("$defs", {})
-    composer = _Composer(definitions)
-    simple = composer.simplified(without(schema, "$defs"))
-    simple_definitions = {name: composer.simplified(each, name) for name, each in definitions.items()}
-    return {**simple, "$defs": simple_definitions} if simple_definitions else simple
-
-
-class _Composer:
-    """Merges and simplifies composed schemas. Inlines at most MAX_INLINED definitions, and none inside itself."""
-
-    def __init__(self, definitions: Mapping[str, Any]) -> None:
-        self._definitions = definitions
-        self._path: tuple[str, ...] = ()
-        self._inlines_left = MAX_INLINED
-
-    def simplified(self, schema: dict[str, Any], *definition: str) -> dict[str, Any]:
-        """Return the schema simplified; `definition` is its name, if it is a definition."""
-        outer, self._path = self._path, (*self._path, *definition)
-        whole = self.merged(schema)
-        if "oneOf" in whole:  # `anyOf` is the only choice that vendors know
-            whole = {"anyOf": whole["oneOf"], **without(whole, "oneOf")}
-        whole = self._distributed(whole)
-        if not whole.keys() & {"type", "anyOf", "enum", "$ref"}:
-            if whole.keys() & set(_OBJECT_KEYWORDS):
-                whole = {"type": "object", **whole}
-            elif whole.keys() & {"items", "prefixItems"}:
-                whole = {"type": "array", **whole}
-        # Leave out the properties and alternatives that no value fits.
-        if isinstance(whole.get("properties"), dict):
-            possible = {name: each for name, each in whole["properties"].items() if not is_nothing(each)}
-            removed = whole["properties"].keys() - possible.keys()
-            whole = {**whole, "properties": possible}
-            if removed and "required" in whole:
-                whole["required"] = [name for name in whole["required"] if name not in removed]
-        if isinstance(whole.get("anyOf"), list):
-            alternatives = [part for part in whole["anyOf"] if not is_nothing(part)]
-            whole = {**whole, "anyOf": alternatives} if alternatives else without(whole, "anyOf")
-        simple = each_part(whole, self.simplified)
-        self._path = outer
-        return simple
-
-    def merged(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema with all parts of its `allOf` merged into it."""
-        parts = schema.get("allOf")
-        if not isinstance(parts, list):
-            return schema
-        whole = without(schema, "allOf")
-        if len(parts) == 1 and "$ref" in parts[0] and not whole.keys() - set(_ANNOTATIONS):
-            return {**parts[0], **whole}
-        for part in parts:
-            whole = _intersection(whole, self.merged(self._inlined(part)))
-        return whole
-
-    def _inlined(self, part: dict[str, Any]) -> dict[str, Any]:
-        if "$ref" not in part:
-            return part
-        name = str(part["$ref"]).rpartition("/")[2]
-        self._inlines_left -= 1
-        if name in self._path or name not in self._definitions or self._inlines_left < 0:
-            return without(part, "$ref")
-        self._path = (*self._path, name)
-        return {**self._definitions[name], **without(part, "$ref")}
-
-    def _distributed(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Move keywords beside `anyOf` into each alternative.
-
-        Alternatives that only narrow an object are dropped; the check of the arguments still applies them.
-        """
-        parts = schema.get("anyOf")
-        if not isinstance(parts, list):
-            return schema
-        annotations = {key: schema[key] for key in _ANNOTATIONS if key in schema}
-        rest = without(schema, "anyOf", *_ANNOTATIONS)
-        if not rest:
-            return schema
-        self._inlines_left -= len(parts)
-        only_narrows = not any(part.keys() & _CONTENT_KEYWORDS - {"type"} for part in parts)
-        if self._inlines_left < 0 or ("properties" in rest and only_narrows):
-            return without(schema, "anyOf")
-        alternatives = []
-        for part in parts:
-            kinds = types_of(part)
-            siblings = limited_to_types(rest, kinds)
-            stays = kinds == ["null"] or is_nothing(part) or (siblings.keys() == {"type"} and "$ref" in part)
-            alternatives.append(part if stays else {"allOf": [part, siblings]})
-        return {**annotations, "anyOf": alternatives}
+def merged(
+    schema: dict[str, Any], definitions: Mapping[str, Any], merged_names: set[str] | None = None
+) -> dict[str, Any]:
+    """Return the schema with all parts of its `allOf` merged into it; each definition among them counts once."""
+    parts = schema.get("allOf")
+    if not isinstance(parts, list):
+        return schema
+    names = set[str]() if merged_names is None else merged_names
+    whole = without(schema, "allOf")
+    if len(parts) == 1 and "$ref" in parts[0] and not whole.keys() - set(_ANNOTATIONS):
+        return {**parts[0], **whole}
+    for part in parts:
+        name = str(part.get("$ref", "")).rpartition("/")[2]
+        target = definitions.get(name, {}) if name not in names else {}
+        names.add(name)
+        whole = _intersection(whole, merged({**target, **without(part, "$ref")}, definitions, names))
+    return whole
 
 
 def _intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,12 +156,12 @@ class Tool(ToolDefinition):
         return await call_in_tool_thread(self.schema)
 
     def get_schema(
-        self, api_format: ApiFormat = "openai-chat", *, strict: bool = False, _think_augment: bool | None = None
+        self, api_format: ApiFormat = "openai-chat", *, _think_augment: bool | None = None
     ) -> dict[str, Any]:
-        """Return the definition for a vendor's API (seed: Tool). See `vendor_schema` for `strict` and errors."""
+        """Return the definition for a vendor's API (seed: Tool). Raises like `vendor_schema`."""
         asks_for_reason = self.metadata.think_augment if _think_augment is None else _think_augment
         parameters = with_reason(self._compiled.schema) if asks_for_reason else self._compiled.schema
-        return vendor_schema(self.name, self.description, parameters, api_format, strict=strict)
+        return vendor_schema(self.name, self.description, parameters, api_format)
 
     def describe(self, api_format: ApiFormat = "openai-chat") -> dict[str, Any]:
         """Return `get_schema`, with a DeprecationWarning (seed: Tool)."""

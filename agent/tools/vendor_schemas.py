@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, get_args
 
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.json_schema import (
-    MAX_INLINED,
-    NUMBER_KEYWORDS,
-    each_part,
-    limited_to_types,
-    simplified,
-    thawed,
-    types_of,
-    without,
-)
+from sayso.agent.tools.json_schema import each_part, merged, thawed, types_of, without
 
 ApiFormat = Literal["openai-chat", "openai-response", "anthropic", "gemini"]
 #: The function names that OpenAI and Anthropic accept, and those that Gemini accepts.
@@ -39,44 +30,37 @@ _MAX_OPENAI_DESCRIPTION = 1024
 _CUT = " [...]"
 
 
-def vendor_schema(
-    name: str, description: str, parameters: Mapping[str, Any], api_format: str, *, strict: bool
-) -> dict[str, Any]:
+def vendor_schema(name: str, description: str, parameters: Mapping[str, Any], api_format: str) -> dict[str, Any]:
     """Return one tool's definition for the vendor's API, as new data that the caller may change.
 
-    `strict` asks OpenAI and Anthropic to hold the model to the schema. Raises ToolValidationError for an unknown
-    format, a name the vendor refuses, or a schema that has no strict form.
+    Raises ToolValidationError for an unknown format, and for a tool that the vendor refuses.
+    """
+    description, schema = for_vendor(name, description, parameters, api_format)
+    definition = {"name": name, "description": description}
+    if api_format == "anthropic":
+        return {**definition, "input_schema": schema}
+    if api_format == "gemini":  # it refuses parameters without properties
+        schema = _for_gemini(schema, schema.get("$defs", {}))
+        return {**definition, "parameters": schema} if schema.get("properties") else definition
+    if api_format == "openai-response":  # strict is its default, and would make every parameter required
+        return {"type": "function", **definition, "parameters": schema, "strict": False}
+    return {"type": "function", "function": {**definition, "parameters": schema}}
+
+
+def for_vendor(
+    name: str, description: str, parameters: Mapping[str, Any], api_format: str
+) -> tuple[str, dict[str, Any]]:
+    """Return a tool's description and the JSON Schema of its parameters, without what the vendor refuses.
+
+    Raises ToolValidationError for an unknown format, and for a name or a depth that the vendor refuses.
     """
     if api_format not in get_args(ApiFormat):
         known = ", ".join(get_args(ApiFormat))
         raise ToolValidationError(f"no schema of {name!r} for the API {api_format!r}; known: {known}")
-    pattern = _GEMINI_NAME if api_format == "gemini" else _NAME
-    if not pattern.fullmatch(name):
+    if not (_GEMINI_NAME if api_format == "gemini" else _NAME).fullmatch(name):
         raise ToolValidationError(
             f"{api_format} takes no tool named {name!r}: letters, digits, '_' and '-', 64 at most"
         )
-    _check_parameter_names(name, parameters, api_format)
-    if api_format.startswith("openai") and len(description) > _MAX_OPENAI_DESCRIPTION:
-        description = description[: _MAX_OPENAI_DESCRIPTION - len(_CUT)] + _CUT
-    definition = {"name": name, "description": description}
-    try:
-        schema = without(thawed(parameters), *_NOT_AT_TOP_LEVEL)
-        schema = _with_items(simplified(schema) if strict or api_format == "gemini" else schema)
-        if api_format == "gemini":  # it refuses parameters without properties
-            schema = for_gemini(schema)
-            return {**definition, "parameters": schema} if schema.get("properties") else definition
-        schema = strict_schema(name, schema, _strict_dialect(name, schema, api_format)) if strict else schema
-    except RecursionError as exc:
-        raise ToolValidationError(f"no schema of {name!r} for {api_format}: it is nested too deep") from exc
-    strict_flag = {"strict": True} if strict else {}
-    if api_format == "anthropic":
-        return {**definition, "input_schema": schema, **strict_flag}
-    if api_format == "openai-response":
-        return {"type": "function", **definition, "parameters": schema, "strict": strict}
-    return {"type": "function", "function": {**definition, "parameters": schema, **strict_flag}}
-
-
-def _check_parameter_names(name: str, parameters: Mapping[str, Any], api_format: str) -> None:
     pattern = _PARAMETER_NAMES.get(api_format)
     wrong = [each for each in parameters["properties"] if pattern and not pattern.fullmatch(each)]
     if wrong:
@@ -84,6 +68,12 @@ def _check_parameter_names(name: str, parameters: Mapping[str, Any], api_format:
             f"{api_format} takes no parameters named {wrong!r}, which {name!r} has: ASCII letters, digits and '_', "
             "64 at most"
         )
+    if api_format.startswith("openai") and len(description) > _MAX_OPENAI_DESCRIPTION:
+        description = description[: _MAX_OPENAI_DESCRIPTION - len(_CUT)] + _CUT
+    try:
+        return description, _with_items(without(thawed(parameters), *_NOT_AT_TOP_LEVEL))
+    except RecursionError as exc:
+        raise ToolValidationError(f"no schema of {name!r} for {api_format}: it is nested too deep") from exc
 
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
@@ -99,214 +89,81 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
     return {**without(whole, "prefixItems"), "items": items}
 
 
-#: Parts of a regular expression that constrained decoding does not support: lookarounds, back references, word borders.
-_UNSUPPORTED_PATTERN = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9bB]")
-#: Keywords that are put in words into the description where a vendor does not support them, so that the model knows.
+#: Keywords of each type in Google's Schema (Generative Language API). A keyword of another type is answered with 400.
+_GEMINI_KEYWORDS: Mapping[Any, tuple[str, ...]] = {
+    "string": ("enum", "minLength", "maxLength", "pattern"),
+    "number": ("minimum", "maximum"),
+    "integer": ("minimum", "maximum"),
+    "boolean": (),
+    "object": ("properties", "required"),
+    "array": ("items", "minItems", "maxItems"),
+}
+#: The schema that no value fits.
+_NOTHING: Mapping[str, Any] = {"not": {}}
+_GEMINI_FORMATS = ("float", "double", "int32", "int64", "date-time")
+#: What Gemini has no keyword for stands in words in the description, so that the model knows.
 _IN_WORDS: Mapping[str, str] = {
     "minimum": "at least {}", "maximum": "at most {}", "exclusiveMinimum": "more than {}",
-    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "minLength": "at least {} characters",
-    "maxLength": "at most {} characters", "minItems": "at least {} items", "maxItems": "at most {} items",
-    "pattern": "like {}", "format": "as {}", "default": "by default {}",
+    "exclusiveMaximum": "less than {}", "multipleOf": "a multiple of {}", "format": "as {}", "default": "by default {}",
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaDialect:
-    """The part of JSON Schema that a vendor supports. `min_items`, if any, are the only values of that keyword."""
+def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any], *, is_inside: bool = False) -> dict[str, Any]:
+    """Return the schema in Google's subset of OpenAPI: no references, one type a part, text in enums, null as a flag.
 
-    keywords: frozenset[str]
-    formats: frozenset[str]
-    min_items: tuple[int, ...] = ()
-
-    def translated(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keywords that the vendor supports, with the others in words in the description."""
-        applicable = limited_to_types(schema, types_of(schema))
-        supported = {key: value for key, value in applicable.items() if self._supports(key, value)}
-        words = [
-            # A default as JSON: a model that reads `True` would send it.
-            form.format(json.dumps(schema[key], ensure_ascii=False) if key == "default" else schema[key])
-            for key, form in _IN_WORDS.items()
-            if key in schema and key not in supported
-        ]
-        if not words:
-            return supported
-        return {**supported, "description": f"{supported.get('description', '')} ({', '.join(words)})".strip()}
-
-    def _supports(self, key: str, value: Any) -> bool:
-        if key == "format":
-            return value in self.formats
-        if key == "pattern" and _UNSUPPORTED_PATTERN.search(str(value)):
-            return False
-        return key in self.keywords and (key != "minItems" or not self.min_items or value in self.min_items)
-
-
-_COMMON_KEYWORDS = frozenset((
-    "type", "properties", "required", "additionalProperties", "items", "enum", "anyOf", "description", "$ref", "$defs",
-    "pattern",
-))  # fmt: skip
-
-_COMMON_FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"))
-#: OpenAI: Structured Outputs, Supported schemas. Any other format is answered with 400.
-STRICT_OPENAI = SchemaDialect(_COMMON_KEYWORDS | {*NUMBER_KEYWORDS, "minItems", "maxItems"}, _COMMON_FORMATS)
-#: Anthropic: Structured outputs, JSON Schema limitations: no bounds except zero or one item at least, no recursion.
-STRICT_ANTHROPIC = SchemaDialect(_COMMON_KEYWORDS | {"minItems"}, _COMMON_FORMATS | {"uri"}, (0, 1))
-#: Google: Generative Language API, Schema.
-GEMINI = SchemaDialect(
-    frozenset((
-        "type", "format", "description", "nullable", "enum", "maxItems", "minItems", "properties", "required", "items",
-        "minimum", "maximum", "minLength", "maxLength", "pattern", "anyOf",
-    )),
-    frozenset(("float", "double", "int32", "int64", "enum", "date-time")),
-)  # fmt: skip
-
-
-def _strict_dialect(name: str, schema: Mapping[str, Any], api_format: str) -> SchemaDialect:
-    if api_format != "anthropic":
-        return STRICT_OPENAI
-    if "$defs" in schema:
-        raise ToolValidationError(
-            f"{name!r} has no strict schema for {api_format}: something in it contains itself; ask without strict=True"
-        )
-    return STRICT_ANTHROPIC
-
-
-#: Names of types in JSON.
-_JSON_TYPES: Mapping[type, str] = {
-    bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null",
-}  # fmt: skip
-
-
-def strict_schema(name: str, schema: dict[str, Any], dialect: SchemaDialect) -> dict[str, Any]:
-    """Return the strict schema of a tool's parameters: all are required, and optional ones may be null.
-
-    Raises ToolValidationError, with the cure, for a schema that has no strict form.
+    It may ask for less than the schema; the arguments are checked by the schema itself. `anyOf` stands alone, as Vertex
+    AI demands. A definition that `is_inside` another one is only an object. A run does not use this form: pydantic-ai
+    sends JSON Schema, which Google reads as well.
     """
-
-    def strict(part: dict[str, Any]) -> dict[str, Any]:
-        part = dict(part)
-        if "enum" in part and "type" not in part:  # OpenAI refuses an enum without the types of its choices
-            kinds = list(dict.fromkeys(_JSON_TYPES.get(type(choice), "object") for choice in part["enum"]))
-            part["type"] = kinds[0] if len(kinds) == 1 else kinds
-        if "$ref" in part and len(part) > 1:  # OpenAI accepts siblings beside a choice of one, not beside a reference
-            part["anyOf"] = [{"$ref": part.pop("$ref")}]
-        whole = each_part(dialect.translated(part), strict)
-        if isinstance(whole.get("$defs"), dict):
-            whole["$defs"] = {key: strict(each) for key, each in whole["$defs"].items()}
-        if not whole.keys() & {"type", "anyOf", "enum", "$ref"}:
-            raise ToolValidationError(
-                f"{name!r} has no strict schema: of a value nothing is said; ask without strict=True"
-            )
-        if "object" not in types_of(whole):
-            return whole
-        if whole.get("additionalProperties") or "properties" not in whole:
-            raise ToolValidationError(
-                f"{name!r} has no strict schema: it takes an object of any keys; ask without strict=True"
-            )
-        required = whole.get("required", [])
-        properties = {key: each if key in required else _with_null(each) for key, each in whole["properties"].items()}
-        return {**whole, "properties": properties, "required": list(properties), "additionalProperties": False}
-
-    return strict(schema)
-
-
-def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
-    if _accepts_null(schema):
-        return schema
-    if "enum" in schema or not isinstance(schema.get("type"), str):
-        description = {key: schema[key] for key in ("description",) if key in schema}
-        inner = without(schema, "description")
-        parts = inner["anyOf"] if set(inner) == {"anyOf"} else [inner]
-        return {"anyOf": [*parts, {"type": "null"}], **description}
-    return {**schema, "type": [schema["type"], "null"]}
-
-
-def _accepts_null(schema: dict[str, Any]) -> bool:
+    schema = merged(schema, definitions)
+    if "$ref" in schema:
+        target = {"type": "object"} if is_inside else definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
+        return _for_gemini({**target, **without(schema, "$ref")}, definitions, is_inside=True)
+    kinds, parts = types_of(schema), schema.get("anyOf") or schema.get("oneOf") or ()
     if "enum" in schema:
-        return None in schema["enum"]
-    return "null" in types_of(schema) or any(_accepts_null(part) for part in schema.get("anyOf", ()))
+        kinds = ["string", *("null" for each in schema["enum"] if each is None)]
+    elif not kinds and not parts:
+        inferred = [kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema]
+        kinds = inferred or list(_GEMINI_KEYWORDS)
+    translate = partial(_for_gemini, definitions=definitions, is_inside=is_inside)
+    alternatives = [_of_gemini_type(schema, kind, translate) for kind in kinds if kind != "null"]
+    is_nullable = "null" in kinds
+    for part in parts if not kinds else ():
+        if types_of(part) == ["null"] or part.get("enum") == [None]:
+            is_nullable = True
+        elif part != _NOTHING:
+            translated = translate(part)
+            alternatives += translated.get("anyOf", [translated])
+    alternatives = alternatives or [{"type": "string"}]
+    if is_nullable:
+        alternatives = [{**each, "nullable": True} for each in alternatives]
+    words = [
+        # A default as JSON: a model that reads `True` would send it.
+        form.format(json.dumps(schema[key], ensure_ascii=False) if key == "default" else schema[key])
+        for key, form in _IN_WORDS.items()
+        if key in schema and not any(key in each for each in alternatives)
+    ]
+    told = [schema.get("description"), alternatives[0].get("description"), f"({', '.join(words)})" if words else ""]
+    if any(told):
+        alternatives[0] = {**alternatives[0], "description": " ".join(str(each) for each in told if each)}
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
 
 
-#: Any value, for Gemini, which demands a type.
-_ANY_VALUE: Sequence[Mapping[str, Any]] = (
-    *({"type": kind} for kind in ("string", "number", "boolean", "object")),
-    {"type": "array", "items": {"type": "string"}},
-)
-
-
-def for_gemini(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema for Gemini, which knows no references: definitions are inlined, at most MAX_INLINED of them."""
-    return _GeminiTranslator(schema.get("$defs", {})).translated(without(schema, "$defs"))
-
-
-class _GeminiTranslator:
-    def __init__(self, definitions: Mapping[str, Any]) -> None:
-        self._definitions = definitions
-        self._path: tuple[str, ...] = ()
-        self._inlines_left = MAX_INLINED
-
-    def translated(self, schema: dict[str, Any]) -> dict[str, Any]:
-        schema = _with_null_flag(schema)
-        if "$ref" in schema:
-            return self._inlined(str(schema["$ref"]).rpartition("/")[2], without(schema, "$ref"))
-        if schema.get("items") == {}:
-            schema = {**schema, "items": {"type": "string"}}
-        whole = each_part(_with_text_enum(GEMINI.translated(schema)), self.translated)
-        if not whole.keys() & {"type", "anyOf"}:
-            whole["anyOf"] = [dict(kind) for kind in _ANY_VALUE]
-        if "required" in whole:
-            whole["required"] = [key for key in whole["required"] if key in whole.get("properties", {})]
-        return _without_siblings_of_any_of({key: value for key, value in whole.items() if value != []})
-
-    def _inlined(self, name: str, siblings: dict[str, Any]) -> dict[str, Any]:
-        self._inlines_left -= 1
-        if name in self._path or name not in self._definitions or self._inlines_left < 0:
-            description = filter(None, [siblings.get("description"), f"Another {name}, as above"])
-            kind = {"type": "object"} if types_of(self._definitions.get(name, {})) == ["object"] else {}
-            flag = {"nullable": True} if siblings.get("nullable") else {}
-            return self.translated({**kind, **flag, "description": ": ".join(description)})
-        outer, self._path = self._path, (*self._path, name)
-        whole = self.translated({**self._definitions[name], **siblings})
-        self._path = outer
-        return whole
-
-
-def _with_null_flag(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return null as Gemini's flag `nullable`, several types as alternatives, and a choice of one as that one."""
-    kinds = types_of(schema)
-    others = [kind for kind in kinds if kind != "null"]
-    if others and len(kinds) > 1 and "enum" not in schema:
-        flag = {"nullable": True} if "null" in kinds else {}
-        if len(others) == 1:
-            return {**schema, "type": others[0], **flag}
-        annotations: dict[str, Any] = {key: schema[key] for key in ("description", "default") if key in schema}
-        rest = without(schema, "type", *annotations)
-        return {**annotations, **flag, "anyOf": [{**limited_to_types(rest, [kind]), "type": kind} for kind in others]}
-    parts = [part for part in schema.get("anyOf", ()) if types_of(part) != ["null"] and part.get("enum") != [None]]
-    if not parts or (len(parts) == len(schema["anyOf"]) > 1):
-        return schema
-    flag = {"nullable": True} if len(parts) < len(schema["anyOf"]) else {}
-    rest = {**without(schema, "anyOf"), **flag}
-    return _with_null_flag({**parts[0], **rest}) if len(parts) == 1 else {**rest, "anyOf": parts}
-
-
-def _with_text_enum(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an enum of non-empty text, the only one that Gemini knows; arguments are read from that text."""
-    if "enum" not in schema:
-        return {**schema, "type": "string", "nullable": True} if schema.get("type") == "null" else schema
-    texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in schema["enum"] if each is not None]
-    nullable = {"nullable": True} if None in schema["enum"] else {}
-    choices = {"enum": [text for text in texts if text]} if any(texts) else {}
-    rest = limited_to_types(without(schema, "enum", "format"), ["string"])
-    return {**rest, "type": "string", **choices, **nullable}
-
-
-def _without_siblings_of_any_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `anyOf` alone, which is all that Vertex AI accepts: its siblings move into its parts."""
-    if "anyOf" not in schema:
-        return schema
-    flat = [each for part in schema["anyOf"] for each in part.get("anyOf", [part])]
-    parts = [{**part, "nullable": True} if schema.get("nullable") else part for part in flat]
-    if schema.get("description"):
-        descriptions = filter(None, [schema["description"], parts[0].get("description")])
-        parts[0] = {**parts[0], "description": " ".join(descriptions)}
-    return {"anyOf": parts}
+def _of_gemini_type(
+    schema: Mapping[str, Any], kind: Any, translate: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a schema says of values of one type."""
+    typed = {"type": kind, **{key: schema[key] for key in _GEMINI_KEYWORDS.get(kind, ()) if key in schema}}
+    if schema.get("format") in _GEMINI_FORMATS and "enum" not in typed:
+        typed["format"] = schema["format"]
+    if "enum" in typed:  # text that is not empty; arguments are read from it
+        choices = [each for each in typed["enum"] if each not in (None, "")]
+        typed["enum"] = [str(each).lower() if isinstance(each, bool) else str(each) for each in choices]
+    if kind == "array":
+        typed["items"] = translate(schema["items"]) if schema.get("items") else {"type": "string"}
+    if "properties" in typed:
+        properties = typed["properties"].items()
+        typed["properties"] = {name: translate(each) for name, each in properties if each != _NOTHING}
+    if "required" in typed:
+        typed["required"] = [name for name in typed["required"] if name in typed.get("properties", {})]
+    return {key: value for key, value in typed.items() if value != []}

@@ -15,7 +15,6 @@ from sayso.agent.run import structured as json_in_text
 from sayso.agent.run.structured import (
     build_schema_instruction,
     extract_json,
-    native_schema,
     parse_and_validate,
     schema_from_response_format,
     validation_retry_message,
@@ -323,38 +322,3 @@ def test_retry_message_contains_the_error():
     """A long error is cut."""
     assert "confidence: Field required" in validation_retry_message("confidence: Field required")
     assert len(validation_retry_message(ValueError("x" * 100_000))) < 3000
-
-
-@pytest.mark.parametrize("api_format", ["openai-chat", "openai-response", "anthropic"])
-def test_native_schema_is_closed_and_requires_all_fields(api_format):
-    """Vendors enforce only such schemas; an answer that fits is accepted."""
-    schema = native_schema(Ticket, api_format)
-    assert schema["required"] == ["intent", "confidence", "tags", "note"]
-    assert schema["additionalProperties"] is False
-    answer = {"intent": "billing", "confidence": 0.5, "tags": None, "note": None}
-    jsonschema.validate(answer, schema)
-    assert parse_and_validate(json.dumps(answer), Ticket) == Ticket(intent="billing", confidence=0.5)
-
-
-def test_native_schema_of_a_recursive_model():
-    """OpenAI accepts references; Anthropic does not and gets the instruction as text."""
-    assert native_schema(Node)["properties"]["inside"]["type"] == ["array", "null"]
-    assert native_schema(Node, "anthropic") is None
-    assert native_schema(Node, "gemini")["properties"]["name"] == {"type": "string"}
-
-
-@pytest.mark.parametrize(
-    "fmt",
-    [
-        {},
-        {"type": "array", "items": {"type": "string"}},
-        {"type": "object"},
-        {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True},
-        {"type": "object", "properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {}]},
-        {"type": "object", "properties": {"a": {}}},
-        RootModel[list[int]],
-    ],
-)
-def test_format_without_a_native_equivalent_has_no_native_schema(fmt):
-    """A schema that means something else would be worse than the instruction as text."""
-    assert native_schema(fmt) is None

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import json
 from datetime import date, datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import pytest
@@ -66,15 +65,6 @@ def everything(
 EVERYTHING = Tool.from_function(everything)
 
 
-def without(*names: str) -> Tool:
-    """The same with fewer parameters."""
-    return Tool("sayable", "Take", [each for each in EVERYTHING.parameters if each.name not in names], everything)
-
-
-#: A list of which nothing is said has no strict form, and for Anthropic nothing has that contains itself.
-SAYABLE = {"openai-chat": without("bare"), "openai-response": without("bare"), "anthropic": without("bare", "tree")}
-
-
 def parts(schema: Any):
     """Every schema inside one, itself included. What stands in `properties` are names."""
     yield schema
@@ -109,65 +99,6 @@ def test_gemini_gets_its_own_subset():
 def test_gemini_gets_no_parameters_where_there_are_none():
     """It refuses an object without properties."""
     assert "parameters" not in Tool("now", "The time", [], lambda: "").get_schema("gemini")
-
-
-@pytest.mark.parametrize("api_format", ["openai-chat", "openai-response", "anthropic"])
-def test_strict_schemas_are_closed_and_complete(api_format):
-    """Every object: no other properties, all required; what may be left out may be null. Only keywords they know."""
-    definition = SAYABLE[api_format].get_schema(api_format, strict=True)
-    whole = definition.get("function", definition)
-    assert whole["strict"] is True
-    schema = whole.get("parameters") or whole["input_schema"]
-    for part in parts(schema):
-        assert not set(part) & {"default", "title", "minLength", "maxLength", "prefixItems", "oneOf", "allOf"}
-        if part.get("type") == "object" or "properties" in part:
-            assert part["additionalProperties"] is False
-            assert part["required"] == list(part["properties"])
-    assert schema["properties"]["count"]["type"] == ["integer", "null"]
-    assert {"type": "null"} in schema["properties"]["mode"]["anyOf"]
-
-
-def strict_hint(hint: Any, api_format: str) -> dict[str, Any]:
-    """What a strict vendor reads of one parameter of that type."""
-    made = Tool("t", "T", [ToolParameter("x", hint, "Given")], lambda x: x).get_schema(api_format, strict=True)
-    return (made.get("function", made).get("parameters") or made["input_schema"])["properties"]["x"]
-
-
-@pytest.mark.parametrize("api_format", ["openai-chat", "openai-response", "anthropic"])
-@pytest.mark.parametrize(
-    ("hint", "words"),
-    [
-        (Path, "(as path)"),
-        (bytes, "(as binary)"),
-        (Annotated[str, Field(min_length=2)], "(at least 2 characters)"),
-        (Annotated[str, Field(json_schema_extra={"pattern": "^(?!x)"})], "(like ^(?!x))"),
-    ],
-)
-def test_what_a_strict_vendor_would_refuse_is_told_instead(hint, words, api_format):
-    """A format or a pattern beyond their grammar is a 400 for every call of every tool."""
-    assert strict_hint(hint, api_format) == {"type": "string", "description": f"Given {words}"}
-
-
-def test_strict_bounds_are_openais_alone():
-    """Anthropic refuses them, except that a list is not empty."""
-    hint = Annotated[list[Annotated[int, Field(ge=1, multiple_of=2)]], Field(min_length=1, max_length=9)]
-    openai, claude = strict_hint(hint, "openai-chat"), strict_hint(hint, "anthropic")
-    assert (openai["items"]["minimum"], openai["maxItems"]) == (1, 9)
-    assert claude["items"] == {"type": "integer", "description": "(at least 1, a multiple of 2)"}
-    assert (claude["minItems"], claude["description"]) == (1, "Given (at most 9 items)")
-    assert "minItems" not in strict_hint(Annotated[list[int], Field(min_length=2)], "anthropic")
-
-
-def test_a_strict_choice_says_of_which_types_it_is():
-    """OpenAI refuses one without."""
-    assert strict_hint(Literal["a", 1, True], "openai-chat")["type"] == ["string", "integer", "boolean"]
-
-
-def test_nothing_stands_beside_a_strict_reference():
-    """OpenAI refuses the description there, and takes it beside a choice of one. Anthropic takes nothing recursive."""
-    assert strict_hint(Node, "openai-chat") == {"description": "Given", "anyOf": [{"$ref": "#/$defs/Node"}]}
-    with pytest.raises(ToolValidationError, match="contains itself"):
-        strict_hint(Node, "anthropic")
 
 
 @pytest.mark.parametrize("api_format", ["anthropic", "gemini"])
@@ -244,28 +175,12 @@ def test_a_schema_deeper_than_python_goes_is_refused():
 
 
 def test_null_for_what_was_left_out_is_understood():
-    """A strict model has to send something for every property."""
+    """Some models send something for every property."""
     args = {"text": "t", "place": {"street": "s", "number": None}, "when": "2026-01-02", "count": None, "color": None}
     assert EVERYTHING.validate(args)["count"] == 1
     assert EVERYTHING.validate({**args, "color": 2})["color"] is Color.BLUE
     tree = {"name": "root", "children": [{"name": "leaf", "children": None}]}
     assert EVERYTHING.validate({**args, "tree": tree})["tree"].children[0].children == []
-
-
-def test_what_has_no_strict_form_is_refused_with_the_cure():
-    """Objects of any keys, and values of which nothing is said."""
-
-    def anything(data: dict[str, int]) -> str:
-        """Take."""
-        return ""
-
-    def whatever(data: Any) -> str:
-        """Take."""
-        return ""
-
-    for function in (anything, whatever):
-        with pytest.raises(ToolValidationError, match="without strict=True"):
-            Tool.from_function(function).get_schema(strict=True)
 
 
 @pytest.mark.parametrize("api_format", FORMATS)
