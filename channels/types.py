@@ -161,6 +161,11 @@ class Turn:
             object.__setattr__(self, "language", "")
 
     @property
+    def event_hash(self) -> str:
+        """A stable name of the event for logs: 20 hex digits, which hide what an event id may contain."""
+        return _hashed(self.event_id)
+
+    @property
     def scope(self) -> Scope:
         """The person and the conversation of the turn."""
         return Scope(self.user_id, self.conversation)

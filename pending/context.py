@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -70,6 +71,8 @@ class CallContext(NamedTuple):
     idempotency_key: str = ""
     #: The ToolEnvironment of the agent package: what tools hand over and can look up. None where no agent runs.
     environment: Any = None
+    #: What names the turn in log lines: conversation and number of the turn. Empty outside a turn.
+    log_fields: Mapping[str, Any] = types.MappingProxyType({})
 
 
 _OUTSIDE = CallContext()
@@ -79,6 +82,13 @@ _context: ContextVar[CallContext] = ContextVar("sayso_call_context", default=_OU
 def call_context() -> CallContext:
     """Return the context of the code that runs now."""
     return _context.get()
+
+
+def add_log_fields(record: logging.LogRecord) -> bool:
+    """Add the conversation and the number of the turn to a log record of a turn: a filter for log handlers."""
+    for name, value in _context.get().log_fields.items():
+        vars(record).setdefault(name, value)
+    return True
 
 
 class context_field(Generic[T]):  # noqa: N801  # used like a function

@@ -101,7 +101,7 @@ class Executors:
             executor = closure if closure is not None or factory is None else factory(action)
             return None if executor is None else self._wrap(action, executor)
         except Exception:  # a factory is user code, and nothing has happened yet
-            log.exception("pending.factory_failed", extra={"kind": action.kind})
+            log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None
 
     def reconciler(self, kind: str) -> Reconciler | None:

@@ -403,9 +403,12 @@ class QueuedReply:
     def delivery(self, lease: Lease) -> Delivery:
         """Return the reply with its address, as adapters take it."""
         entry = json.loads(self.text)
-        delivery_id = f"{lease.conversation}#{self.number}"
         reply = Reply.from_json(entry["reply"])
-        return Delivery(delivery_id, Conversation(*entry["to"]), reply, self.attempt, self.silence)
+        return Delivery(self.delivery_id(lease), Conversation(*entry["to"]), reply, self.attempt, self.silence)
+
+    def delivery_id(self, lease: Lease) -> str:
+        """Return its name in logs and for operators: the conversation and its number."""
+        return f"{lease.conversation}#{self.number}"
 
 
 #: What to work on next in a conversation; None when there is nothing to do.

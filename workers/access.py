@@ -189,7 +189,8 @@ class AccessControl:
             return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
         match self.judge(turn):
             case Ignored(reason):
-                log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
+                ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
+                log.info("turn.ignored", extra={**ids, "reason": reason})
                 return Accepted("ignored", 0)
             case UnknownSender():
                 self._refuse_unknown_sender(turn, rules, config.people)

@@ -58,8 +58,8 @@ class HeldLease:
         self._renewal: asyncio.Task[None] | None = None
         #: Set when the lease is to be renewed at once, to learn of a stop.
         self._nudge = asyncio.Event()
-        #: The number of the turn under work, and of the last turn that said stop.
-        self._turn_seq = 0
+        #: The number of the turn under work, and of the last turn that said stop; 0 for none.
+        self.turn_seq = 0
         self.stop_seq = 0
         self._working: tuple[int, asyncio.Timeout] | None = None
 
@@ -104,16 +104,17 @@ class HeldLease:
                 self._limit.reschedule(asyncio.get_running_loop().time())
 
     async def _renew(self) -> None:
-        asked_at, turn_seq = self._clock(), self._turn_seq
+        asked_at, turn_seq = self._clock(), self.turn_seq
         try:
             stop = await self._renew_lease(self.lease)
         except Halted:
             raise
         except RedisError as exc:
-            log.warning("lease.not_renewed", extra={"reason": type(exc).__name__})
+            ids = {"conversation": self.lease.conversation, "seq": turn_seq}
+            log.warning("lease.not_renewed", extra={**ids, "reason": type(exc).__name__})
             return
         self._renewed_at = asked_at
-        if turn_seq == self._turn_seq:  # otherwise the answer may be about the turn before
+        if turn_seq == self.turn_seq:  # otherwise the answer may be about the turn before
             self.stop(stop)
 
     def is_fresh(self) -> bool:
@@ -122,7 +123,7 @@ class HeldLease:
 
     def begin(self, queued: QueuedTurn) -> None:
         """Begin the next turn. A stop of an earlier turn does not apply to it."""
-        self._turn_seq, self.stop_seq = queued.seq, 0
+        self.turn_seq, self.stop_seq = queued.seq, 0
 
     @asynccontextmanager
     async def working_on(self, queued: QueuedTurn, seconds: float, *, may_be_stopped: bool) -> AsyncIterator[None]:

@@ -19,6 +19,7 @@ from sayso.channels.base import Channel, FetchError, QuoteSource
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
+from sayso.pending.context import context_field
 from sayso.pending.redis.scripts import Halted
 from sayso.pending.turns import (
     ABOUT,
@@ -139,8 +140,8 @@ class ConversationProcessor:
         token, asked_at, abandoned = new_token(self.worker), self.clock(), track_abandoned_calls()
         try:
             taken = await self.mailbox.lease(conversation, token)
-        except Halted as exc:  # it is woken when Redis is resumed
-            _log_left(conversation, exc)
+        except Halted:  # it is woken when Redis is resumed
+            _log_left(conversation, "Halted")
             return
         if taken is None:
             return
@@ -150,10 +151,10 @@ class ConversationProcessor:
                 await self._work(held, taken[1])
         except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
             # Its conversation is worked on again when the lease ends.
-            _log_left(conversation, exc)
+            _log_left(conversation, type(exc).__name__, held.turn_seq)
         except asyncio.CancelledError:
             self._cut_off.add(conversation)
-            await self._release_midway(held.lease, abandoned)
+            await self._release_midway(held, abandoned)
             raise
         finally:
             if self._held_leases.get(conversation) is held:
@@ -163,22 +164,23 @@ class ConversationProcessor:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""
         try:
             waited = await self.mailbox.defer(conversation)
-        except Halted as exc:
-            _log_left(conversation, exc)
+        except Halted:
+            _log_left(conversation, "Halted")
             return True
         if waited == 0:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
         return waited < UNKNOWN_CHANNEL_SECONDS
 
-    async def _release_midway(self, lease: Lease, abandoned: AbandonedCalls) -> None:
+    async def _release_midway(self, held: HeldLease, abandoned: AbandonedCalls) -> None:
         """Release a lease in the middle of its work: the next worker continues where the journal ends.
 
         For the next worker, a tool call without a result is as uncertain as after a kill. But a tool that cannot be
         stopped may still act, and the next worker must not overtake it. So that lease stays until this process has
         ended, or has not renewed it in time.
         """
-        if abandoned.are_running:
-            log.info("conversation.left", extra={"conversation": lease.conversation, "reason": "a tool still runs"})
+        lease, is_acting = held.lease, abandoned.are_running
+        _log_left(lease.conversation, "a tool still runs" if is_acting else "cut off", held.turn_seq)
+        if is_acting:
             return
         with contextlib.suppress(TimeoutError, RedisError):
             async with asyncio.timeout(LET_GO_SECONDS):
@@ -203,18 +205,21 @@ class ConversationProcessor:
                     work = await self.mailbox.release(held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
                     turns += 1
-                    work = await self._turn(held, self._joined(work))
+                    ids = {"conversation": held.lease.conversation, "seq": work.seq}
+                    with context_field("log_fields", ids):
+                        work = await self._turn(held, self._joined(work))
+                    held.turn_seq = 0
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
         """Return the turn merged with those behind it that are answered with it."""
         agent = self.agents.get(queued.turn.conversation.channel)
-        if agent is None or queued.is_stopped:
+        if not queued.following or agent is None or queued.is_stopped:
             return queued
         if queued.journal:  # turns that were answered together stay together
             return queued.merge_journalled()
         if queued.turn.group:
             return queued.merge_album()
-        if self.joins and queued.following and queued.attempt == 1:  # a turn that kills its worker must do so alone
+        if self.joins and queued.attempt == 1:  # a turn that kills its worker must do so alone
             return queued.merge_texts(agent.is_answer)
         return queued
 
@@ -234,7 +239,7 @@ class ConversationProcessor:
         try:
             return await self._commit(held.lease, queued, change, draft)
         except StaleTurn as exc:
-            log.warning("turn.stale", extra={"reason": str(exc), "seq": queued.seq})
+            log.warning("turn.stale", extra={"reason": str(exc)})
             change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken())
             return await self._commit(held.lease, queued, change, draft)
 
@@ -251,14 +256,19 @@ class ConversationProcessor:
             change = await call_in_thread(split_replies, change, channel)
         else:
             change = split_replies(change, channel)
-        return await self.mailbox.commit(lease, queued, change, let_go=True)
+        following = await self.mailbox.commit(lease, queued, change, let_go=True)
+        extra = {"event": queued.turn.event_hash, "attempt": queued.attempt, "replies": len(change.replies)}
+        log.info("turn.answered", extra=extra | ({"upto": queued.upto} if queued.upto else {}))
+        return following
 
     def _draft(self, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
         """Return the draft message of a turn: of the answer, or only of the notice. None: the channel shows none."""
         pace = channel.rate_limit(queued.turn.conversation)
         if pace.draft_gap <= 0 or queued.turn.ephemeral:
             return None
-        rate_limiter = self._draft_limiters.setdefault(channel.name, DraftRateLimiter.of(pace))
+        rate_limiter = self._draft_limiters.get(channel.name)
+        if rate_limiter is None:
+            rate_limiter = self._draft_limiters[channel.name] = DraftRateLimiter.of(pace)
         return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, rate_limiter=rate_limiter)
 
     async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:
@@ -277,16 +287,16 @@ class ConversationProcessor:
                     queued = await self._with_quote(queued)
                 return await agent.answer(await self._with_files(queued), lease, draft)
         except TimeoutError:
-            log.error("turn.timeout", extra={"conversation": lease.conversation, "seq": queued.seq})
+            log.error("turn.timeout")
             return await self._give_up(lease, queued, "" if held.stop_seq > queued.seq else texts().too_long())
         except JournalUnreadable as exc:  # no traceback: it may quote the user
-            log.error("turn.unreadable", extra={"conversation": lease.conversation, "reason": str(exc)})
+            log.error("turn.unreadable", extra={"reason": str(exc)})
             return await self._give_up(lease, queued, texts().interrupted_before())
         except (LeaseLost, StaleTurn, RedisError):
             raise  # the state of the turn is not known, so nothing is said: the next worker tries it again
         except Exception:
             # Whatever a tool or a model broke, the user gets a reply and the next turn goes on.
-            log.exception("turn.failed", extra={"conversation": lease.conversation, "seq": queued.seq})
+            log.exception("turn.failed")
             return await self._give_up(lease, queued, texts().broken())
 
     async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str) -> TurnChange:
@@ -299,7 +309,7 @@ class ConversationProcessor:
         except (LeaseLost, StaleTurn, RedisError):
             raise
         except Exception:
-            log.exception("turn.not_given_up", extra={"conversation": lease.conversation, "seq": queued.seq})
+            log.exception("turn.not_given_up")
             return TurnChange(replies=((Reply(text), ""),))
 
     async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
@@ -311,7 +321,7 @@ class ConversationProcessor:
             async with asyncio.timeout(QUOTE_SECONDS):
                 return replace(queued, turn=replace(turn, quoted=await channel.quoted(turn)))
         except (FetchError, TimeoutError) as exc:
-            log.info("quote.unknown", extra={"channel": channel.name, "reason": str(exc) or type(exc).__name__})
+            log.info("quote.unknown", extra={"reason": str(exc) or type(exc).__name__})
             return queued
 
     async def _with_files(self, queued: QueuedTurn) -> QueuedTurn:
@@ -342,12 +352,12 @@ class ConversationProcessor:
         except Exception as exc:  # noqa: BLE001  # the user is answered all the same
             # No traceback and no foreign message: they may hold a link or a file name.
             reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
-            log.warning("media.not_fetched", extra={"channel": channel.name, "reason": reason})
+            log.warning("media.not_fetched", extra={"reason": reason})
             return replace(media, size=0)
 
 
-def _log_left(conversation: str, reason: Exception) -> None:
-    log.info("conversation.left", extra={"conversation": conversation, "reason": type(reason).__name__})
+def _log_left(conversation: str, reason: str, seq: int = 0) -> None:
+    log.info("conversation.left", extra={"conversation": conversation, "seq": seq, "reason": reason})
 
 
 def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str | None:
@@ -359,7 +369,7 @@ def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str 
             return texts().stopped()
         return texts().nothing_of_yours() if queued.turn.in_group else texts().nothing_to_stop()
     if queued.attempt > MAX_ATTEMPTS:
-        log.error("turn.killed_workers", extra={"conversation": queued.turn.conversation.id, "seq": queued.seq})
+        log.error("turn.killed_workers")
         return texts().interrupted_before()
     return None
 
@@ -390,7 +400,7 @@ def split_replies(change: TurnChange, channel: Channel | None) -> TurnChange:
             for piece, name in [*((first, part) for first in firsts), (last, pid)]
         ]
     new_actions = change.new_actions
-    if channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel):
+    if new_actions and (channel is None or not _pieces(Reply(NO_WORDS, edits=NO_WORDS, optional=True), channel)):
         new_actions = tuple(replace(arm, ending="") for arm in new_actions)  # the platform cannot edit a question later
     return replace(change, replies=tuple(pieces), new_actions=new_actions)
 
@@ -400,5 +410,5 @@ def _pieces(reply: Reply, channel: Channel) -> Sequence[Reply]:
     try:
         return channel.split(reply)
     except Exception:
-        log.exception("reply.not_split", extra={"channel": channel.name})
+        log.exception("reply.not_split")
         return [reply]

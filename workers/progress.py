@@ -184,10 +184,10 @@ class DraftMessage:
         except RateLimited as exc:
             return await self._pause(min(exc.retry_after, MAX_REST_SECONDS))
         except SendError as exc:
-            log.info("draft.ended", extra={"channel": self._channel.name, "reason": type(exc).__name__})
+            log.info("draft.ended", extra={"reason": type(exc).__name__})
             return None
         except Exception:
-            log.exception("draft.failed", extra={"channel": self._channel.name})
+            log.exception("draft.failed")
             return None
         is_new = shown not in ("", self.shown)
         self.shown, self._shown_text = shown, text
@@ -275,6 +275,6 @@ class ProgressIndicator:
             with self._notice.calling():
                 await self._channel.send(delivery)
         except SendError as exc:
-            log.info("still_working.not_sent", extra={"conversation": there.id, "reason": type(exc).__name__})
+            log.info("still_working.not_sent", extra={"reason": type(exc).__name__})
         except Exception:
-            log.exception("still_working.failed", extra={"conversation": there.id})
+            log.exception("still_working.failed")

@@ -237,7 +237,7 @@ class ReplySender:
             self._paced.add(channel)
         wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
         if wait > MAX_HOLD_SECONDS:
-            log.info("reply.rate_limited", extra={"conversation": lease.conversation, "seconds": wait})
+            log.info("reply.rate_limited", extra={"delivery": reply.delivery_id(lease), "seconds": wait})
             await self._outbox.postpone(lease, reply, wait, "paced")
             raise ConversationParked(lease.conversation)
         if wait > 0:
@@ -247,7 +247,8 @@ class ReplySender:
         """Postpone the reply, or give it up and return what is next."""
         if isinstance(error, ChannelDown):
             channel = lease.conversation.partition(":")[0]
-            log.error("channel.down", extra={"channel": channel, "reason": str(error)})
+            extra = {"channel": channel, "delivery": reply.delivery_id(lease), "reason": str(error)}
+            log.error("channel.down", extra=extra)
             await call_in_thread(self._alerts.note, channel, str(error))
             await self._outbox.postpone(lease, reply, DOWN_SECONDS, "down")
             raise ConversationParked(lease.conversation)
@@ -258,14 +259,14 @@ class ReplySender:
             return await self._give_up(lease, reply, GivenUp(reason, end, asked))
         pause = backoff_seconds(reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance())
         wait = max(pause, asked)
-        extra = {"conversation": lease.conversation, "reason": str(error), "seconds": wait}
-        log.warning("reply.held" if why == "held" else "reply.postponed", extra=extra)
+        ids = {"delivery": reply.delivery_id(lease), "reason": str(error)}
+        log.warning("reply.held" if why == "held" else "reply.postponed", extra={**ids, "seconds": wait})
         await self._outbox.postpone(lease, reply, wait, why, reason)
         raise ConversationParked(lease.conversation)
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
         """Record that the reply will not be sent, and return what is next."""
-        log.error("reply.dead", extra={"delivery": f"{lease.conversation}#{reply.number}", "reason": result.reason})
+        log.error("reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason})
         return await self._outbox.mark_delivered(lease, reply, result, let_go=True)
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
@@ -375,7 +376,7 @@ class ReceiptFiles:
                 self._begin()
             self._size += os.write(self._file, line)
         except OSError as exc:
-            log.warning("receipt.not_noted", extra={"reason": type(exc).__name__})
+            log.warning("receipt.not_noted", extra={"delivery": delivery.id, "reason": type(exc).__name__})
 
     def find(self, delivery: Delivery) -> str | None:
         """Search all files of the last hour. Reads the disk."""

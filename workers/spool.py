@@ -245,7 +245,8 @@ class Spool:
             except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate
                 log.error("redis.away", extra={"reason": type(exc).__name__})
         if reason := self._ignores(turn):
-            log.info("turn.ignored", extra={"conversation": turn.conversation.id, "reason": reason})
+            ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
+            log.info("turn.ignored", extra={**ids, "reason": reason})
             return Accepted("ignored", 0)
         self._file.keep(turn, tapped=tapped, received_at=received_at)
         self.watch()
@@ -314,10 +315,11 @@ class Spool:
 
     def _is_taken(self, spooled: SpooledTurn) -> bool:
         waited = max(self._clock() - spooled.received_at, 0.001)  # it did wait, even if the clock was set back
+        ids = {"conversation": spooled.turn.conversation.id, "event": spooled.turn.event_hash}
         try:
             accepted = self._mailbox.accept(spooled.turn, tapped=spooled.tapped, waited_seconds=waited)
         except ResponseError as exc:  # Redis is there: it may accept turns of other conversations
-            log.warning("spool.refused", extra={"n": spooled.n, "reason": type(exc).__name__})
+            log.warning("spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__})
             return False
-        log.info("spool.handed_over", extra={"conversation": spooled.turn.conversation.id, "outcome": accepted.outcome})
+        log.info("spool.handed_over", extra={**ids, "seq": accepted.seq, "outcome": accepted.outcome})
         return not accepted.refused

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sayso.agent.messages import Message, UsageStats
 from sayso.agent.observability.observer import AgentObserver, Source, event_reader
 from sayso.agent.tools.definition import loggable_name
+from sayso.pending.context import call_context, context_field
 
 if TYPE_CHECKING:
     from sayso.agent.result import AgentResult  # which imports this package
@@ -62,8 +63,9 @@ class LoggingObserver(AgentObserver):
         if not self._logger.isEnabledFor(self._level):
             return
         ids = {"batch_id" if event.startswith("batch") else "run_id": run_id}
-        line = {"event": event, **ids, **values, "timestamp": round(self._clock(), 3)}
-        self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
+        line = {"event": event, **ids, **call_context().log_fields, **values, "timestamp": round(self._clock(), 3)}
+        with context_field("log_fields", {}):  # the line has them
+            self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
 
 
 def _class_name(value: Any) -> str:

@@ -149,6 +149,10 @@ class Acceptance(Protocol):
         """One word for the log."""
 
     @property
+    def seq(self) -> int:
+        """The number of the turn in its conversation, for a repetition that of the first one; 0 while it has none."""
+
+    @property
     def refused(self) -> bool:
         """Whether the platform must send the turn again."""
 
@@ -230,7 +234,8 @@ class Ingress:
         if turn.tap and not action and turn.tap.label:  # a button of the business's own: its label is what they say
             turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
         accepted = self._inbox.accept(turn, tapped=action)
-        log.info("turn.accepted", extra={"conversation": turn.conversation.id, "outcome": accepted.outcome})
+        ids = {"conversation": turn.conversation.id, "seq": accepted.seq, "event": turn.event_hash}
+        log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
         if accepted.refused:
             raise Overloaded("this conversation has too many messages waiting")
 
@@ -240,7 +245,7 @@ def _is_storable_address(change: AddressChange) -> bool:
     try:
         change.conversation.address.encode()
     except UnicodeEncodeError:
-        log.error("address.malformed")
+        log.error("address.malformed", extra={"channel": change.conversation.channel})
         return False
     return True
 
@@ -250,6 +255,6 @@ def _is_storable(turn: Turn) -> bool:
     try:
         Turn.from_json(turn.to_json())  # to_json alone accepts any object where a text should be
     except (ValueError, TypeError) as exc:  # the message would repeat the payload
-        log.error("turn.malformed", extra={"reason": type(exc).__name__})
+        log.error("turn.malformed", extra={"channel": turn.conversation.channel, "reason": type(exc).__name__})
         return False
     return True

@@ -41,12 +41,13 @@ def _timestamp(unix: int) -> str:
 
 def set_up_logs(level: int = logging.INFO) -> None:
     """Log to stderr: our own events from `level` on, and warnings of libraries."""
-    from sayso.channels.registry import (
-        BUILT_IN,
-    )  # here, since `sayso --help` uses this module too and needs no pydantic
+    # Here, since `sayso --help` uses this module too and needs no pydantic.
+    from sayso.channels.registry import BUILT_IN
+    from sayso.pending.context import add_log_fields
 
     handler = logging.StreamHandler()
     handler.setFormatter(EventFormatter())
+    handler.addFilter(add_log_fields)
     # Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  # its documented switch

@@ -1,0 +1,167 @@
+"""Log lines: an operator reads from them alone why a message was answered, how often, and by which attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider, ToolCall, tool
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.channels.base import DeliveryUncertain
+from sayso.channels.types import Received, Turn
+from sayso.config.wiring.observability import EventFormatter
+from sayso.pending.concurrency import run_without_loop
+from sayso.pending.context import add_log_fields
+from tests.channels.web import services
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender
+from tests.workers.fakes import FakeChannel
+
+PHONE = "+4915100000042"
+TURN = Turn(f"{PHONE}:SM7", CHAT, PHONE, text="hello")
+
+
+@pytest.fixture(params=["memory", "redis"])
+def rig(request: pytest.FixtureRequest) -> MemoryRig | RedisRig:
+    """Return a rig of each kind."""
+    return RedisRig(request.getfixturevalue("redis_client")) if request.param == "redis" else MemoryRig()
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """Print the log of this test as a process of Sayso does."""
+    printed, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(printed), root.level
+    handler.setFormatter(EventFormatter())
+    handler.addFilter(add_log_fields)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield printed
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def story(log: io.StringIO) -> list[str]:
+    """Return the lines of the log without times and levels; runs of the agent are left out."""
+    lines = [line.split(" ", 2)[2] for line in log.getvalue().splitlines() if re.match(r"\d{4}-\S+ [A-Z]+ ", line)]
+    return [line for line in lines if not line.startswith("{")]
+
+
+def runs(log: io.StringIO) -> list[dict[str, object]]:
+    """Return the lines of JSON about runs of the agent."""
+    return [json.loads(line[line.index("{") :]) for line in log.getvalue().splitlines() if " INFO {" in line]
+
+
+def web(rig: MemoryRig | RedisRig):
+    """Return a browser that posts the turn as a webhook, each time it posts."""
+    channel = services.FakeChannel(Received(turns=(TURN,)))
+    channel.name = CHAT.channel
+    return services.browser(channel, rig.mailbox)
+
+
+class Site:
+    """A web process and workers. `look`, the tool of the agent, does `happens`."""
+
+    def __init__(self, rig: MemoryRig | RedisRig, happens=lambda: None) -> None:
+        @tool(read_only=True)
+        async def look() -> str:
+            """Look."""
+            happens()
+            return "seen"
+
+        self.rig, self.web, self.channel = rig, web(rig), FakeChannel()
+        config = AgentConfig(observers=[LoggingObserver()])
+        self.agent = Agent([look], ScriptedProvider([ToolCall("look", {}), "done", "done again"]), config)
+
+    def work(self) -> None:
+        """Let a new worker do what there is to do."""
+        channels = {CHAT.channel: self.channel}
+        agents = {CHAT.channel: ChannelAgent(self.agent, self.rig.store, journals=self.rig.journals)}
+        processor = make_processor(self.rig.mailbox, make_sender(self.rig.outbox, channels), channels, agents)
+        asyncio.run(processor.run(CHAT.id))
+
+
+def test_repeated_webhook_is_answered_once(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """Both webhooks name one event and one turn, and the turn was answered once, with one reply."""
+    site = Site(rig)
+    for _ in range(2):
+        assert site.web.post(f"/hooks/{CHAT.channel}").status_code == 200
+    site.work()
+    ids = f"conversation={CHAT.id} seq=1 event={TURN.event_hash}"
+    assert story(log) == [
+        f"turn.accepted {ids} outcome=new",
+        f"turn.accepted {ids} outcome=duplicate",
+        f"turn.answered event={TURN.event_hash} attempt=1 replies=1 conversation={CHAT.id} seq=1",
+        f"reply.sent delivery={CHAT.id}#1 suspect=False",
+    ]
+
+
+def test_turn_that_is_done_again_after_a_lost_lease(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """The first worker left the conversation in the middle of the turn. The second one died. The third one answered."""
+    seconds = iter(["second"])
+
+    def lose_lease() -> None:
+        for worker in seconds:
+            rig.end_lease()
+            run_without_loop(rig.mailbox.lease(CHAT.id, worker))
+
+    site = Site(rig, lose_lease)
+    site.web.post(f"/hooks/{CHAT.channel}")
+    site.work()
+    rig.end_lease()
+    site.work()
+    assert story(log) == [
+        f"turn.accepted conversation={CHAT.id} seq=1 event={TURN.event_hash} outcome=new",
+        f"conversation.left conversation={CHAT.id} seq=1 reason=LeaseLost",
+        f"turn.answered event={TURN.event_hash} attempt=3 replies=1 conversation={CHAT.id} seq=1",
+        f"reply.sent delivery={CHAT.id}#1 suspect=False",
+    ]
+
+
+def test_reply_that_may_have_arrived_is_sent_again(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """The turn was answered once. Its reply came twice, because the platform's answer was lost."""
+    site = Site(rig)
+    site.channel.errors = [DeliveryUncertain("no answer")]
+    site.web.post(f"/hooks/{CHAT.channel}")
+    site.work()
+    rig.pass_time(60)
+    site.work()
+    accepted, answered, postponed, left, sent = story(log)
+    assert (accepted.split()[0], answered.split()[0]) == ("turn.accepted", "turn.answered")
+    assert postponed.startswith(f"reply.postponed delivery={CHAT.id}#1 reason=no answer seconds=")
+    assert left == f"conversation.left conversation={CHAT.id} seq=0 reason=ConversationParked"
+    assert sent == f"reply.sent delivery={CHAT.id}#1 suspect=True"
+
+
+def test_run_of_the_agent_names_its_turn(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """So that a run id leads to the conversation and back. A line of JSON stays one."""
+    site = Site(rig)
+    site.web.post(f"/hooks/{CHAT.channel}")
+    site.work()
+    assert {(line["conversation"], line["seq"]) for line in runs(log)} == {(CHAT.id, 1)}
+    assert len({line["run_id"] for line in runs(log)}) == 1
+    assert all(line.endswith("}") for line in log.getvalue().splitlines() if " INFO {" in line)
+
+
+def test_turns_that_are_answered_together_name_the_last_one(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """The line names the numbers of the first and of the last one."""
+    site, album = Site(rig), replace(TURN, group="album")
+    for event in ("e1", "e2"):
+        rig.accept(replace(album, event_id=event))
+    rig.pass_time(2)
+    site.work()
+    assert any(line.startswith("turn.answered") and "upto=2" in line and "seq=1" in line for line in story(log))
+
+
+def test_log_has_no_event_id_in_clear(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """An event id may contain a phone number or a token."""
+    site = Site(rig)
+    site.web.post(f"/hooks/{CHAT.channel}")
+    site.work()
+    assert (PHONE in log.getvalue(), "SM7" in log.getvalue()) == (False, False)
