@@ -10,7 +10,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
-from sayso.agent.tools.context import EnvironmentField, tool_environment
+from sayso.agent.tools.context import changed_environment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
 
@@ -36,7 +36,7 @@ def in_scope(scope: str) -> AbstractContextManager[str]:
 
     It is the user or the conversation that the current run belongs to.
     """
-    return EnvironmentField("memory_scope", scope)
+    return changed_environment(lambda now: now._replace(memory_scope=scope), scope)
 
 
 def current_scope() -> str | None:

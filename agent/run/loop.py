@@ -35,7 +35,7 @@ from sayso.agent.run.structured import (
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import EnvironmentField
+from sayso.agent.tools.context import changed_environment
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.tool import schemas_for_model
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
@@ -124,7 +124,8 @@ class AgentLoop:
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request. Raises SessionError."""
         if run.events.has_observers:
-            with EnvironmentField("memory_scope", run.run_memory.tool_scope):  # observers may ask for it
+            scope = run.run_memory.tool_scope  # observers may ask for it
+            with changed_environment(lambda now: now._replace(memory_scope=scope)):
                 await run.events.tell("run_start", list(run.request.messages), self._config.prompt)
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
@@ -134,7 +135,8 @@ class AgentLoop:
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
-        with EnvironmentField("artifacts", run.artifacts, memory_scope=run.run_memory.tool_scope):
+        scope = run.run_memory.tool_scope
+        with changed_environment(lambda now: now._replace(artifacts=run.artifacts, memory_scope=scope)):
             if token is None:
                 return await self._run(run)
             try:

@@ -21,7 +21,7 @@ from sayso.agent.run.state import (
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
-from sayso.agent.tools.context import Artifact, EnvironmentField, TimerChange, restore_timers
+from sayso.agent.tools.context import Artifact, TimerChange, changed_environment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
@@ -176,7 +176,9 @@ class _CallsRunner:
         choices, suspicions = list[str](), list[str]()
         key = self.journal.idempotency_key(at) or call_context().idempotency_key
         with (
-            EnvironmentField("artifacts", files, timer_changes=timers, choices=choices, suspicions=suspicions),
+            changed_environment(
+                lambda now: now._replace(artifacts=files, timer_changes=timers, choices=choices, suspicions=suspicions)
+            ),
             context_field("proposals", proposals, position=at, idempotency_key=key),
         ):
             tool_run = await self.caller.run(request, suspicions)
