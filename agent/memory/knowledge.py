@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import copy
-import fcntl
 import hashlib
 import logging
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -21,7 +18,7 @@ from sayso.agent.memory.extraction import current_scope, one_line, required_scop
 from sayso.agent.tools.definition import MEMORY, ToolMetadata
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool, tool
-from sayso.channels.storage.files import write_atomically
+from sayso.channels.storage.files import folder_lock, write_atomically
 from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
@@ -88,7 +85,6 @@ class KnowledgeMemory:
         if not note.content:
             return "Nothing was kept: there were no words."
         if self._scope_name and not (name_file := self.directory / SCOPE_NAME).exists():  # so that `erase` finds it
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(name_file, self._scope_name)
         file = self._facts() if persistent else self._log(self._today())
         is_first_of_day = not (persistent or file.path.exists())
@@ -101,41 +97,29 @@ class KnowledgeMemory:
         cut = f", cut to {NOTE_CHARS} characters" if is_cut else ""
         return f"Kept {'for good' if persistent else 'for the next days'}{cut}: {note.content!r}"
 
-    def get_recent_logs(self, days: int | None = None) -> str:
-        """Return the notes of the last `days` days with today, oldest first, each day under its date."""
-        lines: list[str] = []
-        for day in self._recent_days(days):
-            notes = self._log(day).notes()
-            if notes:
-                lines += [f"{day.isoformat()}:", *(note.line for note in notes)]
-        return "\n".join(lines)
-
     def get_persistent_facts(self) -> str:
         """Return the facts, oldest first, one on a line."""
         return "\n".join(note.line for note in self._facts().notes())
 
-    def sections(self) -> tuple[str, str]:
-        """Return the facts and the recent notes for the model, newest first; "" for an empty section.
-
-        Facts take precedence if not everything fits.
-        """
-        facts = section(
-            "[Long-term Memory]", [note.line for note in reversed(self._facts().notes())], self.max_context_chars
-        )
-        lines = [
-            f"- {day.isoformat()} {note.line[2:]}"
-            for day in reversed(self._recent_days())
-            for note in reversed(self._log(day).notes())
-        ]
-        return facts, section("[Recent Memory]", lines, self.max_context_chars - len(facts) - 2 * bool(facts))
-
     def build_context(self) -> str:
-        """Return both sections, facts first, or "" if there is nothing."""
-        return "\n\n".join(filter(None, self.sections()))
+        """Return the sections for the model, facts before recent notes, each with its newest line first.
+
+        Facts take precedence if not everything fits. The text is "" if there is nothing.
+        """
+        notes = reversed(self._facts().notes())
+        facts = section("[Long-term Memory]", [note.line for note in notes], self.max_context_chars)
+        days = (self._today() - timedelta(days=number) for number in range(self.recent_days))
+        lines = [f"- {day.isoformat()} {note.line[2:]}" for day in days for note in reversed(self._log(day).notes())]
+        logs = section("[Recent Memory]", lines, self.max_context_chars - len(facts) - 2 * bool(facts))
+        return "\n\n".join(filter(None, [facts, logs]))
 
     def prune_old_logs(self, keep_days: int | None = None) -> int:
-        """Remove the logs from before the last `keep_days` days. Return how many files were removed."""
-        first_day = self._first_day(keep_days)
+        """Remove the logs of all but the last `keep_days` days, with today; by default `recent_days`.
+
+        Return how many files were removed.
+        """
+        days = self.recent_days if keep_days is None else keep_days
+        first_day = self._today() - timedelta(days=max(0, days) - 1)
         old = [path for path in self.directory.glob("*.md") if (day := _log_day(path)) and day < first_day]
         for path in old:
             path.unlink(missing_ok=True)
@@ -145,7 +129,7 @@ class KnowledgeMemory:
         """Remove all facts and logs of this scope. Return how many files were removed."""
         if not self.directory.exists():
             return 0
-        with _locked(self.directory):
+        with folder_lock(self.directory):
             files = [path for path in self.directory.glob("*.md") if _log_day(path) or path.name == FACTS]
             for path in files:
                 path.unlink(missing_ok=True)
@@ -197,15 +181,6 @@ class KnowledgeMemory:
     def _today(self) -> date:
         return self._clock().date()
 
-    def _first_day(self, days: int | None) -> date:
-        """Return the first of the last `days` days, with today; by default `recent_days`."""
-        count = self.recent_days if days is None else days
-        return self._today() - timedelta(days=max(0, count) - 1)
-
-    def _recent_days(self, days: int | None = None) -> list[date]:
-        first = self._first_day(days)
-        return [first + timedelta(days=number) for number in range((self._today() - first).days + 1)]
-
 
 def _log_day(path: Path) -> date | None:
     """Return the day of a log file, or None for another file."""
@@ -253,7 +228,7 @@ class NotesFile:
 
     def add(self, note: Note) -> bool:
         """Add a note; it is on disk when this returns. Return False if it was there already. Raise OSError."""
-        with _locked(self.path.parent):
+        with folder_lock(self.path.parent):
             lines = self._lines()
             if note.key in {known.key for line in lines if (known := parse_note(line))}:
                 return False
@@ -278,15 +253,3 @@ def parse_note(line: str) -> Note | None:
         return None
     note = Note(match["content"], match["category"] or "general", match["time"] or "")
     return note if note.content else None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder against other threads and processes; create the folder if it is missing."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)  # releases the lock

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
-import os
 import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +14,12 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
-from sayso.channels.storage.files import open_database, remove_older, sync_folder, write_atomically
+from sayso.channels.storage.files import folder_lock, open_database, remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.connections import Connections
 
 #: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
 UNFINISHED_SECONDS = 3600
-#: The lock file. Writers share the lock; removing an expired session takes it exclusively.
-_LOCK = ".lock"
 #: About how many keys one SCAN command looks at.
 SCAN_COUNT = 500
 _REMOVE_IF = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
@@ -64,12 +59,11 @@ class JsonFileSessionStore(KeyValueSessions):
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
         path = self._path(key)
-        if not path.parent.exists():
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            sync_folder(self._folder)
-        with self._locked(fcntl.LOCK_SH):
+        with folder_lock(self._folder, shared=True):
+            is_first = not path.parent.exists()
             write_atomically(path, text.encode("ascii"))
+            if is_first:
+                sync_folder(self._folder)
 
     def _remove(self, key: SessionKey) -> bool:
         path = self._path(key)
@@ -81,7 +75,7 @@ class JsonFileSessionStore(KeyValueSessions):
         return True
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        with self._locked(fcntl.LOCK_EX):  # no other process may save between the comparison and the removal
+        with folder_lock(self._folder):  # no other process may save between the comparison and the removal
             if self._get(key) == text:
                 self._remove(key)
 
@@ -99,15 +93,6 @@ class JsonFileSessionStore(KeyValueSessions):
 
     def _path(self, key: SessionKey) -> Path:
         return self._folder / key.namespace_digest / f"{key.digest}.json"
-
-    @contextmanager
-    def _locked(self, operation: int) -> Iterator[None]:
-        handle = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, operation)
-            yield
-        finally:
-            os.close(handle)
 
     def _cure(self, error: Exception) -> str:
         return f"{self._folder}: {getattr(error, 'strerror', None) or error}; check its disk and rights"
