@@ -54,17 +54,12 @@ TIME_SPAN = TimeSpan()
 _STATE_LABELS: Mapping[MessageState, str] = {
     "before": "taken before", "missed": "missed", "taken": "taken now", "left": "left", "refused": "refused"
 }  # fmt: skip
-_MOVED = {
-    "set": "sayso channel connect CHANNEL",
-    "delete": "sayso channel disconnect CHANNEL",
-    "forget-media": "sayso channel purge-media CHANNEL",
-}
 
 _channel = click.argument("channel")
 _drop_pending = click.option("--drop-pending", is_flag=True, help="Make Telegram delete the updates that wait.")
 
 
-@click.group(cls=SaysoGroup, moved=_MOVED, examples=["sayso channel connect shop-wa", "sayso channel status ops-tg"])
+@click.group(cls=SaysoGroup, examples=["sayso channel connect shop-wa", "sayso channel status ops-tg"])
 def channel() -> None:
     """Connect a channel to its platform, and see what the platform knows about it."""
 

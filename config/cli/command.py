@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -118,21 +118,9 @@ class SaysoCommand(click.Command):
 
 
 class SaysoGroup(SaysoCommand, click.Group):
-    """A group of commands. `moved` names invocations that are spelled otherwise now."""
+    """A group of commands with the common options."""
 
     command_class = SaysoCommand
-
-    def __init__(self, *args: Any, moved: Mapping[str, str] | None = None, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.moved = moved or {}
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:  # fmt: skip
-        """Find a command. Raises click.UsageError, which names the new spelling of an old invocation."""
-        if args and args[0] in self.moved:
-            ctx.fail(f"no command `{ctx.command_path} {args[0]}`: write `{self.moved[args[0]]}`")
-        return super().resolve_command(ctx, args)
 
 
 @contextmanager

@@ -35,11 +35,6 @@ _MODULES = {
     "web": "run",
     "worker": "run",
 }
-#: Commands of earlier versions, and how they are spelled now.
-_MOVED = {
-    "webhook": "sayso channel connect|status|disconnect|recover|purge-media CHANNEL",
-    "slack": "sayso channel manifest CHANNEL",
-}
 
 
 class RootGroup(SaysoGroup):
@@ -82,7 +77,6 @@ def _load(point: EntryPoint) -> click.Command:
 @click.group(
     cls=RootGroup,
     modules=_MODULES,
-    moved=_MOVED,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     examples=["sayso init mybot && cd mybot && sayso chat", "sayso demo", "sayso -c sayso.yaml check --json"],
     epilog="""\b

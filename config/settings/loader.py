@@ -55,10 +55,11 @@ _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
 DEFAULT = Path("sayso.yaml")
 #: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parents[1] / "demo.yaml"
-#: A reference, and the text that may stand before it in an unquoted scalar between { } or [ ].
-_REFERENCE_AHEAD = re.compile(rf"[^,?\[\]{{}}]*(?P<reference>{_REFERENCE.pattern})")
-#: Private-use characters. One that the file does not contain covers references while the YAML parser reads.
-_COVER_CHARACTERS = range(0xF0000, 0x10FFFE)
+#: What YAML takes for its own in an unquoted reference between { } or [ ], and the private-use characters that stand
+#: for it while the parser reads.
+_COVERS = {ord(special): 0xF0000 + ord(special) for special in "{}[],:#?"}
+_SPECIALS = {cover: special for special, cover in _COVERS.items()}
+_COVERED_REFERENCE = re.compile("\\$\U000f007b[^\U000f007d]*\U000f007d")
 #: Parts of the YAML parser's messages, and the cure for each.
 _YAML_CURES = {
     "'\\t'": "indent with spaces, not tabs",
@@ -157,7 +158,9 @@ def check_consoles(settings: Settings, public_url: str) -> None:
 
 def _compose(file: Path) -> yaml.Node:
     try:
-        root = yaml.compose(_text(file), Loader=_PlainLoader)
+        lines = _text(file).splitlines(keepends=True)
+        covered = (_REFERENCE.sub(lambda match: match[0].translate(_COVERS), line) for line in lines)
+        root = yaml.compose("".join(covered), Loader=_PlainLoader)
     except yaml.YAMLError as exc:
         raise ConfigError([_yaml_problem(file, exc)]) from exc
     except RecursionError:
@@ -182,40 +185,11 @@ def _text(file: Path) -> str:
 class _PlainLoader(yaml.SafeLoader):
     """A YAML loader that refuses anchors, aliases and tags: every value is plain data, written where it is used.
 
-    A reference may be unquoted between { } and [ ] too, where YAML itself reads its braces as a map.
+    References come with their special characters covered, since YAML would read unquoted braces as a map.
     """
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._cover_character = next(chr(code) for code in _COVER_CHARACTERS if chr(code) not in text)
-
-    def scan_plain(self) -> yaml.ScalarToken:
-        """Return the next unquoted scalar. Its references are covered meanwhile, so that marks stay correct.
-
-        Quoted text, comments and blocks need no cover: YAML takes their braces as text.
-        """
-        text = self.buffer
-        covered = list(self._references()) if self.flow_level else []
-        for reference, start in covered:
-            self.buffer = self.buffer[:start] + self._cover(reference) + self.buffer[start + len(reference) :]
-        token = super().scan_plain()
-        self.buffer = token.start_mark.buffer = token.end_mark.buffer = text
-        for reference, _ in covered:  # one behind the end of the scalar is not in it
-            token.value = token.value.replace(self._cover(reference), reference, 1)
-        return token
-
-    def _references(self) -> Iterator[tuple[str, int]]:
-        """Yield the references of the scalar that begins here, with their places, and perhaps some behind its end."""
-        place = self.pointer
-        while (match := _REFERENCE_AHEAD.match(self.buffer, place)) and len(match["reference"].splitlines()) == 1:
-            yield match["reference"], match.start("reference")
-            place = match.end()
-
-    def _cover(self, reference: str) -> str:
-        return self._cover_character * len(reference)
-
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Return the next node. Raises yaml.YAMLError."""
+        """Return the next node, with its references as they are in the file. Raises yaml.YAMLError."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs leave it out
         if getattr(event, "anchor", None):
             problem = (
@@ -225,7 +199,10 @@ class _PlainLoader(yaml.SafeLoader):
         if getattr(event, "tag", None):
             problem = f"a tag, {event.tag!r}: write the plain value"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode):
+            node.value = _COVERED_REFERENCE.sub(lambda match: match[0].translate(_SPECIALS), node.value)
+        return node
 
 
 @dataclass(slots=True)

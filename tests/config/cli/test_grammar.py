@@ -71,19 +71,16 @@ def test_exit_codes_tell_a_finding_from_wrong_usage_from_what_cannot_run(tmp_pat
     assert codes == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (["webhook", "set", "wa"], "sayso channel connect"),
-        (["slack", "manifest"], "sayso channel manifest"),
-        (["channel", "forget-media", "wa"], "sayso channel purge-media"),
-        (["check", "sayso.yaml"], "sayso check -c sayso.yaml"),
-    ],
-)
-def test_old_invocations_name_the_new_one(old: list[str], new: str):
-    """They are usage errors: there are no aliases."""
-    result = run(*old)
-    assert (result.exit_code, new in result.output) == (2, True)
+@pytest.mark.parametrize("old", [["webhook", "set", "wa"], ["slack", "manifest"], ["channel", "forget-media", "wa"]])
+def test_old_invocations_are_usage_errors(old: list[str]):
+    """There are no aliases."""
+    assert run(*old).exit_code == 2
+
+
+def test_check_of_a_file_without_its_option_names_the_option():
+    """The file is not positional."""
+    result = run("check", "sayso.yaml")
+    assert (result.exit_code, "sayso check -c sayso.yaml" in result.output) == (2, True)
 
 
 def test_problems_of_a_configuration_are_json_too(tmp_path: Path):

@@ -20,8 +20,8 @@ SECRETS = {
     "CONSOLE_PASSWORD": "p",
 }
 CONTRACT = Path(__file__).parents[1] / "contract.yaml"
-#: The first characters with which the loader hides references.
-PRIVATE = "\U000f0000\U000f0001\ue000\ue001"
+#: Characters with which the loader covers references.
+PRIVATE = "\U000f007b\U000f007d\U000f002c\U000f003a"
 
 
 @pytest.fixture
@@ -66,9 +66,14 @@ def test_secret_in_clear_is_refused_without_quotes_too(file: Path, token: str):
 def test_private_use_characters_are_not_misread(file: Path):
     """The characters that the loader uses internally are ordinary characters in a file."""
     text = (
-        f'[{PRIVATE}, {PRIVATE}${{A}}{PRIVATE * 3}, "${{A}}{PRIVATE}", "\\U000F0000\\U000F0000\\U000F0000\\U000F0000"]'
+        f'[{PRIVATE}, {PRIVATE}${{A}}{PRIVATE * 3}, "${{A}}{PRIVATE}", "\\U000F007B\\U000F007B\\U000F007D\\U000F007D"]'
     )
-    assert suggestions(file, text, A="a") == [PRIVATE, f"{PRIVATE}a{PRIVATE * 3}", f"a{PRIVATE}", "\U000f0000" * 4]
+    assert suggestions(file, text, A="a") == [
+        PRIVATE,
+        f"{PRIVATE}a{PRIVATE * 3}",
+        f"a{PRIVATE}",
+        "\U000f007b" * 2 + "\U000f007d" * 2,
+    ]
 
 
 def test_quoted_text_keeps_its_own_rules(file: Path):
