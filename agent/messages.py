@@ -22,7 +22,7 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolCall:
     """A model's request to call one tool. `id` links the result to the call."""
 
@@ -69,7 +69,7 @@ FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "err
 FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnswerDetails:
     """What a vendor reports about an answer besides text, calls and tokens. `response_id` is the vendor's id.
 

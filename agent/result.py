@@ -50,7 +50,7 @@ class StreamChunk:
     restarts: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AgentResult:
     """The reply of a run, and what was produced and spent for it.
 

@@ -128,7 +128,7 @@ class UnchosenTemperature(float):
 DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProviderRequest:
     """The keyword arguments that a provider is called with.
 

@@ -36,7 +36,7 @@ UNCLEAR = (
 NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallOutcome:
     """The outcome of one call: the text for the model, what the tool produced and, if the run ends with it, why."""
 
@@ -75,7 +75,7 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelAnswer:
     """An answer of the model, its usage, and the names of the tools that the model was shown; None for all."""
 
@@ -84,7 +84,7 @@ class ModelAnswer:
     tools: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JournaledAnswer:
     """An answer with tool calls, and the known outcomes of its calls, by index."""
 
@@ -134,7 +134,7 @@ class NoJournal:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunRequest:
     """What one run is asked to do, and with what.
 

@@ -33,7 +33,7 @@ from sayso.pending.proposals import in_channel_run, last_proposed_preview
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolRequest:
     """A valid call: its tool, its checked arguments, and the decision of the policy."""
 
@@ -49,7 +49,7 @@ class ToolRequest:
         return decision == "allow" or (decision == "review" and not in_channel_run())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolRun:
     """A finished call. `raw` is the raw result if it may be summarized, `key` its cache key, `error` a failure."""
 
