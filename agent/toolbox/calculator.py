@@ -318,12 +318,6 @@ def parse_amount(text: str) -> Amount | None:
     return Amount(Decimal(bare), _CURRENCY_SIGNS.get(unit, unit)) if _PLAIN_NUMBER.fullmatch(bare) else None
 
 
-def parse_number(text: str) -> Decimal | None:
-    """Return the number in a cell, whatever its unit."""
-    amount = parse_amount(text)
-    return amount.number if amount else None
-
-
 def format_number(value: Decimal) -> str:
     """Return the number in full up to EXACT_DIGITS, else rounded. Very large and small ones look like 1.5E+60.
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sayso.agent.toolbox import list_names, need
-from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount, parse_number
+from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount
 from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder, folder_tools
 from sayso.agent.tools.tool import Tool, tool
 
@@ -300,38 +300,46 @@ def _aggregate(table: Table, group_by: Sequence[str], measures: Sequence[ColumnM
     """Return one row for each group, and notes about cells that were not counted in and about mixed units."""
     keys = [table.index(column) for column in group_by]
     measures = measures or [ColumnMeasure(function="count", column="")]
-    for measure in measures:
-        if not measure.column and measure.function != "count":
-            example = {"function": measure.function, "column": "amount"}
-            raise ValueError(f"{measure.function} needs a column, such as {example}")
-    places = [table.index(measure.column) if measure.column else None for measure in measures]
     groups: dict[tuple[str, ...], list[list[str]]] = {} if keys else {(): []}
     for row in table.rows:
         groups.setdefault(tuple(row[at] for at in keys), []).append(row)
-    names = [table.columns[at] for at in keys] + [measure.name for measure in measures]
-    rows = [
-        [*key, *(_compute(measure, at, group) for measure, at in zip(measures, places, strict=True))]
-        for key, group in groups.items()
-    ]
-    notes = [
-        note
-        for measure, at in zip(measures, places, strict=True)
-        if at is not None and measure.function != "count"
-        for note in _measure_notes(table.columns[at], measure, at, groups.values())
-    ]
-    return Table(names, rows), notes
+    rows, notes = [list(key) for key in groups], list[str]()
+    for measure in measures:
+        results, measure_notes = _measure(table, measure, groups.values())
+        notes += measure_notes
+        for row, result in zip(rows, results, strict=True):
+            row.append(result)
+    return Table([table.columns[at] for at in keys] + [measure.name for measure in measures], rows), notes
 
 
-def _compute(measure: ColumnMeasure, at: int | None, rows: list[list[str]]) -> str:
-    if at is None:
-        return str(len(rows))
+def _measure(table: Table, measure: ColumnMeasure, groups: Iterable[list[list[str]]]) -> tuple[list[str], list[str]]:
+    """Return the measure of each group, and what it does not show: cells that are no numbers, and mixed units."""
     if measure.function == "count":
-        return str(sum(bool(row[at].strip()) for row in rows))
-    numbers = [number for row in rows if (number := parse_number(row[at])) is not None]
-    if not numbers:
-        return "0" if measure.function == "sum" else ""
-    with localcontext(Context(prec=60)):
-        return format_number(_FUNCTIONS[measure.function](numbers))
+        at = table.index(measure.column) if measure.column else None
+        return [str(sum(at is None or bool(row[at].strip()) for row in rows)) for rows in groups], []
+    if not measure.column:
+        example = {"function": measure.function, "column": "amount"}
+        raise ValueError(f"{measure.function} needs a column, such as {example}")
+    at = table.index(measure.column)
+    column, results, not_numbers, mixed_units = table.columns[at], list[str](), 0, set[str]()
+    for rows in groups:
+        amounts = [parse_amount(row[at]) for row in rows if row[at].strip()]
+        units = {amount.unit for amount in amounts if amount and amount.unit}
+        not_numbers += amounts.count(None)
+        mixed_units |= units if len(units) > 1 else set()
+        if numbers := [amount.number for amount in amounts if amount]:
+            with localcontext(Context(prec=60)):
+                results.append(format_number(_FUNCTIONS[measure.function](numbers)))
+        else:
+            results.append("0" if measure.function == "sum" else "")
+    notes = []
+    if not_numbers:
+        notes.append(f"{not_numbers} cells of {column!r} are no numbers and are not in {measure.name}")
+    if mixed_units:
+        units_text = ", ".join(sorted(mixed_units))
+        assumed = f"{measure.name} takes them for one unit; filter with 'contains'"
+        notes.append(f"Careful: {column!r} mixes {units_text}, and {assumed}")
+    return results, notes
 
 
 _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
@@ -343,27 +351,10 @@ _FUNCTIONS: Mapping[str, Callable[[list[Decimal]], Decimal]] = {
 }
 
 
-def _measure_notes(column: str, measure: ColumnMeasure, at: int, groups: Iterable[list[list[str]]]) -> Iterator[str]:
-    """Return what the numbers do not show: cells that are not numbers, and different units in one group."""
-    not_numbers, mixed_units = 0, set[str]()
-    for rows in groups:
-        amounts = [parse_amount(row[at]) for row in rows if row[at].strip()]
-        units = {amount.unit for amount in amounts if amount and amount.unit}
-        not_numbers += amounts.count(None)
-        mixed_units |= units if len(units) > 1 else set()
-    if not_numbers:
-        yield f"{not_numbers} cells of {column!r} are no numbers and are not in {measure.name}"
-    if mixed_units:
-        yield (
-            f"Careful: {column!r} mixes {', '.join(sorted(mixed_units))}, and {measure.name} takes them for one unit; "
-            "filter with 'contains'"
-        )
-
-
 def _sort_key(cell: str) -> tuple[int, Decimal, str]:
     """Sort empty cells first, then numbers by size, then text by letters."""
-    number = parse_number(cell)
-    return (0 if not cell.strip() else 2 if number is None else 1, number or Decimal(0), cell.casefold())
+    amount = parse_amount(cell)
+    return (0 if not cell.strip() else 1 if amount else 2, amount.number if amount else Decimal(0), cell.casefold())
 
 
 def _write_answer(table: Table, matching: Table, result: Table, limit: int, notes: Sequence[str]) -> str:

@@ -148,11 +148,9 @@ class EmbeddingSelector:
 
 
 def _unit(vector: Sequence[float]) -> Vector:
-    """Return the vector with length 1. It is scaled first, since squares of very small or large numbers are inexact."""
-    largest = max(map(abs, vector), default=0.0) or 1.0
-    scaled = [number / largest for number in vector]
-    length = math.hypot(*scaled) or 1.0
-    return array("d", (number / length for number in scaled))
+    """Return the vector with length 1; one of zeros as it is."""
+    length = math.hypot(*vector) or 1.0
+    return array("d", (number / length for number in vector))
 
 
 def _searchable_text(tool: Tool) -> str:

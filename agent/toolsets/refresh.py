@@ -76,28 +76,25 @@ class ToolsetRefresher:
         `first_result` is set once the source is listed, to "", or to why that failed.
         """
         loop, changed, failures, is_reachable = asyncio.get_running_loop(), asyncio.Event(), 0, False
-        watch: Callable[[Callable[[], object]], object] = getattr(source.provider, "watch", lambda _: None)
         while True:
             since = time.monotonic()
-            try:
-                changed.clear()
-                watch(lambda: loop.call_soon_threadsafe(changed.set))
-                error = await self._list(source)
-                if error and is_reachable:  # one warning; `first_result` tells of a source that was never reached
-                    log.warning("source.unreachable", extra={"source": source.name, "why": error})
-                is_reachable = not error
-                if not first_result.done():
-                    first_result.set_result(error)
-                if not error:
-                    await changed.wait()
-            except Exception:  # any error: a source that is not watched would never come back
-                log.exception("source.failed", extra={"source": source.name})
+            changed.clear()
+            error = await self._list(source, lambda: loop.call_soon_threadsafe(changed.set))
+            if error and is_reachable:  # one warning; `first_result` tells of a source that was never reached
+                log.warning("source.unreachable", extra={"source": source.name, "why": error})
+            is_reachable = not error
+            if not first_result.done():
+                first_result.set_result(error)
+            if not error:
+                await changed.wait()
             failures = 1 if time.monotonic() - since >= STABLE_SECONDS else failures + 1
             await asyncio.sleep(backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS))
 
-    async def _list(self, source: LiveSource) -> str:
-        """Pass a source's tools on, and return why that failed, or ""."""
+    async def _list(self, source: LiveSource, changed: Callable[[], object]) -> str:
+        """Pass a source's tools on, and return why that failed, or "". It calls `changed` when it has other tools."""
+        watch: Callable[[Callable[[], object]], object] = getattr(source.provider, "watch", lambda _: None)
         try:
+            watch(changed)
             tools = provided(source.provider, await source.provider.list_tools(), source.namespace, source.confirm)
             self._on_tools(source.id, tools)
         except ToolError as exc:

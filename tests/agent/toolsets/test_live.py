@@ -159,7 +159,7 @@ def test_refresher_survives_a_cancelled_source(opened: Open):
 
 
 def test_refresher_survives_a_failing_watch(opened: Open):
-    """It continues without notifications."""
+    """It counts as a failure, and the source is tried again."""
 
     class Unwatched(Provider):
         failures = 2
@@ -169,5 +169,7 @@ def test_refresher_survives_a_failing_watch(opened: Open):
             if self.failures > 0:
                 raise ZeroDivisionError
 
-    registry, _ = opened(Unwatched(["a"]))
+    registry, why = opened(Unwatched(["a"]))
+    assert why == {"0": "ZeroDivisionError"}
+    assert registry.replaced.acquire(timeout=30)
     assert registry.names == ["s0-a"]
