@@ -7,21 +7,16 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sayso.agent.messages import Message, UsageStats
-from sayso.agent.observability.observer import AgentObserver, Source, event_reader
+from sayso.agent.messages import UsageStats
+from sayso.agent.observability.observer import AgentObserver, LlmCall, Source, event_reader
 from sayso.agent.tools.definition import loggable_name
 from sayso.pending.context import call_context, context_field
 
 if TYPE_CHECKING:
     from sayso.agent.result import AgentResult  # which imports this package
-
-#: How many runs may have an open model call; beyond that, the oldest one's `llm_end` is logged without a duration.
-MAX_RUNS = 10_000
-#: Events after which a run makes no further model call.
-_FINAL_EVENTS = {"run_end", "error", "cancelled"}
 
 
 class LoggingObserver(AgentObserver):
@@ -41,25 +36,21 @@ class LoggingObserver(AgentObserver):
         self._logger = logger or logging.getLogger("agent.events")
         self._level = level
         self._clock = clock
-        #: When the open model call of each run began.
-        self._llm_starts: dict[str, float] = {}
+        #: How long the last model call of a run took, in seconds, until its `llm_end` is logged.
+        self._seconds: dict[str, float] = {}
 
-    def on_llm_start(self, run_id: str, messages: Sequence[Message], model: str, system_prompt: str) -> None:
-        """Log the call and start measuring its duration."""
-        if len(self._llm_starts) >= MAX_RUNS:
-            self._llm_starts.pop(next(iter(self._llm_starts)), None)
-        self._llm_starts[run_id] = self._clock()
-        self._log("llm_start", run_id, model=model, messages=len(messages))
+    def on_llm_call(self, run_id: str, call: LlmCall) -> None:
+        """Keep the duration of a model call for `on_llm_end`, which follows if the call succeeded."""
+        if call.error is None:
+            self._seconds[run_id] = call.seconds
 
     def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
-        """Log the tokens and the duration of the call."""
-        start = self._llm_starts.pop(run_id, None)
-        duration = {} if start is None else {"duration_ms": round((self._clock() - start) * 1000, 3)}
+        """Log the tokens and the duration of the call. An answer from the cache has no duration."""
+        seconds = self._seconds.pop(run_id, None)
+        duration = {} if seconds is None else {"duration_ms": round(seconds * 1000, 3)}
         self._log("llm_end", run_id, tokens=usage.total_tokens if usage else 0, **duration)
 
     def _log(self, event: str, run_id: str, **values: Any) -> None:
-        if event in _FINAL_EVENTS:
-            self._llm_starts.pop(run_id, None)
         if not self._logger.isEnabledFor(self._level):
             return
         ids = {"batch_id" if event.startswith("batch") else "run_id": run_id}
@@ -81,6 +72,7 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
         "tool_calls": ("result.tool_calls", len),
     },
     "error": {"error": ("error", _class_name)},
+    "llm_start": {"model": "model", "messages": ("messages", len)},
     "cache_hit": {"model": "model"},
     "usage": {"model": "usage.model", "tokens": "usage.total_tokens", "cost_usd": "usage.cost_usd"},
     "llm_retry": {

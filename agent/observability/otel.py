@@ -334,11 +334,6 @@ def _text_part(content: str) -> dict[str, Any]:
 _TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
 #: The class name that an error's text begins with.
 _ERROR_CLASS = re.compile(r"(?:\w+\.)*[A-Z]\w*(?=:)")
-#: Steps that are operations in OpenTelemetry: the operation, the kind of span, and the field that names the span.
-_OPERATIONS: dict[str, tuple[str, str, str]] = {
-    "llm_call": (gen_ai.CHAT, "CLIENT", "model"),
-    "tool_execution": (gen_ai.EXECUTE_TOOL, "INTERNAL", "tool_name"),
-}
 
 
 def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, Any]]:
@@ -353,54 +348,42 @@ def trace_spans(trace: AgentTrace, *, include_content: bool) -> list[dict[str, A
         gen_ai.OUTPUT_TOKENS: sum(step.completion_tokens or 0 for step in trace),
         gen_ai.COST_USD: sum(step.cost_usd or 0.0 for step in trace),
     }
+    if errors:
+        attributes[gen_ai.ERROR_TYPE] = _error_type(errors[-1])
     for key, value in trace.metadata.items():
         is_plain = isinstance(value, str | int | float | bool)
         attributes[f"sayso.metadata.{key}"] = value if is_plain else json.dumps(value, default=str)
     run_span = {
-        "trace_id": trace_id,
-        "span_id": root_span_id(trace.run_id),
-        "parent_span_id": root_span_id(trace.parent_run_id) if trace.parent_run_id else "",
+        "span_id": span_id_of(trace.run_id),
+        "parent_span_id": span_id_of(trace.parent_run_id) if trace.parent_run_id else "",
         "name": gen_ai.INVOKE_AGENT,
         "kind": "INTERNAL",
-        **_times(trace.start_time, trace.total_duration_ms),
-        "attributes": attributes | _error_type(errors[-1] if errors else None),
+        "attributes": attributes,
         "status": {"code": "ERROR" if errors else "OK"},
+        **_times(trace.start_time, trace.total_duration_ms),
     }
-    ids = {"trace_id": trace_id, "parent_span_id": root_span_id(trace.run_id)}
-    return [run_span, *(ids | _step_span(trace, number, include_content) for number in range(len(trace)))]
+    step_spans = (
+        {
+            "span_id": span_id_of(trace.run_id, str(number)),
+            "parent_span_id": run_span["span_id"],
+            **_step_span(step, include_content=include_content),
+        }
+        for number, step in enumerate(trace)
+    )
+    return [{"trace_id": trace_id, **span} for span in (run_span, *step_spans)]
 
 
-def root_span_id(run_id: str) -> str:
-    """Return the id of a run's own span. It follows from the run id, so that nested runs can refer to it."""
-    return _span_id(run_id, "run")
+def span_id_of(run_id: str, part: str = "run") -> str:
+    """Return the id of a run's span. It follows from the run id, so that nested runs can refer to it."""
+    return hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
 
 
-def _span_id(run_id: str, part: str) -> str:
-    digest = hashlib.sha256(f"{run_id}/{part}".encode()).hexdigest()[:16]
-    return digest if digest.strip("0") else "1".rjust(16, "0")
-
-
-def _step_span(trace: AgentTrace, number: int, include_content: bool) -> dict[str, Any]:
-    step = trace.steps[number]
-    operation, kind, name_field = _OPERATIONS.get(step.type, (step.type, "INTERNAL", ""))
-    name = getattr(step, name_field) if name_field else None
-    status = {"code": "ERROR" if step.error else "OK"}
-    if step.error and include_content:
-        status["message"] = step.error
-    return {
-        "span_id": _span_id(trace.run_id, str(number)),
-        "name": f"{operation} {name}" if name else operation,
-        "kind": kind,
-        **_times(step.timestamp, step.duration_ms),
-        "attributes": _step_attributes(step, operation, include_content) | _error_type(step.error),
-        "status": status,
-    }
-
-
-def _step_attributes(step: TraceStep, operation: str, include_content: bool) -> dict[str, Any]:
+def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
+    """Return the span of a step without its ids. Calls of models and tools are operations of the conventions."""
+    operation = {"llm_call": gen_ai.CHAT, "tool_execution": gen_ai.EXECUTE_TOOL}.get(step.type)
     attributes = {
         gen_ai.STEP: step.type,
-        gen_ai.OPERATION: operation if step.type in _OPERATIONS else None,
+        gen_ai.OPERATION: operation,
         gen_ai.REQUEST_MODEL: step.model,
         gen_ai.PROVIDER: gen_ai.PROVIDER_NAMES.get(step.provider, step.provider) if step.provider else None,
         gen_ai.FINISH_REASONS: [step.finish_reason] if step.finish_reason else None,
@@ -409,18 +392,26 @@ def _step_attributes(step: TraceStep, operation: str, include_content: bool) -> 
         gen_ai.OUTPUT_TOKENS: step.completion_tokens,
         gen_ai.COST_USD: step.cost_usd,
         gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
+        gen_ai.ERROR_TYPE: _error_type(step.error) if step.error else None,
     }
+    status = {"code": "ERROR" if step.error else "OK"}
     if include_content:
         args = None if step.tool_args is None else json.dumps(dict(step.tool_args), default=str)
         attributes |= {gen_ai.TOOL_ARGUMENTS: args, gen_ai.TOOL_RESULT: step.tool_result}
-    return {name: value for name, value in attributes.items() if value is not None}
+        status |= {"message": step.error} if step.error else {}
+    name = step.model if operation == gen_ai.CHAT else step.tool_name
+    return {
+        "name": f"{operation} {name}" if operation and name else operation or step.type,
+        "kind": "CLIENT" if operation == gen_ai.CHAT else "INTERNAL",
+        "attributes": {name: value for name, value in attributes.items() if value is not None},
+        "status": status,
+        **_times(step.timestamp, step.duration_ms),
+    }
 
 
-def _error_type(error: str | None) -> dict[str, str]:
-    if not error:
-        return {}
+def _error_type(error: str) -> str:
     error_class = _ERROR_CLASS.match(error)
-    return {gen_ai.ERROR_TYPE: error_class.group() if error_class else gen_ai.OTHER}
+    return error_class.group() if error_class else gen_ai.OTHER
 
 
 def _times(start: float, duration_ms: float) -> dict[str, int]:

@@ -9,10 +9,10 @@ import logging
 import time
 import traceback
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from sayso.agent.messages import NO_USAGE, UsageStats, countable
 from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
@@ -49,7 +49,7 @@ StepType = Literal[
 class TraceStep:
     """One step of a run. `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
 
-    Without a given `summary`, one is written from the other fields when it is first read.
+    Without a given `summary`, it is made of the other fields.
     """
 
     type: StepType
@@ -70,28 +70,11 @@ class TraceStep:
     response_id: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.summary:  # most summaries are never read: see __getattr__
-            del self.summary
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> str:
-            if name != "summary":
-                raise AttributeError(f"a TraceStep has no {name!r}")
-            self.summary = summary = _summary(self)
-            return summary
+        self.summary = self.summary or _summary(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as plain data, without the fields that are None. Arguments are as the model gave them."""
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> TraceStep:
-        """Return the step that `to_dict` wrote; unknown fields are ignored. Raise TypeError without a type."""
-        return cls(**{name: data[name] for name in _STEP_FIELDS if name in data})
-
-
-_STEP_FIELDS = tuple(part.name for part in fields(TraceStep))
 
 
 def _summary(step: TraceStep) -> str:
@@ -131,10 +114,9 @@ class AgentTrace:
     def __bool__(self) -> bool:
         return True  # also without steps
 
-    def add(self, step: TraceStep) -> TraceStep:
-        """Append a step and return it."""
+    def add(self, step: TraceStep) -> None:
+        """Append a step."""
         self.steps.append(step)
-        return step
 
     def filter(self, type: StepType) -> list[TraceStep]:
         """Return the steps of one type."""
@@ -144,16 +126,6 @@ class AgentTrace:
     def total_duration_ms(self) -> float:
         """Milliseconds from the start of the run to the end of its last step."""
         return max((self._offset_ms(step) + step.duration_ms for step in self.steps), default=0.0)
-
-    @property
-    def llm_duration_ms(self) -> float:
-        """Milliseconds spent in model calls."""
-        return sum(step.duration_ms for step in self.filter("llm_call"))
-
-    @property
-    def tool_duration_ms(self) -> float:
-        """Milliseconds spent in tools; tools that ran in parallel are added up."""
-        return sum(step.duration_ms for step in self.filter("tool_execution"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trace as plain data."""
@@ -165,12 +137,6 @@ class AgentTrace:
             "total_duration_ms": self.total_duration_ms,
             "steps": [step.to_dict() for step in self.steps],
         }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AgentTrace:
-        """Return the trace that `to_dict` wrote. Raise KeyError or TypeError for anything else."""
-        steps = [TraceStep.from_dict(step) for step in data["steps"]]
-        return cls(data["run_id"], data["parent_run_id"], dict(data["metadata"]), steps, data["start_time"])
 
     def to_json(self, filepath: str | Path) -> None:
         """Write the trace to a JSON file; values that JSON cannot hold are written as their `str`. Raise OSError."""
@@ -235,8 +201,8 @@ class RunEvents:
         """The id of the run, as observers and the trace have it."""
         return self.trace.run_id
 
-    def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> TraceStep:
-        """Append a step to the trace and return it. `began` is a `time.perf_counter()`; without it the duration is 0.
+    def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> None:
+        """Append a step to the trace. `began` is a `time.perf_counter()`; without it the duration is 0.
 
         Raise TypeError for a field that TraceStep does not have.
         """
@@ -249,7 +215,7 @@ class RunEvents:
         if limit is not None and result is not None and len(result) > limit:
             fields["tool_result"] = f"{result[:limit]}…"
         timestamp = self.trace.start_time + (start - self._start)
-        return self.trace.add(TraceStep(type, timestamp, (now - start) * 1000, **fields))
+        self.trace.add(TraceStep(type, timestamp, (now - start) * 1000, **fields))
 
     def add_side_usage(self, usage: UsageStats) -> None:
         """Add what a model call outside the agent loop used."""

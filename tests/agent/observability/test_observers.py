@@ -10,9 +10,8 @@ import warnings
 import pytest
 
 from sayso.agent import AgentResult, Message, Role, ToolCall, UsageStats
-from sayso.agent.observability import builtin as lines
 from sayso.agent.observability.builtin import HOOKS, LoggingObserver, hooks_observer, warn_of_hooks
-from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver
+from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver, LlmCall
 from sayso.agent.observability.trace import RunEvents
 from sayso.pending.concurrency import run_sync
 
@@ -102,9 +101,9 @@ def test_log_contains_no_private_text(event, caplog):
 
 def test_log_lines_have_the_fields_of_the_seed(caplog):
     """Tokens, tool and duration have the seed's names."""
-    observer = LoggingObserver(clock=iter([1.0, 1.0, 1.3125, 1.3125]).__next__)
+    observer = LoggingObserver()
     with caplog.at_level(logging.INFO):
-        observer.on_llm_start("r1", MESSAGES, "m", "s")
+        observer.on_llm_call("r1", LlmCall("p", "m", 0.3125))
         observer.on_llm_end("r1", "", UsageStats(100, 50, 150))
     end = json.loads(caplog.records[-1].getMessage())
     assert (end["tokens"], end["duration_ms"]) == (150, 312.5)
@@ -119,21 +118,16 @@ def test_invalid_tool_name_is_not_logged(caplog):
     assert line["tool"] == "(no name)"
 
 
-def test_number_of_open_runs_is_bounded(monkeypatch):
-    """The oldest run is dropped at the limit."""
-    monkeypatch.setattr(lines, "MAX_RUNS", 2)
+def test_durations_of_model_calls_do_not_accumulate(caplog):
+    """A duration is logged once; a failed call has no end event, and a cached answer no duration."""
     observer = LoggingObserver()
-    for number in range(5):
-        observer.on_llm_start(f"r{number}", MESSAGES, "m", "s")
-    assert len(observer._llm_starts) == 2
-
-
-def test_ended_run_is_forgotten():
-    """Its model call may have had no end event."""
-    observer = LoggingObserver()
-    observer.on_llm_start("r1", MESSAGES, "m", "s")
-    observer.on_run_end("r1", RESULT)
-    assert observer._llm_starts == {}
+    observer.on_llm_call("r1", LlmCall("p", "m", 0.5))
+    observer.on_llm_call("r2", LlmCall("p", "m", 0.5, error=ValueError()))
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            observer.on_llm_end("r1", "", None)
+    assert [json.loads(record.getMessage()).get("duration_ms") for record in caplog.records] == [500, None]
+    assert observer._seconds == {}
 
 
 def test_disabled_log_level_writes_no_line(caplog):

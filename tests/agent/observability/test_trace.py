@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from sayso.agent.observability.otel import root_span_id
+from sayso.agent.observability.otel import span_id_of
 from sayso.agent.observability.trace import AgentTrace, StepType, TraceStep
 
 SEEDS = {
@@ -95,13 +95,6 @@ def test_summary_describes_the_step(step, summary):
     assert step.summary == summary
 
 
-def test_summary_includes_fields_that_were_set_later():
-    """It is composed when it is first read."""
-    step = TraceStep("tool_execution", tool_name="f")
-    step.tool_result = "late"
-    assert step.summary == "f: late"
-
-
 def test_trace_supports_filter_iteration_and_length():
     """The seed's examples use them."""
     trace = answered()
@@ -111,20 +104,22 @@ def test_trace_supports_filter_iteration_and_length():
     assert AgentTrace()  # a trace without steps is truthy
 
 
-def test_total_duration_and_durations_by_type():
-    """The total lasts to the end of the last step to finish."""
-    trace = answered()
-    assert trace.total_duration_ms == pytest.approx(400)
-    assert trace.llm_duration_ms == 300
-    assert trace.tool_duration_ms == 45
+def test_total_duration_lasts_to_the_end_of_the_last_step():
+    """A trace without steps takes no time."""
+    assert answered().total_duration_ms == pytest.approx(400)
     assert AgentTrace().total_duration_ms == 0
 
 
-def test_trace_round_trips_through_a_file(tmp_path):
-    """A written trace can be read again."""
+def test_trace_is_written_to_a_file(tmp_path):
+    """The file has its ids, its metadata, and the fields of each step that apply."""
     trace = trace_of(*answered(), parent_run_id="p", metadata={"user": "u1"})
     trace.to_json(tmp_path / "trace.json")
-    assert AgentTrace.from_dict(json.loads((tmp_path / "trace.json").read_text())) == trace
+    data = json.loads((tmp_path / "trace.json").read_text())
+    assert data == trace.to_dict()
+    assert (data["run_id"], data["parent_run_id"], data["metadata"]) == (RUN, "p", {"user": "u1"})
+    assert data["steps"][2] == {
+        "type": "cache_hit", "timestamp": 1000.4, "duration_ms": 0.0, "summary": "m", "model": "m",
+    }  # fmt: skip
 
 
 def test_unserializable_argument_is_written_as_text(tmp_path):
@@ -168,4 +163,4 @@ def test_nested_run_is_below_its_parent():
     (root,) = trace_of(parent_run_id="outer run").to_otel_spans()
     (outer,) = trace_of(run_id="outer run").to_otel_spans()
     assert root["trace_id"] == outer["trace_id"] != "outer run"
-    assert root["parent_span_id"] == outer["span_id"] == root_span_id("outer run")
+    assert root["parent_span_id"] == outer["span_id"] == span_id_of("outer run")
