@@ -253,7 +253,7 @@ def sales_chart(year: int = 2026) -> str:
     totals = _monthly_cents(year)
     if not any(totals):
         return f"There were no sales in {year}."
-    emit_artifact(data=_chart(year, totals), mime_type="image/png", filename=f"sales-{year}.png", role="primary")
+    emit_artifact(_chart(year, totals), mime_type="image/png", filename=f"sales-{year}.png", role="primary")
     best = totals.index(max(totals))
     return f"Sales in {year}: {_euros(sum(totals))}. The best month was {MONTHS[best]} with {_euros(totals[best])}."
 
@@ -269,7 +269,7 @@ def export_invoices() -> str:
     for row in rows:
         amounts = (_decimal(row["amount_cents"]), _decimal(row["refunded_cents"]))
         writer.writerow((row["id"], row["customer"], row["issued"], *amounts, row["status"]))
-    emit_artifact(data=text.getvalue().encode(), mime_type="text/csv", filename="invoices.csv", role="primary")
+    emit_artifact(text.getvalue().encode(), mime_type="text/csv", filename="invoices.csv", role="primary")
     return f"{len(rows)} invoices exported."
 
 

@@ -11,20 +11,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider
-    from sayso.agent.tools import (
+    from sayso.agent import (
+        Agent,
+        AgentConfig,
         Ambiguous,
+        ChannelAgent,
         NotFound,
+        ScriptedProvider,
         ToolError,
         ToolResult,
         emit_artifact,
         offer_choices,
         received_file,
         received_files,
-        remind,
-        schedule_reply,
         tool,
     )
+    from sayso.agent.tools import remind, schedule_reply
     from sayso.pending import Confirmation, Person, ToolContext, current_user, executor_factory, stash_pending
 
 __all__ = [
@@ -51,9 +53,9 @@ __all__ = [
     "tool",
 ]
 
-#: The package that exports each name. It is imported when the name is first used: `sayso --help` needs none of them.
+#: The packages that export names besides `sayso.agent`. Imported on first use: `sayso --help` needs none of them.
 _PACKAGES = {
-    "sayso.agent": ("Agent", "AgentConfig", "ChannelAgent", "ScriptedProvider"),
+    "sayso.agent.tools": ("remind", "schedule_reply"),
     "sayso.pending": ("Confirmation", "Person", "ToolContext", "current_user", "executor_factory", "stash_pending"),
 }
 
@@ -62,7 +64,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use. Raises AttributeError for any other."""
     if name not in __all__:
         raise AttributeError(f"module 'sayso' has no attribute {name!r}")
-    package = next((package for package, names in _PACKAGES.items() if name in names), "sayso.agent.tools")
+    package = next((package for package, names in _PACKAGES.items() if name in names), "sayso.agent")
     value = globals()[name] = getattr(importlib.import_module(package), name)
     return value
 

@@ -114,7 +114,7 @@ def draw_chart(
     _check(kind, labels, series)
     refuse_undrawable("chart", [title, x_label, y_label, *labels, *(one.name for one in series)])
     picture = png(kind, labels, series, ChartTitles(title, x_label, y_label))
-    emit_artifact(data=picture, filename=filename(title or "chart", "png"), mime_type="image/png")
+    emit_artifact(picture, filename=filename(title or "chart", "png"), mime_type="image/png")
     count = "1 value" if len(labels) == 1 else f"{len(labels)} values"
     of_series = f" in {len(series)} series" if len(series) > 1 else ""
     return f"The {kind} chart is made and goes to the user with your reply: {count}{of_series}."

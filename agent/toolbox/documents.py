@@ -92,7 +92,7 @@ def make_pdf(
     deletions = dict.fromkeys(map(ord, omitted))
     pdf, pages = pdf_of_markdown(visible(title).translate(deletions), visible(text).translate(deletions))
     name = filename(file_name or title, "pdf")
-    emit_artifact(data=pdf, filename=name, mime_type="application/pdf")
+    emit_artifact(pdf, filename=name, mime_type="application/pdf")
     answer = f"{name} is made ({pages} page{'s' if pages > 1 else ''}) and goes to the user with your reply."
     return f"{answer} Left out, because its font cannot draw it: {_describe(omitted)}." if omitted else answer
 
@@ -121,7 +121,7 @@ def make_csv(
             raise ValueError(f"the table has more than {MAX_CSV_CHARS} characters: make several files")
     name = filename(file_name or "table", "csv")
     data = text.getvalue().encode("utf-8-sig", "replace")  # without the byte order mark, Excel garbles umlauts
-    emit_artifact(data=data, filename=name, mime_type="text/csv")
+    emit_artifact(data, filename=name, mime_type="text/csv")
     return f"{name} is made ({len(rows)} row{'' if len(rows) == 1 else 's'}) and goes to the user with your reply."
 
 

@@ -196,11 +196,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 
 
 def emit_artifact(
-    source: str | Path | bytes | bytearray | memoryview | None = None,
+    source: str | Path | bytes | bytearray | memoryview,
     *,
-    url: str | None = None,
-    path: str | Path | None = None,
-    data: bytes | bytearray | memoryview | None = None,
     mime_type: str | None = None,
     filename: str = "",
     sha256: str = "",
@@ -209,34 +206,29 @@ def emit_artifact(
     retention: str = "",
     shown: bool = False,
 ) -> Artifact:
-    """Send a file to the user from inside a tool: give exactly one of its URL, its path or its bytes.
+    """Send a file to the user from inside a tool: its URL, its path or its bytes.
 
-    `source` may be any of them: text with a scheme is a URL, other text a path. Files and bytes go through the media
-    store, and their `sha256` and `size` (bytes) are computed; for a URL they are taken as given. A call that fails
-    delivers no file. Outside a run nothing is sent; the Artifact is returned all the same (seed: Artifacts). With
-    `shown`, a model that accepts images sees the image in this run.
+    Text with a scheme is a URL, other text a path. Files and bytes go through the media store, and their `sha256` and
+    `size` (bytes) are computed; for a URL they are taken as given. A call that fails delivers no file. Outside a run
+    nothing is sent; the Artifact is returned all the same (seed: Artifacts). With `shown`, a model that accepts images
+    sees the image in this run.
 
-    Raises ValueError for anything but one source, for a URL that no platform can fetch, and for a file that does not
-    exist or has more than MAX_ARTIFACT_BYTES.
+    Raises ValueError for a URL that no platform can fetch, and for a file that does not exist or has more than
+    MAX_ARTIFACT_BYTES.
     """
-    if sum(each is not None for each in (source, url, path, data)) != 1:
-        raise ValueError("emit_artifact needs exactly one of url, path= or data=")
+    url, url_path, data = "", "", None
     if isinstance(source, bytes | bytearray | memoryview):
-        data = source
-    elif isinstance(source, Path) or (isinstance(source, str) and not _SCHEME.match(source)):
-        path = source
-    elif source is not None:
-        url = source
-    url_path = _url_path(url) if url is not None else ""
-    if path is not None:
-        data, filename = _read(Path(path)), filename or Path(path).name
-    data = None if data is None else bytes(data)  # a copy: the tool may change its own
+        data = bytes(source)  # a copy: the tool may change its own
+    elif isinstance(source, str) and _SCHEME.match(source):
+        url, url_path = source, _url_path(source)
+    else:
+        data, filename = _read(Path(source)), filename or Path(source).name
     if data is not None:
         if len(data) > MAX_ARTIFACT_BYTES:
             raise ValueError(_too_large(filename or "artifact", len(data)))
         sha256, size = hashlib.sha256(data).hexdigest(), len(data)
     mime_type = mime_type or mimetypes.guess_type(filename or url_path)[0] or UNKNOWN_MIME_TYPE
-    artifact = Artifact(url or "", mime_type, filename, sha256, size, role, retention, shown, data)
+    artifact = Artifact(url, mime_type, filename, sha256, size, role, retention, shown, data)
     collected = tool_environment().artifacts
     if collected is not None:
         collected.append(artifact)
@@ -251,7 +243,7 @@ def _url_path(url: str) -> str:
     except ValueError:  # brackets around something that is no IPv6 address
         can_be_fetched = False
     if not can_be_fetched:
-        raise ValueError(f"no platform can fetch {url!r}: give an https URL, or the file itself with path= or data=")
+        raise ValueError(f"no platform can fetch {url!r}: give an https URL, or the file itself as a Path or bytes")
     return parts.path
 
 

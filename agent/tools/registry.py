@@ -201,10 +201,6 @@ class ToolRegistry:
         """Run a tool and return its own value. Raises ToolError, and what the tool raises."""
         return self._enabled(tool_name).run_raw(parameters)
 
-    async def aexecute_tool(self, tool_name: str, /, **parameters: Any) -> Any:
-        """Run `execute_tool` in an event loop."""
-        return await self._enabled(tool_name).arun_raw(parameters)
-
     def execute_tool_calls(self, tool_calls: Sequence[ToolCall]) -> list[ToolOutcome]:
         """Run `aexecute_tool_calls` from sync code."""
         return run_sync(self.aexecute_tool_calls(tool_calls))

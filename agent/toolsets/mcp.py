@@ -376,7 +376,7 @@ class FileSender:
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._sent_digests:
             self._sent_digests.add(digest)
-            emit_artifact(data=data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/"))
+            emit_artifact(data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/"))
 
     def without_binaries(self, value: Any) -> Any:
         """Return a JSON value with a note in the place of each piece of base64."""

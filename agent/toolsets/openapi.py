@@ -168,7 +168,7 @@ class OpenApiToolProvider:
         header = Message()
         header["content-disposition"] = answer.headers.get("content-disposition") or "inline"
         filename = (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]  # without any path
-        file = emit_artifact(data=answer.content, mime_type=kind or None, filename=filename)
+        file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
         return f"(handed to the user: {file.filename or 'a file'}, {file.mime_type}, {file.size} bytes)"
 
     def _text(self, answer: httpx.Response) -> str:

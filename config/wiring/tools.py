@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector
 from sayso.agent.toolbox import open_toolbox
-from sayso.agent.tools import LoadedTools, Tool, ToolRegistry, load_tools
+from sayso.agent.tools import Tool, ToolRegistry
 from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
-from sayso.agent.tools.loading import WatchedSource, claim
+from sayso.agent.tools.loading import LoadedTools, WatchedSource, claim, load_tools
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation

@@ -133,5 +133,5 @@ async def think(about: str) -> str:
 @tool(idempotent=True)
 def draw(title: str) -> str:
     """Make a small PDF of this name, which every platform can show."""
-    emit_artifact(data=f"%PDF-1.4\n% {title}\n".encode(), mime_type="application/pdf", filename=f"{title}.pdf")
+    emit_artifact(f"%PDF-1.4\n% {title}\n".encode(), mime_type="application/pdf", filename=f"{title}.pdf")
     return f"Here is {title}."

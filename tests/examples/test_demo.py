@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sayso.agent import ToolPolicy
-from sayso.agent.tools import load_tools
+from sayso.agent.tools.loading import load_tools
 from sayso.config.settings.loader import load_settings
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"

@@ -129,7 +129,7 @@ async def charge(what: str) -> str:
 @tool
 async def draw(what: str) -> str:
     """Draw a picture."""
-    emit_artifact(data=what.encode(), filename=f"{what}.png", mime_type="image/png")
+    emit_artifact(what.encode(), filename=f"{what}.png", mime_type="image/png")
     return await playing.get().act("draw", what)
 
 

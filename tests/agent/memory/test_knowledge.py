@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sayso.agent import Agent, ScriptedProvider, ToolCall
+from sayso.agent import Agent, ScriptedProvider, ToolCall, ToolError
 from sayso.agent.memory.extraction import current_scope, in_scope
 from sayso.agent.memory.knowledge import KnowledgeMemory
-from sayso.agent.tools import ToolError
 
 NOON = datetime(2026, 12, 24, 12, 0, tzinfo=UTC)
 

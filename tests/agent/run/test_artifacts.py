@@ -17,13 +17,13 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
-from sayso.agent.tools import collect_artifacts
+from sayso.agent.tools.context import collect_artifacts
 
 
 @tool
 def draw(title: str) -> str:
     """Draw a chart."""
-    emit_artifact(data=title.encode(), filename=f"{title}.png")
+    emit_artifact(title.encode(), filename=f"{title}.png")
     return "drawn"
 
 
@@ -31,7 +31,7 @@ def draw(title: str) -> str:
 async def adraw(title: str) -> str:
     """Draw a chart in the loop."""
     await asyncio.sleep(0)
-    emit_artifact(data=title.encode(), filename=f"{title}.png")
+    emit_artifact(title.encode(), filename=f"{title}.png")
     return "drawn"
 
 
@@ -64,13 +64,13 @@ def test_emitting_outside_a_run_is_harmless():
 
 def test_bytes_get_their_own_digest_and_size():
     """Both are computed, whatever the tool claims, and the artifact has the bytes."""
-    made = emit_artifact(data=b"png", filename="a.png", sha256="wrong", size=99)
+    made = emit_artifact(b"png", filename="a.png", sha256="wrong", size=99)
     assert (made.sha256, made.size, made.data) == (hashlib.sha256(b"png").hexdigest(), 3, b"png")
 
 
 def test_bytes_are_not_in_logs_and_records():
     """Neither repr nor to_dict contains them."""
-    made = emit_artifact(data=b"secret", mime_type="text/plain")
+    made = emit_artifact(b"secret", mime_type="text/plain")
     assert "secret" not in repr(made)
     assert "data" not in made.to_dict()
 
@@ -79,7 +79,7 @@ def test_path_is_read_immediately(tmp_path):
     """The file may be deleted before the reply is sent."""
     path = tmp_path / "report.pdf"
     path.write_bytes(b"%PDF")
-    made = emit_artifact(path=path)
+    made = emit_artifact(path)
     assert (made.data, made.filename, made.mime_type) == (b"%PDF", "report.pdf", "application/pdf")
 
 
@@ -129,15 +129,6 @@ def test_artifacts_are_collected_in_every_way_of_running():
         assert names(agent.run("go")) == ["b.png", "c.png", "s.bin"]
 
 
-@pytest.mark.parametrize(
-    "sources", [{}, {"url": "u", "data": b""}, {"path": "p", "data": b""}, {"source": b"", "data": b""}]
-)
-def test_exactly_one_source_is_required(sources):
-    """No source or two sources is an error."""
-    with pytest.raises(ValueError, match="exactly one"):
-        emit_artifact(**sources)
-
-
 def test_failed_call_delivers_no_artifact():
     """A repeated call delivers its file once, sync and async."""
     failures: list[OSError] = []
@@ -179,14 +170,13 @@ def test_mime_type_comes_from_the_path_of_a_url(url, mime_type):
 
 
 @pytest.mark.parametrize("make", [bytearray, memoryview])
-@pytest.mark.parametrize("door", [emit_artifact, lambda data: emit_artifact(data=data)])
-def test_bytes_are_accepted_in_any_form(make, door):
+def test_bytes_are_accepted_in_any_form(make):
     """They are copied, so the tool may change its own buffer."""
-    made = door(make(b"abc"))
+    made = emit_artifact(make(b"abc"))
     assert (type(made.data), made.data, made.size) == (bytes, b"abc", 3)
 
 
 def test_invalid_path_is_refused():
     """The error names the invalid character."""
     with pytest.raises(ValueError, match="no path holds a NUL character"):
-        emit_artifact(path="chart\0.png")
+        emit_artifact("chart\0.png")

@@ -143,7 +143,7 @@ def test_errors_are_not_cached(runs):
 
 def draws():
     """Emit a file."""
-    emit_artifact(data=b"x", filename="x.png")
+    emit_artifact(b"x", filename="x.png")
     return "drawn"
 
 

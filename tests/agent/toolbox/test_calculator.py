@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sayso.agent import ToolParameterError
 from sayso.agent.toolbox.calculator import MAX_EXPRESSION_CHARS, calculate
-from sayso.agent.tools import ToolParameterError
 from tests.agent.toolbox.words import said
 
 BOMBS = [

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sayso.agent import Artifact, ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox.charts import MAX_BARS, MAX_POINTS, MAX_SLICES, MAX_VALUE, Series, draw_chart
-from sayso.agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
+from sayso.agent.tools.context import collect_artifacts
 from tests.agent.toolbox.words import said
 
 KINDS = draw_chart.schema()["parameters"]["properties"]["kind"]["enum"]

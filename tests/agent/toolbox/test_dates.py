@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sayso.agent import Tool, ToolParameterError
 from sayso.agent.toolbox.dates import MAX_SHIFT, convert_time_zone, current_time, date_difference, shift_date
-from sayso.agent.tools import Tool, ToolParameterError
 from tests.agent.toolbox.words import said
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sayso.agent import Artifact, ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox import documents as pdf
 from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parse, _StoryBuilder, _styles, filename, make_csv, make_pdf
-from sayso.agent.tools import Artifact, ToolExecutionError, ToolParameterError, collect_artifacts
+from sayso.agent.tools.context import collect_artifacts
 from tests.agent.toolbox.words import said
 
 REPORT = """# Bericht

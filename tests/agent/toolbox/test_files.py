@@ -9,11 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sayso.agent import Tool
+from sayso.agent import Tool, ToolExecutionError
 from sayso.agent.toolbox import files as folder
 from sayso.agent.toolbox import open_toolbox
 from sayso.agent.toolbox.files import MAX_FILE_BYTES, MAX_LISTED, MAX_MATCHES, MAX_READ_CHARS, Folder
-from sayso.agent.tools import ToolExecutionError
 from tests.agent.toolbox.words import said
 
 

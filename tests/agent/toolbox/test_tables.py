@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sayso.agent import ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox.tables import (
     MAX_ANSWER_CHARS,
     MAX_QUERY_CHARS,
     query_csv,
     query_json,
 )
-from sayso.agent.tools import ToolExecutionError, ToolParameterError
 from tests.agent.toolbox.words import said
 
 SALES = "name;amount;city\nAda;1.200,50 €;Köln\nBob;12,5;Rom\nCyd;n/a;Rom\n\nDan;;Oslo\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sayso.agent import ToolParameterError
 from sayso.agent.toolbox.text import MAX_TEXT_CHARS, change_text, compare_texts, encode_text, find_in_text, text_stats
-from sayso.agent.tools import ToolParameterError
 from tests.agent.toolbox.words import said
 
 CHANGES = change_text.schema()["parameters"]["properties"]["change"]["enum"]

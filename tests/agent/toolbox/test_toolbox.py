@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sayso.agent import Agent, extras
+from sayso.agent import Agent, ToolLoadError, extras
 from sayso.agent import toolbox as libraries
 from sayso.agent.toolbox import FAMILIES, open_toolbox
-from sayso.agent.tools import ToolLoadError, load_tools
+from sayso.agent.tools.loading import load_tools
 
 READING = {"files": ["list_files", "read_file", "search_files"], "tables": ["query_csv_file", "query_json_file"]}
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sayso.agent import ToolParameterError
 from sayso.agent.toolbox.units import MAX_UNIT_CHARS, convert_units
-from sayso.agent.tools import ToolParameterError
 from tests.agent.toolbox.words import said
 
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent import Agent
+from sayso.agent import Agent, ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox.web import MAX_PAGE_BYTES, MAX_PART_CHARS, WebRules, fetch_page, fetch_tool, text_of_html
-from sayso.agent.tools import ToolExecutionError, ToolParameterError
 from sayso.channels import http as fetch
 
 PUBLIC = "93.184.215.14"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sayso.agent.tools import ToolExecutionError
+from sayso.agent import ToolExecutionError
 
 
 def said(call: Callable[[], object]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.tools import Tool, ToolParameterError
+from sayso.agent import Tool, ToolParameterError
 from sayso.agent.tools.schema_arguments import linear_search
 from sayso.agent.toolsets.base import safe_schema
 

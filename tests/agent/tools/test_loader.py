@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from sayso.agent.tools import ToolLoadError, load_tools
+from sayso.agent import ToolLoadError
+from sayso.agent.tools.loading import load_tools
 
 GOOD = '''
 from sayso.agent import tool

@@ -230,12 +230,12 @@ def test_unsafe_calls_run_alone_and_the_others_together():
     assert not any("alone" in names and len(names) > 1 for names in seen)
 
 
-def test_async_doors_are_the_same():
-    """`aexecute_tool` raises what the tool raises."""
+def test_a_tool_is_run_by_its_name():
+    """`execute_tool` returns the tool's own value, and raises what the tool raises."""
     registry = ToolRegistry([Tool("half", "Half", [], lambda: 0.5)])
-    assert asyncio.run(registry.aexecute_tool("half")) == 0.5
+    assert registry.execute_tool("half") == 0.5
     with pytest.raises(ToolParameterError):
-        asyncio.run(registry.aexecute_tool("half", x=1))
+        registry.execute_tool("half", x=1)
 
 
 def test_a_registry_may_ask_for_reasons():

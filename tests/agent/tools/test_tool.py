@@ -20,13 +20,13 @@ from sayso.agent import (
     Tool,
     ToolExecutionError,
     ToolMetadata,
+    ToolNotFoundError,
     ToolParameter,
     ToolParameterError,
     ToolRegistry,
     ToolValidationError,
     tool,
 )
-from sayso.agent.tools import ToolNotFoundError
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
 

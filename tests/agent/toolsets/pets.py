@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.tools import Tool, ToolExecutionError
+from sayso.agent import Tool, ToolExecutionError
 from sayso.agent.toolsets.base import provided
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 

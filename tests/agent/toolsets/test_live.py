@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import Tool, ToolRegistry
-from sayso.agent.tools import ToolOutcome
+from sayso.agent import Tool, ToolOutcome, ToolRegistry
 from sayso.agent.toolsets import refresh as live
 from sayso.agent.toolsets.base import SourceUnreachable
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.tools import Tool, ToolExecutionError, ToolTag, collect_artifacts
+from sayso.agent import Tool, ToolExecutionError, ToolTag
+from sayso.agent.tools.context import collect_artifacts
 from sayso.agent.toolsets.base import SourceUnreachable, ToolProviderProtocol, provided
 from sayso.agent.toolsets.mcp import LONGEST_PAUSE_SECONDS, McpToolProvider, ReconnectingConnection
 from sayso.agent.toolsets.mcp_connection import McpServer, capped_client

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.tools import ToolOutcome
+from sayso.agent import ToolOutcome
 from sayso.agent.toolsets.base import UnclearOutcome
 from sayso.agent.toolsets.mcp import McpToolProvider
 from tests.agent.toolsets.conftest import Api

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sayso.agent.tools import ToolExecutionError, ToolParameterError, ToolTag, collect_artifacts
+from sayso.agent import ToolExecutionError, ToolParameterError, ToolTag
+from sayso.agent.tools.context import collect_artifacts
 from sayso.agent.tools.errors import EffectUnknownError
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi import OpenApiToolProvider

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sayso.agent.tools import Tool, ToolParameterError
+from sayso.agent import Tool, ToolParameterError
 from sayso.agent.toolsets.base import SourceError, ToolProviderProtocol
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_document import parse

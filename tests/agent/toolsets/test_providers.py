@@ -21,11 +21,11 @@ from sayso.agent import (
     ToolExecutionError,
     ToolMetadata,
     ToolNotFoundError,
+    ToolOutcome,
     ToolParameter,
     ToolParameterError,
     ToolRegistry,
 )
-from sayso.agent.tools import ToolOutcome
 from sayso.agent.toolsets import base as schemas
 from sayso.agent.toolsets.base import (
     MAX_PATTERNS,

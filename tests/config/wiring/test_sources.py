@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.agent.tools import ToolExecutionError, ToolTag
+from sayso.agent import ToolExecutionError, ToolTag
 from sayso.config.checks.describe import describe
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
