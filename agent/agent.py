@@ -80,14 +80,14 @@ class Agent:
     def _create_loop(
         self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
     ) -> AgentLoop:
-        self._provider, self._selector = provider, selector
+        self._provider, self._selector, config = provider, selector, self.config.for_provider(provider)
         needs_text = needs_text_tools(provider)
         called = TextToolProvider(provider, self.parser, self._prompt_builder) if needs_text else provider
         return AgentLoop(
             self._toolset,
             provider,
-            config=self.config,
-            model_caller=ModelCaller(called, self.config, self.usage, sleep=self._sleep),
+            config=config,
+            model_caller=ModelCaller(called, config, self.usage, sleep=self._sleep),
             selector=selector,
             observers=self._observers,
             analytics=self.analytics,

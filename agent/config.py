@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from sayso.agent.guards.budget import Budget, RunBudget
@@ -20,7 +20,6 @@ from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
 from sayso.pending.context import ToolContext
-from sayso.pending.proposals import current_context
 
 #: Ends the run when it returns true for a tool's name and result.
 StopCondition = Callable[[str, str], bool]
@@ -229,10 +228,11 @@ class AgentConfig:
         if self.hooks is not None:
             warn_of_hooks(stacklevel=4)
 
-    @property
-    def prompt(self) -> str:
-        """Return the system prompt for the current user."""
-        return self.system_prompt if isinstance(self.system_prompt, str) else self.system_prompt(current_context())
+    def for_provider(self, provider: Provider) -> AgentConfig:
+        """Return these settings for runs with a provider: `model` is "" where its own default model is meant."""
+        if not isinstance(self.model, UnchosenModel) or not getattr(provider, "default_model", None):
+            return self
+        return replace(self, model="", hooks=None)  # the warning of hooks was given
 
     @property
     def run_budget(self) -> RunBudget | None:
@@ -247,8 +247,3 @@ _MINIMUM: Mapping[str, float] = {
     "rate_limit_cooldown_seconds": 0, "summarize_max_tokens": 1, "approval_timeout": 0, "context_tokens": 1000,
     "result_tokens": 100,
 }  # fmt: skip
-
-
-def model_for(provider: Provider, model: str) -> str:
-    """Return the model name to request: "" for the provider's default if `model` was not chosen, else `model`."""
-    return "" if isinstance(model, UnchosenModel) and getattr(provider, "default_model", None) else model

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import ConfirmPrompts
-from sayso.agent.guards.policy import allowed_tools, effective_decision
+from sayso.agent.guards.policy import effective_decision
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
@@ -71,9 +71,8 @@ class Commands:
 
     async def _usable(self) -> list[UsableTool]:
         """Return the tools that the user may use. A selector that depends on the message hides nothing here."""
-        usable = []
-        policy = self._agent.config.tool_policy
-        for tool in allowed_tools(self._agent.tools, policy):
+        usable, policy = [], self._agent.config.tool_policy
+        for tool in policy.without_denied(self._agent.tools) if policy else self._agent.tools:
             decision = effective_decision(tool, {}, policy).decision
             if await would_show(self._agent.selector, tool) != "hidden":
                 usable.append(UsableTool(tool, decision == "review" or bool(tool.proposes)))

@@ -151,6 +151,10 @@ class ToolPolicy:
         """Return the decision of the `deny` rule that names the tool, or None. It holds whatever the arguments are."""
         return _by_name("deny", tool_name, self.deny)
 
+    def without_denied(self, tools: Iterable[Tool]) -> list[Tool]:
+        """Return the tools that may be shown: those that no `deny` rule names."""
+        return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
+
 
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 
@@ -175,16 +179,6 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
     if decision.decided_by == "unknown" and tool.metadata.source == MEMORY:
         return PolicyDecision("allow", f"{tool.name!r} is the memory's own, and no rule names it", decided_by="memory")
     return decision
-
-
-def is_always_denied(tool: Tool, policy: ToolPolicy | None) -> bool:
-    """Return whether the policy denies the tool whatever its arguments. Such a tool is never shown."""
-    return policy is not None and policy.unconditional_denial(tool.name) is not None
-
-
-def allowed_tools(tools: Iterable[Tool], policy: ToolPolicy | None) -> list[Tool]:
-    """Return the tools that may be shown."""
-    return [tool for tool in tools if not is_always_denied(tool, policy)]
 
 
 class ToolCallRefused(Exception):

@@ -12,7 +12,6 @@ from typing import Literal
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
 from sayso.agent.guards.loop_detection import NUDGE
-from sayso.agent.guards.policy import allowed_tools, is_always_denied
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.extraction import current_scope
 from sayso.agent.memory.sessions import Session
@@ -126,7 +125,7 @@ class AgentLoop:
         if run.events.has_observers:
             scope = run.run_memory.tool_scope  # observers may ask for it
             with changed_environment(lambda now: now._replace(memory_scope=scope)):
-                await run.events.tell("run_start", list(run.request.messages), self._config.prompt)
+                await run.events.tell("run_start", list(run.request.messages), self._model_caller.prompt)
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
@@ -205,7 +204,9 @@ class AgentLoop:
             end = await budget_end(run, self._config) if self._has_budget else None
             if end is not None:
                 return end
-            tools, names = allowed_tools(self._toolset.all(), self._config.tool_policy), None
+            tools, names, policy = self._toolset.all(), None, self._config.tool_policy
+            if policy is not None:
+                tools = policy.without_denied(tools)
             if self._selector is not None:
                 names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
                 tools = [tool for tool in tools if tool.name in names]
@@ -266,10 +267,11 @@ class AgentLoop:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
         config, answer, names = self._config, journaled.answer.message, journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
+        policy = config.tool_policy
         tools = {  # tools that are always denied stay: the policy refuses their calls
             tool.name: tool
             for tool in self._toolset.all()
-            if names is None or tool.name in names or is_always_denied(tool, config.tool_policy)
+            if names is None or tool.name in names or (policy and policy.unconditional_denial(tool.name))
         }
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from sayso.agent.config import AgentConfig, model_for
+from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory, summarize
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.extraction import current_scope, one_line, required_scope, spoken_messages
@@ -174,7 +174,7 @@ class RunMemory:
         Another provider rarely has the run's model.
         """
         default = None if provider is self._provider else getattr(provider, "default_model", None)
-        return configured or default or model_for(self._provider, self._config.model)
+        return configured or default or self._config.model
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
         self.events.add_side_usage(usage)

@@ -11,7 +11,7 @@ from itertools import chain, count
 from time import perf_counter
 from typing import Any, TypeVar
 
-from sayso.agent.config import AgentConfig, Cache, model_for
+from sayso.agent.config import AgentConfig, Cache
 from sayso.agent.guards.budget import BudgetRefusal, book_usage, budget_refusal
 from sayso.agent.messages import Message, ToolCall, UsageStats
 from sayso.agent.observability.observer import llm_call
@@ -42,6 +42,7 @@ from sayso.agent.run.context_window import (
 )
 from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
+from sayso.pending.proposals import current_context
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +76,19 @@ class ModelCaller:
         #: The provider in cache keys: its answers depend on its settings.
         self._cache_name = f"{self.name} {json.dumps(settings, sort_keys=True, default=str)}" if settings else self.name
 
+    @property
+    def prompt(self) -> str:
+        """Return the system prompt for the current user."""
+        prompt = self._config.system_prompt
+        return prompt if isinstance(prompt, str) else prompt(current_context())
+
     async def ask(self, run: RunState, schemas: Sequence[ResponseSchema]) -> Completion:
         """Ask the model and return its message and usage. Tool calls get unique ids; usage is added to the run at once.
 
         Raises ProviderError if there is no answer.
         """
         config, on_text, response_format = self._config, run.on_text, run.request.response_format
-        model, prompt = await self._select_model(run), "\n\n".join(filter(None, [config.prompt, run.context]))
+        model, prompt = await self._select_model(run), "\n\n".join(filter(None, [self.prompt, run.context]))
         if not getattr(self._provider, "supports_response_format", False):
             response_format = None
         request = ProviderRequest(
@@ -145,8 +152,7 @@ class ModelCaller:
 
         If the selector fails, the run continues with the configured model.
         """
-        config = self._config
-        model = model_for(self._provider, config.model)
+        config, model = self._config, self._config.model
         if config.model_selector is not None:
             try:
                 model = config.model_selector(run.iterations, tuple(run.tool_calls), self._usage) or model
@@ -318,6 +324,7 @@ class ModelCaller:
             return await (acall(provider, request) if on_text is None else astream_call(provider, request, on_text))
 
         async def on_retry(number: int, error: Exception, seconds: float) -> None:
+            log.warning("provider.retry attempt=%d model=%s reason=%s", number, run.model, type(error).__name__)
             await run.events.tell("llm_retry", number, self._config.max_retries, error, seconds)
 
         try:
@@ -364,7 +371,6 @@ async def with_retries(
                 raise
             error = exc
         seconds = retry_pause(number, error, config) * (1 + JITTER * chance())
-        log.warning("provider.retry attempt=%d model=%s reason=%s", number, config.model, type(error).__name__)
         if on_retry is not None:
             await on_retry(number, error, seconds)
         await sleep(seconds)

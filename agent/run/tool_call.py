@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from sayso.agent.config import AgentConfig, model_for
+from sayso.agent.config import AgentConfig
 from sayso.agent.guards.coherence import check_coherence
 from sayso.agent.guards.policy import PolicyDecision, ToolCallRefused, require_approval
 from sayso.agent.messages import ToolCall
@@ -100,7 +100,7 @@ class ToolCaller:
             description,
             user_words=self._run.user_text,
             provider=config.coherence_provider or self._provider,
-            model=config.coherence_model or model_for(self._provider, config.model),
+            model=config.coherence_model or config.model,
             timeout=config.request_timeout,
             fail_closed=config.coherence_fail_closed,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.agent.config import AgentConfig, CachedResult
-from sayso.agent.guards.policy import allowed_tools, effective_decision
+from sayso.agent.guards.policy import effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
 from sayso.agent.run.state import (
     NOT_RUN_AFTER_TERMINAL,
@@ -64,8 +64,8 @@ async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentCo
     """Return the request, or the outcome of a call that is invalid."""
     tool = tools.get(call.tool_name)
     if tool is None:
-        known = [each.name for each in allowed_tools(tools.values(), config.tool_policy)]
-        return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, known)}")
+        known = config.tool_policy.without_denied(tools.values()) if config.tool_policy else tools.values()
+        return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}")
     if NOT_JSON in call.parameters:
         return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sayso.agent.config import AgentConfig, CachedResult, ResultCache, model_for
+from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
 from sayso.agent.run.cache import ExpiringLru
@@ -55,7 +55,7 @@ class Compressor:
 
     def __init__(self, provider: Provider, config: AgentConfig) -> None:
         self._provider = config.tool.compress_provider or provider
-        self._model = config.tool.compress_model or model_for(provider, config.model)
+        self._model = config.tool.compress_model or config.model
         self._threshold = config.tool.compress_threshold
         self._timeout = config.request_timeout
         self._has_warned = False

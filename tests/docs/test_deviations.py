@@ -45,7 +45,6 @@ from sayso.agent import (
     UsageStats,
 )
 from sayso.agent import tool as make_tool
-from sayso.agent.config import model_for
 from sayso.agent.observability.builtin import hooks_observer
 from sayso.agent.observability.observer import EVENTS
 from sayso.agent.run.cache import to_json
@@ -310,7 +309,8 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "no-llm-options": lambda: not any(hasattr(agent, name) for name in ("LLMOptions", "LLMMessage")),
     "config-frozen": lambda: AgentConfig.__dataclass_params__.frozen,  # type: ignore[attr-defined]  # of any dataclass
     "own-default-model": lambda: (
-        model_for(House(), AgentConfig().model) == "" and model_for(House(), "gpt-5-mini") == "gpt-5-mini"
+        AgentConfig().for_provider(House()).model == ""
+        and AgentConfig(model="gpt-5-mini").for_provider(House()).model == "gpt-5-mini"
     ),
     "one-loop": lambda: answer_of(Doors()) == "acomplete",
     "tools-not-in-text": lambda: (
