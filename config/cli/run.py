@@ -105,7 +105,7 @@ def chat(options: Options, channel: str | None) -> None:
 
     CHANNEL is the channel whose tools and policy are used, by default the first one.
     """
-    from sayso.channels.console.terminal import TerminalChannel
+    from sayso.channels.console.terminal import Terminal
     from sayso.channels.storage.media import MemoryMediaStore
     from sayso.config.settings.loader import load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
@@ -127,8 +127,8 @@ def chat(options: Options, channel: str | None) -> None:
             agent = stack.enter_context(bot)
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # a byte in a pipe that is no UTF-8 must not end the conversation
-        terminal = TerminalChannel(
-            "terminal", folder=options.data / "chat", read_file=files.read, print_text=click.echo,
+        terminal = Terminal(
+            folder=options.data / "chat", read_file=files.read, print_text=click.echo,
             styled=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
         )  # fmt: skip
         terminal.talk(sys.stdin, agent.take)

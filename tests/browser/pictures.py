@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from sayso.agent.channel.prompts import closed_prompt
 from sayso.channels.base import Channel
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.console.terminal import TerminalChannel
+from sayso.channels.console.terminal import Terminal
 from sayso.channels.types import Button, Delivery, Media, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.browser import screens
@@ -64,38 +65,49 @@ WIDTHS = {"slack": 760, "terminal": 760}
 
 
 def main() -> None:
-    """Take one picture for each platform."""
+    """Take one picture for each platform, and one of the terminal."""
     media = MemoryMedia()
     with FakePlatforms() as platforms, sync_playwright() as session:
         browser = session.chromium.launch(executable_path=chromium(), args=list(FLAGS))
-        for platform in EVERY:
-            width = WIDTHS.get(platform.name, 390)
-            page = browser.new_page(viewport={"width": width, "height": 400}, device_scale_factor=1.5)
-            page.set_content(page_of(platform, media, platforms))
-            page.screenshot(path=IMAGES / f"reply-styles-{platform.name}.png", full_page=True)
+        pages = {platform.name: page_of(platform, media, platforms) for platform in EVERY}
+        for name, content in {**pages, "terminal": terminal_page(media)}.items():
+            page = browser.new_page(viewport={"width": WIDTHS.get(name, 390), "height": 400}, device_scale_factor=1.5)
+            page.set_content(content)
+            page.screenshot(path=IMAGES / f"reply-styles-{name}.png", full_page=True)
         browser.close()
     media.close()
 
 
 def page_of(platform: Platform, media: MemoryMedia, platforms: FakePlatforms) -> str:
     """Return the HTML page with all samples as this platform shows them."""
-    channel = _channel(platform, media, platforms)
-    body = "".join(
-        f"<h6>{title}</h6>{''.join(_shown(platform, channel, platforms, reply))}" for title, reply in SAMPLES.items()
-    )
-    css = (CONSOLE_CSS.read_text() if platform is CONSOLE else "") + (HERE / "screens.css").read_text()
-    return f'<meta charset="utf-8"><style>{css}</style><body class="skin {platform.name}"><main>{body}</main>'
-
-
-def _channel(platform: Platform, media: MemoryMedia, platforms: FakePlatforms) -> Any:
     channel = platform.open(media, platforms)
-    if isinstance(channel, TerminalChannel):
-        channel._styled = True
-    return channel
+    css = CONSOLE_CSS.read_text() if platform is CONSOLE else ""
+    return _page(platform.name, css, lambda reply: _sent(platform, channel, platforms, reply))
 
 
-def _shown(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Reply) -> Iterator[str]:
-    messages = [_bubble(platform, message) for message in _sent(platform, channel, platforms, reply)]
+def terminal_page(media: MemoryMedia) -> str:
+    """Return the HTML page with all samples as the terminal prints them."""
+
+    def shown(reply: Reply) -> Sequence[Mapping[str, Any]]:
+        printed: list[str] = []
+        with tempfile.TemporaryDirectory() as folder:
+            Terminal(folder=Path(folder), read_file=media.read, print_text=printed.append, styled=True).show(reply)
+        texts = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in printed]
+        return [{"text": text, "buttons": [], "media": None} for text in texts]
+
+    return _page("terminal", "", shown)
+
+
+def _page(name: str, css: str, messages_of: Callable[[Reply], Sequence[Mapping[str, Any]]]) -> str:
+    body = "".join(
+        f"<h6>{title}</h6>{''.join(_shown(name, messages_of(reply), reply))}" for title, reply in SAMPLES.items()
+    )
+    style = css + (HERE / "screens.css").read_text()
+    return f'<meta charset="utf-8"><style>{style}</style><body class="skin {name}"><main>{body}</main>'
+
+
+def _shown(name: str, sent: Sequence[Mapping[str, Any]], reply: Reply) -> Iterator[str]:
+    messages = [_bubble(name, message) for message in sent]
     for number, message in enumerate(messages, 1):
         if len(messages) < 3 and reply.text != LONG:
             yield message
@@ -112,9 +124,6 @@ def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Rep
         _decide(channel, platform)
     for piece in channel.split(reply):
         _send(channel, platform, piece)
-    if isinstance(channel, TerminalChannel):
-        printed = [re.sub(r"saved \S*/", "saved .sayso/chat/", text.rstrip("\n")) for text in channel.printed[before:]]
-        return [{"text": text, "buttons": [], "media": None} for text in printed]
     return [{**message, "text": _raw(platform, message)} for message in platform.seen(channel, platforms)[before:]]
 
 
@@ -137,11 +146,11 @@ def _raw(platform: Platform, message: Mapping[str, Any]) -> str:
     return str((raw.get("text") or raw.get("caption") or "") if platform.name == "telegram" else message["text"])
 
 
-def _bubble(platform: Platform, message: Mapping[str, Any]) -> str:
+def _bubble(name: str, message: Mapping[str, Any]) -> str:
     """Return the HTML of one message in this platform's style."""
-    words = f'<div class="text" dir="auto">{RENDERERS[platform.name](message["text"])}</div>' if message["text"] else ""
-    name = html.escape(message["media"]["filename"]) if message["media"] else ""
-    file = f'<div class="attached"><b>PDF</b><span>{name}</span></div>' if name else ""
+    words = f'<div class="text" dir="auto">{RENDERERS[name](message["text"])}</div>' if message["text"] else ""
+    filename = html.escape(message["media"]["filename"]) if message["media"] else ""
+    file = f'<div class="attached"><b>PDF</b><span>{filename}</span></div>' if filename else ""
     styles = {button.data: button.style for button in SAMPLES["Question"].buttons}
     buttons = "".join(
         f'<button class="{styles[each["data"]]}">{html.escape(each["label"])}</button>' for each in message["buttons"]

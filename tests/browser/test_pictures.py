@@ -9,7 +9,7 @@ import pytest
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.browser import screens
-from tests.browser.pictures import SAMPLES, page_of
+from tests.browser.pictures import SAMPLES, page_of, terminal_page
 from tests.channels.harness import EVERY, MemoryMedia, Platform
 
 
@@ -20,6 +20,18 @@ def test_each_platform_shows_each_sample(platform: Platform):
     with FakePlatforms() as platforms:
         page = page_of(platform, media, platforms)
     media.close()
+    check_samples(page)
+
+
+def test_terminal_shows_each_sample():
+    """The picture shows what `sayso chat` prints."""
+    media = MemoryMedia()
+    check_samples(terminal_page(media))
+    media.close()
+
+
+def check_samples(page: str) -> None:
+    """Check that a page shows each sample without its markup."""
     words = html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", "", page, flags=re.DOTALL))
     assert [title for title in SAMPLES if title not in words] == []
     for shown in ("To do", "return invoice.total_net - invoice.paid", "2*3*4 = 24", "Confirm", "INV-42.pdf"):

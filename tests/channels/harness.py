@@ -8,7 +8,6 @@ import html
 import json
 import re
 import struct
-import tempfile
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -16,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -24,7 +22,6 @@ from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import Feed
-from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import slack_mrkdwn, telegram_length, whatsapp_text
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.settings import SlackSettings
@@ -368,61 +365,7 @@ CONSOLE = Platform(
     edits=True,
     gone="1-1",
 )
-
-
-class PrintingTerminal(TerminalChannel):
-    """A terminal that stores its output, with a folder of its own for files."""
-
-    def __init__(self, media: MemoryMedia) -> None:
-        self.printed: list[str] = []
-        folder = Path(tempfile.mkdtemp(prefix="sayso-chat-"))
-        super().__init__("terminal", folder=folder, read_file=media.read, print_text=self.printed.append)
-        self.secret = _TYPED
-
-
-def printed(channel: PrintingTerminal, _: fakes.FakePlatforms) -> Seen:
-    """Return each print as a message. A button is what a number taps."""
-    messages = [_printed(text) for text in channel.printed]
-    numbers = re.findall(r"\[(\d+)\] (\S+)", channel.printed[-1]) if messages else []
-    for number, label in numbers:
-        tap = channel.receive(terminal_hook(1, number)).turns[0].tap
-        if tap:
-            messages[-1]["buttons"].append({"label": label, "data": tap.data})
-    return messages
-
-
-def _printed(text: str) -> dict[str, Any]:
-    path = re.search(r"^\[saved (.*)\]$", text, re.MULTILINE)
-    media = path and {"sha256": sha256(Path(path[1]).read_bytes()), "filename": Path(path[1]).name}
-    words = re.sub(r"^\[.*\n?", "", text, flags=re.MULTILINE).strip()
-    return {"chat": "terminal", "text": words, "buttons": [], "media": media}
-
-
-def terminal_hook(number: int, line: str | bytes) -> WebhookRequest:
-    """Return a typed line."""
-    body = line if isinstance(line, bytes) else line.encode()
-    return WebhookRequest("", {"x-sayso-terminal": _TYPED, "x-sayso-line": str(number)}, body, now=NOW)
-
-
-_TYPED = "terminal-test-secret-1"
-TERMINAL = Platform(
-    name="terminal",
-    fake="",
-    conversation=Conversation("terminal", "terminal"),
-    user_id="terminal",
-    secrets=(),
-    limit=10**9,
-    button_limit=10**9,
-    measure=len,
-    build=lambda media, _: PrintingTerminal(media),
-    text=terminal_hook,
-    tap=lambda number, data: terminal_hook(number, str([each.data for each in YES_NO].index(data) + 1)),
-    proofs=("x-sayso-terminal",),
-    is_signed=False,
-    seen=printed,
-    gone="99",
-)
-EVERY = (*ALL, CONSOLE, TERMINAL)
+EVERY = (*ALL, CONSOLE)
 
 
 @asynccontextmanager

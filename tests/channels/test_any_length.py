@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from benchmarks.replies import KINDS, long_text
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.outgoing import page_html
-from sayso.channels.console.terminal import TerminalChannel
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, telegram_length, terminal_text, whatsapp_text
 from sayso.channels.markdown.split import split
 from sayso.channels.slack.adapter import SlackChannel
@@ -31,7 +30,6 @@ CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
     "telegram": (TelegramChannel.__new__(TelegramChannel).split, telegram_length, TEXT_LIMIT),
     "slack": (SlackChannel.__new__(SlackChannel).split, lambda md: len(slack_mrkdwn(md)), SECTION_LIMIT),
     "console": (ConsoleChannel.__new__(ConsoleChannel).split, len, MAX_PIECE_CHARS),
-    "terminal": (TerminalChannel.__new__(TerminalChannel).split, len, 100_000),
 }
 #: The platforms that parse the text, and which of them gets the longest text of each kind.
 PLATFORMS = ("telegram", "slack", "whatsapp")
@@ -93,11 +91,10 @@ def test_brackets_without_a_url_stay_brackets(md: str, seen: str):
     assert plain(md) == seen
 
 
-@pytest.mark.parametrize("name", ["console", "terminal"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_hundred_thousand_hostile_characters_are_shown_by_console_and_terminal(name: str, kind: str):
-    """These channels count only the source."""
-    whole(long_text(KINDS[kind]), name)
+def test_a_hundred_thousand_hostile_characters_are_shown_by_the_console(kind: str):
+    """It counts only the source."""
+    whole(long_text(KINDS[kind]), "console")
 
 
 @pytest.mark.parametrize(("kind", "name"), LONGEST)

@@ -33,7 +33,6 @@ from tests.channels.harness import (
     PDF,
     SLACK,
     TELEGRAM,
-    TERMINAL,
     WHATSAPP,
     YES_NO,
     MemoryMedia,
@@ -43,7 +42,6 @@ from tests.channels.harness import (
     sha256,
     slack_hook,
     telegram_hook,
-    terminal_hook,
     whatsapp_hook,
 )
 from tests.channels.json_webhook import signed_hook
@@ -204,7 +202,7 @@ def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Call
     assert [entry["text"] for entry in seen() if entry["text"]] == ["Here it is"]
 
 
-@pytest.mark.parametrize("platform", [TELEGRAM, SLACK, TERMINAL], ids=repr)
+@pytest.mark.parametrize("platform", [TELEGRAM, SLACK], ids=repr)
 def test_missing_file_is_refused(platform: Platform, channel: Channel):
     """A retry does not bring a deleted file back. (Twilio and browsers fetch files later.)"""
     error = failure(channel, platform, Reply(media=replace(IMAGE, ref="gone")))
@@ -312,9 +310,6 @@ def nonsense(platform: Platform) -> list[WebhookRequest]:
         case "json_webhook":
             bodies = (b"", b"{}", b"{", b"[]", b"\xff", b'{"id":"e1","chat":"c","user":"u"}', b'{"id":1,"text":"x"}')
             return [signed_hook(body) for body in bodies]
-        case "terminal":
-            unnumbered = replace(terminal_hook(1, "x"), headers={"x-sayso-terminal": "terminal-test-secret-1"})
-            return [unnumbered, *(terminal_hook(1, line) for line in (b"", b"\n", b" \t\r\n", "\u2003"))]
     bodies = (b"", b"{}", b"{", b"[]", b"payload=", b"payload=1", b"payload=%5B%5D", b'{"type":"event_callback"}')
     events = [b'{"type":"event_callback","event":%s}' % event for event in (b"null", b"{}", b'{"type":"message"}')]
     return [slack_hook(body) for body in (*bodies, *events, b'{"type":"block_actions","actions":[]}')]

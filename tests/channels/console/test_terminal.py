@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 from pathlib import Path
 
@@ -10,35 +9,31 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.console.terminal import TerminalChannel
+from sayso.channels.console.terminal import Terminal
 from sayso.channels.storage.media import MemoryMediaStore
-from sayso.channels.types import Button, Delivery, Reply, WebhookRequest
+from sayso.channels.types import Button, Media, Reply, Turn
 from sayso.pending import InMemoryPendingStore
 
 QUESTION = Reply("Delete **INV-42**?", (Button("Yes", "a:1:yes"), Button("No", "a:1:no")))
 
 
 class Screen:
-    """A recorded terminal, and a channel that prints to it."""
+    """A recorded terminal."""
 
     def __init__(self, folder: Path, **options: bool) -> None:
         self.lines: list[str] = []
         self.files = MemoryMediaStore()
-        self.channel = TerminalChannel(
-            "terminal", folder=folder, read_file=self.files.read, print_text=self.lines.append, **options
-        )
+        self.terminal = Terminal(folder=folder, read_file=self.files.read, print_text=self.lines.append, **options)
 
     def show(self, reply: Reply) -> str:
         """Return the output for a reply."""
         before = len(self.lines)
-        for piece in self.channel.split(reply):
-            asyncio.run(self.channel.send(Delivery("d1", self.channel.conversation, piece)))
+        self.terminal.show(reply)
         return "".join(self.lines[before:])
 
     def typed(self, line: str) -> str:
         """Return the text of a typed line, or "tap " and the data of a button."""
-        hook = WebhookRequest("", {"x-sayso-terminal": self.channel.secret, "x-sayso-line": "1"}, line.encode())
-        (turn,) = self.channel.receive(hook).turns
+        turn = self.terminal.turn(line, 1)
         return f"tap {turn.tap.data}" if turn.tap else turn.text
 
 
@@ -61,7 +56,7 @@ def chat(folder: Path, said: str) -> tuple[str, list[str]]:
     screen = Screen(folder)
     model = ScriptedProvider([ToolCall("delete", {"name": "A"}, "c1"), "a", "b", "c"])
     agent = ChannelAgent(Agent([delete], model, AgentConfig(max_retries=0)), InMemoryPendingStore())
-    screen.channel.talk(io.StringIO(said), agent.take)
+    screen.terminal.talk(io.StringIO(said), agent.take)
     return "".join(screen.lines), deleted
 
 
@@ -129,6 +124,29 @@ def test_file_is_saved_under_a_readable_name(screen: Screen, tmp_path: Path, nam
     """The name loses characters that no file system accepts or that would disguise it."""
     media = screen.files.put(b"x", mime_type="text/plain", filename=name)
     assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/{saved}]\n"
+
+
+def test_file_that_is_gone_is_reported(tmp_path: Path):
+    """The conversation goes on."""
+
+    async def answer(_: Turn) -> list[Reply]:
+        return [Reply(media=Media("gone", "text/plain", "a.txt", stored=True)), Reply("And more.")]
+
+    screen = Screen(tmp_path)
+    screen.terminal.talk(io.StringIO("hi\n"), answer)
+    assert screen.lines[1:] == ["[the file to send is gone from the media store]\n", "And more.\n"]
+
+
+def test_optional_edit_and_empty_reply_print_nothing(screen: Screen):
+    """Printed text cannot be edited, and the buttons of the last message stay."""
+    screen.show(QUESTION)
+    assert screen.show(Reply("Deleted.", edits="1", optional=True)) == screen.show(Reply(" ")) == ""
+    assert screen.typed("1") == "tap a:1:yes"
+
+
+def test_empty_lines_are_no_turns(tmp_path: Path):
+    """They cost no answer of the model."""
+    assert chat(tmp_path, "\n  \n\u2003\n")[0] == "Type a message, or the number of a button; exit ends it. Try: /help"
 
 
 def test_unwritable_folder_is_reported(tmp_path: Path):
