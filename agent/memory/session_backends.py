@@ -8,15 +8,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
 from sayso.channels.storage.files import folder_lock, open_database, remove_older, sync_folder, write_atomically
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import Connections
 
 #: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
 UNFINISHED_SECONDS = 3600
@@ -101,8 +99,8 @@ class JsonFileSessionStore(KeyValueSessions):
 class RedisSessionStore(KeyValueSessions):
     """Keeps each session under a Redis key, which expires after `default_ttl` seconds; by default never.
 
-    `list` scans all keys of the server: it is meant for operators, not for each turn. A `client` replaces `url`. Errors
-    do not show the URL, which may contain a password.
+    `list` scans all keys of the server: it is meant for operators, not for each turn. Errors do not show the URL, which
+    may contain a password.
     """
 
     storage_errors = (RedisError,)
@@ -113,37 +111,28 @@ class RedisSessionStore(KeyValueSessions):
         prefix: str = "sayso:session:",
         default_ttl: float | None = None,
         *,
-        client: Redis | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(default_ttl, clock=clock)
         self._prefix = prefix
-        self._client = client or connect(url)  # kept, as its connections end with it
-        self._connections = Connections.of(self._client)
+        self._client = connect(url)
 
     def _get(self, key: SessionKey) -> str | None:
         return self._text(self._redis_key(key))
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
-        expiry = () if ttl is None else ("PX", math.ceil(ttl * 1000))
-        self._connections.ask("SET", self._redis_key(key), text, *expiry)
+        self._client.set(self._redis_key(key), text, px=None if ttl is None else math.ceil(ttl * 1000))
 
     def _remove(self, key: SessionKey) -> bool:
-        return bool(self._connections.ask("DEL", self._redis_key(key)))
+        return bool(self._client.delete(self._redis_key(key)))
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
-        self._connections.ask("EVAL", _REMOVE_IF, 1, self._redis_key(key), text)
+        self._client.eval(_REMOVE_IF, 1, self._redis_key(key), text)
 
     def _texts(self, namespace_digest: str) -> Iterator[tuple[str, str]]:
         start = f"{self._prefix}{namespace_digest}:"
         pattern = _PATTERN_CHARS.sub(r"\\\g<0>", start) + "*"
-        cursor, keys = 0, set[str]()
-        while True:
-            cursor, found = self._connections.ask("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            keys.update(_as_text(key) for key in found)
-            if not int(cursor):
-                break
-        for key in keys:
+        for key in set(self._client.scan_iter(pattern, SCAN_COUNT)):  # SCAN may return a key twice
             try:
                 text = self._text(key)
             except (TypeError, ValueError):
@@ -153,23 +142,17 @@ class RedisSessionStore(KeyValueSessions):
 
     def _text(self, key: str) -> str | None:
         try:
-            answer = self._connections.ask("GET", key)
+            return cast("str | None", self._client.get(key))  # our clients decode
         except ResponseError as exc:
             if str(exc).startswith("WRONGTYPE"):
                 raise TypeError("it is no text") from exc
             raise
-        return None if answer is None else _as_text(answer)
 
     def _redis_key(self, key: SessionKey) -> str:
         return f"{self._prefix}{key.namespace_digest}:{key.digest}"
 
     def _cure(self, error: Exception) -> str:
         return f"Redis ({type(error).__name__}): check that the server is running, accepts writes and has memory left"
-
-
-def _as_text(answer: str | bytes) -> str:
-    """Return an answer as text, also that of a client without decode_responses."""
-    return answer.decode() if isinstance(answer, bytes) else answer
 
 
 class SQLiteSessionStore(KeyValueSessions):

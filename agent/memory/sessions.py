@@ -294,30 +294,29 @@ class InMemorySessionStore(KeyValueSessions):
 
     def __init__(self, default_ttl: float | None = None, *, clock: Callable[[], float] = time.time) -> None:
         super().__init__(default_ttl, clock=clock)
-        self._namespaces: dict[str, dict[str, str]] = {}
+        self._sessions: dict[SessionKey, str] = {}
         self._lock = Lock()
 
     def _get(self, key: SessionKey) -> str | None:
-        with self._lock:
-            return self._namespaces.get(key.namespace_digest, {}).get(key.digest)
+        return self._sessions.get(key)
 
     def _put(self, key: SessionKey, text: str, ttl: float | None) -> None:
         with self._lock:
-            self._namespaces.setdefault(key.namespace_digest, {})[key.digest] = text
+            self._sessions[key] = text
 
     def _remove(self, key: SessionKey) -> bool:
         with self._lock:
-            return self._namespaces.get(key.namespace_digest, {}).pop(key.digest, None) is not None
+            return self._sessions.pop(key, None) is not None
 
     def _remove_if(self, key: SessionKey, text: str) -> None:
         with self._lock:
-            sessions = self._namespaces.get(key.namespace_digest, {})
-            if sessions.get(key.digest) == text:
-                del sessions[key.digest]
+            if self._sessions.get(key) == text:
+                del self._sessions[key]
 
     def _texts(self, namespace_digest: str) -> list[tuple[str, str]]:
         with self._lock:
-            return list(self._namespaces.get(namespace_digest, {}).items())
+            sessions = list(self._sessions.items())
+        return [(key.digest, text) for key, text in sessions if key.namespace_digest == namespace_digest]
 
 
 class Session:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from redis import Redis
 
 from sayso.agent import ConversationMemory, Message, Role, ToolCall
 from sayso.agent.memory.session_backends import JsonFileSessionStore, RedisSessionStore, SQLiteSessionStore
@@ -429,10 +428,10 @@ def test_database_in_memory_is_refused():
         SQLiteSessionStore(":memory:")
 
 
-def test_redis_expires_a_session_itself(redis_client):
+def test_redis_expires_a_session_itself(redis_client, redis_url):
     """No process has to clean up; without a TTL it stays. Keys hold no id in clear, and values are JSON."""
-    RedisSessionStore(client=redis_client, default_ttl=60).save("ana", memory_of("hi"))
-    RedisSessionStore(client=redis_client, prefix="other*:").save("+49 170", memory_of("hi"))
+    RedisSessionStore(redis_url, default_ttl=60).save("ana", memory_of("hi"))
+    RedisSessionStore(redis_url, prefix="other*:").save("+49 170", memory_of("hi"))
     (timed,), (kept,) = redis_client.keys("sayso:session:*"), redis_client.keys("other*")
     assert 59_000 < redis_client.pttl(timed) <= 60_000
     assert redis_client.ttl(kept) == -1
@@ -440,32 +439,23 @@ def test_redis_expires_a_session_itself(redis_client):
 
 
 @pytest.mark.parametrize("prefix", ["a*:", "a[bc]:", "a\\:", "ab:"])
-def test_prefix_is_taken_literally(redis_client, prefix):
+def test_prefix_is_taken_literally(redis_client, redis_url, prefix):
     """A store lists its own keys only."""
-    store = RedisSessionStore(client=redis_client, prefix=prefix)
-    RedisSessionStore(client=redis_client, prefix="abc:").save("bob", memory_of("hi"))
+    store = RedisSessionStore(redis_url, prefix=prefix)
+    RedisSessionStore(redis_url, prefix="abc:").save("bob", memory_of("hi"))
     store.save("ana", memory_of("hi"))
     assert [data.session_id for data in store.list()] == ["ana"]
 
 
-def test_foreign_key_of_redis_is_an_error(redis_client, caplog):
+def test_foreign_key_of_redis_is_an_error(redis_client, redis_url):
     """The key has another type, or its bytes are no text."""
-    store = RedisSessionStore(client=redis_client)
+    store = RedisSessionStore(redis_url)
     redis_client.hset(store._redis_key(SessionKey("ana")), "a", "b")
     redis_client.set(store._redis_key(SessionKey("bob")), b"\xff\xfe")
     for id_ in ("ana", "bob"):
         with pytest.raises(BrokenSession, match=repr(id_)):
             store.load(id_)
     assert store.list() == []
-
-
-def test_client_that_does_not_decode_works(redis_url, redis_client):
-    """The client belongs to the caller."""
-    with Redis.from_url(redis_url) as client:
-        store = RedisSessionStore(client=client)
-        store.save("ana", memory_of("hi"))
-        assert store.load("ana") == memory_of("hi")
-        assert [data.session_id for data in store.list()] == ["ana"]
 
 
 def test_error_of_an_unreachable_redis_does_not_show_its_url():

@@ -42,7 +42,8 @@ def new_store(request, tmp_path):
             return JsonFileSessionStore(directory=tmp_path / "sessions")
         if request.param == "sqlite":
             return SQLiteSessionStore(tmp_path / "sessions.db")
-        return RedisSessionStore(client=request.getfixturevalue("redis_client"))
+        request.getfixturevalue("redis_client")  # an empty Redis
+        return RedisSessionStore(request.getfixturevalue("redis_url"))
 
     return opened
 
