@@ -249,14 +249,18 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def scrub_value(value: Any, secrets: Iterable[str]) -> Any:
+def scrub_value(value: Any, secrets: Sequence[str]) -> Any:
     """Return a JSON value without these secrets in its texts. Its written form may spell a secret differently."""
-    secrets = list(secrets)
+    return map_texts(value, lambda text: scrub(text, secrets))
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with all its texts changed, names included."""
     if isinstance(value, str):
-        return scrub(value, secrets)
+        return change(value)
     if isinstance(value, dict):
-        return {scrub(str(name), secrets): scrub_value(each, secrets) for name, each in value.items()}
-    return [scrub_value(each, secrets) for each in value] if isinstance(value, list) else value
+        return {change(str(name)): map_texts(each, change) for name, each in value.items()}
+    return [map_texts(each, change) for each in value] if isinstance(value, list) else value
 
 
 class UnusableSchema(ValueError):

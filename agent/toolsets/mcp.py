@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import base64
-import binascii
-import hashlib
 import json
 import logging
 import os
@@ -40,6 +38,7 @@ from sayso.agent.toolsets.base import (
     digest,
     failed,
     legal_names,
+    map_texts,
     safe_schema,
     scrub,
     scrub_value,
@@ -284,8 +283,6 @@ class ReconnectingConnection:
 
 #: Most files of one result that reach the user.
 MAX_FILES = 10
-#: Most files in the texts of one result that reach the user.
-MAX_TEXT_FILES = 10
 #: Longest error that reaches the model, in characters.
 MAX_ERROR_CHARS = 1000
 #: Shortest base64 that counts as binary content, in characters. Shorter ones may be ids, keys and signatures.
@@ -313,16 +310,15 @@ def value_of(result: CallToolResult) -> Any:
         for block in result.content
         if block.type in ("image", "audio") or (block.type == "resource" and hasattr(block.resource, "blob"))
     ]
-    files = [_send_block(block, sender) for block in file_blocks[:MAX_FILES]]
+    notes = [_send_block(block, sender) for block in file_blocks[:MAX_FILES]]
     value = _text(result) if result.structured_content is None else result.structured_content
     if isinstance(value, dict) and list(value) == ["result"]:  # how servers wrap a plain value: it was an object once
         value = value["result"]
     value = sender.without_binaries(value)
-    notes = "\n".join(f"(handed to the user: {file})" for file in files)
     if not notes:
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"{text}\n{notes}" if text else notes
+    return "\n".join(filter(None, [text, *notes]))
 
 
 def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
@@ -349,18 +345,15 @@ def _text(result: CallToolResult) -> str:
 
 
 def _send_block(block: Any, sender: FileSender) -> str:
-    """Send one file to the user, and return its description for the model."""
-    is_resource = block.type == "resource"
-    content = block.resource if is_resource else block
+    """Send one file to the user, and return a note of it for the model."""
+    content = getattr(block, "resource", block)
     mime_type = content.mime_type or "application/octet-stream"
     try:
-        data = base64.b64decode(content.blob if is_resource else content.data, validate=True)
-    except (binascii.Error, ValueError):
-        return f"nothing: what was called {mime_type} is no base64"
-    own_name = PurePosixPath(unquote(urlsplit(str(content.uri)).path)).name if is_resource else ""
-    filename = _with_extension(own_name, mime_type)
-    sender.send(data, mime_type, filename)
-    return f"{filename}, {mime_type}, {len(data)} bytes"
+        data = base64.b64decode(content.data if content is block else content.blob, validate=True)
+    except ValueError:
+        return f"(handed to the user: nothing: what was called {mime_type} is no base64)"
+    uri = "" if content is block else str(content.uri)
+    return sender.send(data, mime_type, PurePosixPath(unquote(urlsplit(uri).path)).name)
 
 
 class FileSender:
@@ -368,41 +361,30 @@ class FileSender:
 
     def __init__(self, *, is_error: bool = False) -> None:
         self._is_error = is_error
-        self._sent_digests: set[str] = set()
-        self._text_files = 0
+        self._sent: set[bytes] = set()
 
-    def send(self, data: bytes, mime_type: str, filename: str) -> None:
-        """Send a file to the user; the model sees an image, too."""
-        digest = hashlib.sha256(data).hexdigest()
-        if digest not in self._sent_digests:
-            self._sent_digests.add(digest)
+    def send(self, data: bytes, mime_type: str, filename: str = "") -> str:
+        """Send a file to the user, and return a note of it for the model, which sees an image, too."""
+        if not PurePosixPath(filename).suffix:  # platforms and tools recognize the type by it
+            filename = f"{filename or 'file'}{extension_of(mime_type)}"
+        if data not in self._sent:
+            self._sent.add(data)
             emit_artifact(data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/"))
+        return f"(handed to the user: {filename}, {mime_type}, {len(data)} bytes)"
 
     def without_binaries(self, value: Any) -> Any:
         """Return a JSON value with a note in the place of each piece of base64."""
-        if isinstance(value, str):
-            return _BINARY.sub(self._note, value) if len(value) >= MIN_BASE64_CHARS else value
-        if isinstance(value, Mapping):
-            return {name: self.without_binaries(each) for name, each in value.items()}
-        return [self.without_binaries(each) for each in value] if isinstance(value, list) else value
+        return map_texts(value, lambda text: _BINARY.sub(self._note, text))
 
     def _note(self, match: re.Match[str]) -> str:
         data = _decoded(match["data"]) if len(match[0]) >= MIN_BASE64_CHARS else None
         if data is None:
             return match[0]
         kind = settle_type(data, match["type"] or "")
-        is_full = self._text_files >= MAX_TEXT_FILES
+        is_full = len(self._sent) >= MAX_FILES
         if self._is_error or kind == UNKNOWN_TYPE or is_full or len(data) > MAX_ARTIFACT_BYTES:
             return f"(binary data, {len(data)} bytes, is left out)"
-        self._text_files += 1
-        filename = _with_extension("", kind)
-        self.send(data, kind, filename)
-        return f"(handed to the user: {filename}, {kind}, {len(data)} bytes)"
-
-
-def _with_extension(filename: str, mime_type: str) -> str:
-    """Return a file's name with an extension, by which platforms and tools recognize the type."""
-    return filename if PurePosixPath(filename).suffix else f"{filename or 'file'}{extension_of(mime_type)}"
+        return self.send(data, kind)
 
 
 def _decoded(text: str) -> bytes | None:
@@ -413,5 +395,5 @@ def _decoded(text: str) -> bytes | None:
         return None
     try:
         return base64.b64decode(base64_text + "=" * (-len(base64_text) % 4), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return None
