@@ -31,8 +31,8 @@ from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, Respon
 
 from sayso.channels.types import random_id
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.connections import Connections
-from sayso.pending.redis.scripts import CURE, RESUMED, SHARDS, Halted, LuaScripts
+from sayso.pending.redis.connections import CURE, Connections, Halted
+from sayso.pending.redis.scripts import RESUMED, SHARDS, LuaScripts
 from sayso.workers.mailbox import LUA
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,8 @@ class DataLossGuard:
         self._stored_at = float("-inf")
         self._moments: deque[tuple[float, int]] = deque(maxlen=MOMENTS)
         self._halt = ""
-        self._refusing = False
+        #: Set while this server has lost writes and the halt could not be written to it.
+        self._refusing = threading.Event()
         self._learning = threading.Lock()
         self._watching = 0
 
@@ -205,20 +206,15 @@ class DataLossGuard:
     @property
     def trouble(self) -> str:
         """Return why this server is halted, in words for its operator; "" when it is not."""
-        return CURE if self._halt or self._refusing else ""
+        return CURE if self._halt or self._refusing.is_set() else ""
 
     def guard(self, client: Redis) -> None:
         """Check the watermark first on every connection that this client, or its pipeline, makes from now on."""
         client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
         connections = Connections.of(client)
-        connections.before = self.refuse
+        connections.halted = self._refusing
         if connections.pipeline:
             connections.pipeline.on_connect(self._check_async)
-
-    def refuse(self) -> None:
-        """Raise Halted if this server has lost writes and the halt could not be written to it."""
-        if self._refusing:
-            raise Halted
 
     def greet(self, connection: Connection) -> None:
         """Check the watermark on a new connection. Raises redis.RedisError: the connection must not be used."""
@@ -266,7 +262,7 @@ class DataLossGuard:
         known = self._known  # what is learned from here on may be newer than the answer
         state = ServerState.of((yield ("MGET", *self._keys)))
         if state.halted:
-            self._refusing = False
+            self._refusing.clear()
             if not self._halt:
                 log.error("redis.halted", extra=self._extra(HaltReason.read(state.halted)) | {"advice": CURE})
             self._halt = state.halted
@@ -315,12 +311,12 @@ class DataLossGuard:
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
             raise
         except ResponseError as exc:
-            self._refusing = True
+            self._refusing.set()
             log.error("redis.not_halted", extra={"reason": str(exc)})
             raise Halted from exc
         if not done:  # resumed meanwhile: the next check will show it
             return
-        self._refusing = False
+        self._refusing.clear()
         log.error("redis.rolled_back", extra=self._extra(halt) | {"advice": CURE})
         self._halt = json.dumps(asdict(halt))
 
@@ -337,7 +333,7 @@ class DataLossGuard:
                 self._known = replace(known, n=state.n)
             if known != self._known:
                 self._moments.append((self._clock(), state.n))
-        self._refusing = False
+        self._refusing.clear()
         if self._halt:
             log.warning("redis.resumed")
             self._halt = ""

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.types import random_id
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import Halted
+from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import Lease, LeaseLost, QueuedTurn
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
 from sayso.pending.context import context_field
-from sayso.pending.redis.scripts import Halted
+from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import (
     ABOUT,
     PART,

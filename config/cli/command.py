@@ -134,7 +134,7 @@ def clear_errors() -> Iterator[None]:
     from sayso.config.settings.loader import ConfigError, UnknownChannel
     from sayso.pending.audit.ledger import LedgerUnusable
     from sayso.pending.redis.client import RedisUnfit
-    from sayso.pending.redis.scripts import Halted
+    from sayso.pending.redis.connections import Halted
     from sayso.workers.deliveries import NotRepeatable
     from sayso.workers.erasure import ErasureBusy
 

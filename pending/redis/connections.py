@@ -42,6 +42,18 @@ MAX_TRIES = 8
 ANSWER_SECONDS = 5.0
 #: Seconds that opening a connection may take, with its checks: a stopped server accepts it and says nothing.
 CONNECT_SECONDS = 2.0
+#: What operators are told while a server is halted.
+CURE = (
+    "halted: this Redis has lost writes that it had acknowledged (an old file, a replica that lagged, or it was "
+    "emptied): nothing is accepted or sent until you run `sayso redis resume`"
+)
+
+
+class Halted(RedisError):
+    """Raised when a server has lost acknowledged writes and waits for its operator. Nothing was done."""
+
+    def __init__(self) -> None:
+        super().__init__(CURE)
 
 
 class CircuitOpen(RedisTimeoutError):
@@ -107,8 +119,8 @@ class Connections:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pipeline: AutoPipeline | None = None
-        #: Called before each command: raises when none may be asked.
-        self.before: Callable[[], None] = lambda: None
+        #: Set while the server has lost writes and could not be halted: then no command is sent.
+        self.halted = threading.Event()
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
         self._pool = pool
@@ -125,7 +137,8 @@ class Connections:
 
     def ask(self, *command: str | bytes | int | float) -> Any:
         """Send a command and return the answer, with the client's own timeouts and retries. Raises redis.RedisError."""
-        self.before()
+        if self.halted.is_set():
+            raise Halted
         return self._ask(_packed(command))
 
     async def ask_async(self, *command: str | bytes | int | float) -> Any:
@@ -135,7 +148,8 @@ class Connections:
         """
         if has_no_loop.get():
             return self.ask(*command)
-        self.before()
+        if self.halted.is_set():
+            raise Halted
         if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
             return await self.pipeline.execute(_packed(command))
         return await call_in_thread(self._ask, _packed(command))

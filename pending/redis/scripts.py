@@ -13,11 +13,11 @@ from zlib import crc32
 
 from pydantic_core import to_json
 from redis import Redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from sayso.pending import limits
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.connections import Connections
+from sayso.pending.redis.connections import Connections, Halted
 from sayso.pending.repository import OPEN_STATES
 
 #: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`. The number is part of the key layout.
@@ -53,11 +53,6 @@ NO_ARGUMENTS: Arguments = {}
 LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
-#: What operators are told while a server is halted.
-CURE = (
-    "halted: this Redis has lost writes that it had acknowledged (an old file, a replica that lagged, or it was "
-    "emptied): nothing is accepted or sent until you run `sayso redis resume`"
-)
 #: The beginning of a script's error on a halted server.
 _HALTED = "HALTED"
 #: The beginning of a resume script's error on a server that is not halted.
@@ -72,13 +67,6 @@ _RISE = "redis.call('INCR', '%stide')\n"
 _SHARED = Path(__file__).parent / "lua" / "shared"
 _NEEDS = re.compile(r"-- needs: (.*)")
 _LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()}
-
-
-class Halted(RedisError):
-    """Raised when a server has lost acknowledged writes and waits for its operator. Nothing was done."""
-
-    def __init__(self) -> None:
-        super().__init__(CURE)
 
 
 def shard_of(conversation: str) -> int:

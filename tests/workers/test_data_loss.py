@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import AutoPipeline, Connections
-from sayso.pending.redis.scripts import Halted, LuaScripts
+from sayso.pending.redis.connections import AutoPipeline, Connections, Halted
+from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers import data_loss as tides
 from sayso.workers.data_loss import (
     MAX_ADDRESSES,

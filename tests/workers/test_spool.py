@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
 from sayso.channels.types import Conversation
-from sayso.pending.redis.scripts import Halted
+from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import TurnChange
 from sayso.workers import spool as spool_module
 from sayso.workers.mailbox import InboxLimits as Door

@@ -11,7 +11,7 @@ from rq.suspension import resume, suspend
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import CURE
+from sayso.pending.redis.connections import CURE
 from sayso.testing.stores import MemoryAlerts
 from sayso.workers.data_loss import DataLossGuard, keys_of
 from sayso.workers.recovery import Heartbeat
