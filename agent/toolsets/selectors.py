@@ -9,16 +9,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
+from importlib.metadata import entry_points
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.embedding import EmbeddingSelector, has_word
 from sayso.pending.proposals import current_user_ids
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 log = logging.getLogger(__name__)
 #: Time limit of a selector, in seconds. One that asks others has `select_seconds = None`: theirs count.
@@ -293,9 +291,9 @@ class SelectorLoadError(ToolError):
 def discover_selectors() -> dict[str, type]:
     """Return every installed selector by name. One that does not load is left out, with one warning."""
     selectors = dict(_OWN)
-    for name, points in _entry_points().items():
+    for name in sorted(entry_points(group=GROUP).names - _OWN.keys()):
         try:
-            selectors[name] = _loaded(name, points)
+            selectors[name] = find_selector(name)
         except SelectorLoadError as exc:
             log.warning("selector.broken", extra={"selector": name, "advice": str(exc)})
     return selectors
@@ -305,37 +303,22 @@ def find_selector(name: str) -> type:
     """Return the selector of that name without loading others. Raises SelectorLoadError."""
     if name in _OWN:
         return _OWN[name]
-    points = _entry_points()
-    if name not in points:
-        known = ", ".join(sorted({*_OWN, *points}))
+    installed = entry_points(group=GROUP)
+    points = list(dict.fromkeys(installed.select(name=name)))
+    if not points:
+        known = ", ".join(sorted({*_OWN, *installed.names}))
         raise SelectorLoadError(f"no selector {name!r} is installed; known: {known}")
-    return _loaded(name, points[name])
-
-
-def _entry_points() -> dict[str, list[EntryPoint]]:
-    """Return the entry points of other distributions by name, each once."""
-    from importlib.metadata import entry_points
-
-    points: dict[str, list[EntryPoint]] = {}
-    for point in dict.fromkeys(entry_points(group=GROUP)):
-        if point.name not in _OWN:
-            points.setdefault(point.name, []).append(point)
-    return points
-
-
-def _loaded(name: str, points: Sequence[EntryPoint]) -> type:
     owners = [f"{each.dist.name} {each.dist.version}" if each.dist else "an unknown distribution" for each in points]
     if len(points) > 1:
-        raise SelectorLoadError(
-            f"selector {name!r} is claimed by {', '.join(sorted(set(owners)))}: uninstall all but one"
-        )
-    what = f"selector {name!r} of {owners[0]} ({points[0].value})"
+        claimants = ", ".join(sorted(set(owners)))
+        raise SelectorLoadError(f"selector {name!r} is claimed by {claimants}: uninstall all but one")
+    what, owner = f"selector {name!r} of {owners[0]} ({points[0].value})", owners[0]
     try:
         selector = points[0].load()
     except (Exception, SystemExit) as exc:  # third-party code
-        cure = f"reinstall or remove {owners[0]}"
-        raise SelectorLoadError(f"{what} does not load: {type(exc).__name__}: {exc}: {cure}") from exc
+        reason = f"{type(exc).__name__}: {exc}"
+        raise SelectorLoadError(f"{what} does not load: {reason}: reinstall or remove {owner}") from exc
     if not isinstance(selector, type) or not callable(getattr(selector, "select", None)):
-        cure = f"ask for it where {owners[0]} comes from, or remove it"
+        cure = f"ask for it where {owner} comes from, or remove it"
         raise SelectorLoadError(f"{what} is no class with a select method: {cure}")
     return selector
