@@ -239,7 +239,7 @@ def _not_none(secret: object) -> object:
 
 
 def _not_boolean(value: object) -> object:
-    if isinstance(value, bool):  # in Python, True is the number 1
+    if isinstance(value, bool):
         raise ValueError("must be a number")
     return value
 
@@ -256,8 +256,9 @@ Secret = Annotated[SecretStr, AfterValidator(_not_blank)]
 OptionalSecret = Annotated[Secret | None, BeforeValidator(_not_none)]
 Url = Annotated[str, AfterValidator(web_address)]
 OptionalUrl = Annotated[Url | None, BeforeValidator(nothing_if_empty)]
-#: Put this on a number, so that `true` is refused.
-NotBoolean = BeforeValidator(_not_boolean)
+#: A whole number, and a number. Python's own would take `true` for 1.
+Count = Annotated[int, BeforeValidator(_not_boolean)]
+Number = Annotated[float, BeforeValidator(_not_boolean)]
 Language = Annotated[str, AfterValidator(_shipped)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sayso.channels.base import NotBoolean, OptionalSecret, Section, Url, nothing_if_empty
+from sayso.channels.base import Count, Number, OptionalSecret, Section, Url, nothing_if_empty
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
 OFFLINE = "offline"
@@ -54,42 +54,38 @@ OptionalServerUrl = Annotated[ServerUrl | None, BeforeValidator(nothing_if_empty
 OptionalRedisUrl = Annotated[Annotated[str, AfterValidator(redis_address)] | None, BeforeValidator(nothing_if_empty)]
 VendorModel = Annotated[str, AfterValidator(_vendor_model)]
 AnyModel = Annotated[str, AfterValidator(_any_model)]
-Count = Annotated[int, NotBoolean]
-Number = Annotated[float, NotBoolean]
 
 
-class ModelSettings(Section):
+class ModelAccess(Section):
     """A model and how to reach it."""
-
-    model: VendorModel
-    """The vendor and its name of the model. Example: `openai:gpt-5-mini`."""
-    api_key: OptionalSecret = None
-    """The vendor's key. Without it the key comes from the vendor's usual variable, such as OPENAI_API_KEY; a server at
-    `base_url` is sent no other key than this one. Example: `${OPENAI_API_KEY}`.
-    """
-    base_url: OptionalServerUrl = None
-    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat completions, such as vLLM
-    or a gateway. Example: `http://127.0.0.1:8000/v1`.
-    """
-    model_settings: dict[str, Any] = Field(default={}, repr=False)
-    """Whatever else the vendor takes: fields of its request, `extra_headers`, `extra_body`. They are for this model
-    alone. Example: `{top_p: 0.9, reasoning_effort: low}`.
-    """
-
-
-class SideSettings(Section):
-    """The model for a task beside the conversation. Without `model` it is the conversation's own."""
 
     model: VendorModel | None = None
     """The vendor and its name of the model. Without it the conversation's own model is asked. Example:
     `openai:gpt-5-nano`.
     """
     api_key: OptionalSecret = None
-    """The vendor's key. Without it the key comes from the vendor's usual variable. Example: `${OPENAI_API_KEY}`."""
+    """The vendor's key. Without it the key comes from the vendor's variable: OPENAI_API_KEY, ANTHROPIC_API_KEY or
+    GEMINI_API_KEY; a server at `base_url` is sent no other key than this one. Example: `${OPENAI_API_KEY}`.
+    """
     base_url: OptionalServerUrl = None
-    """Another server than the vendor's. Example: `http://127.0.0.1:8000/v1`."""
+    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat completions, such as vLLM
+    or a gateway. Example: `http://127.0.0.1:8000/v1`.
+    """
     model_settings: dict[str, Any] = Field(default={}, repr=False)
-    """Whatever else the vendor takes, for this model alone. Example: `{reasoning_effort: minimal}`."""
+    """Whatever else the vendor takes, for this model alone: fields of its request such as `top_p`, `reasoning_effort`
+    and `thinking_budget`; `extra_headers`, `extra_body`. Example: `{top_p: 0.9, reasoning_effort: low}`.
+    """
+
+
+class ModelSettings(ModelAccess):
+    """A model that is asked when those before it fail."""
+
+    model: VendorModel
+    """The vendor and its name of the model. Example: `openai:gpt-5-mini`."""
+
+
+class SideSettings(ModelAccess):
+    """The model for a task beside the conversation. Without `model` it is the conversation's own."""
 
     @model_validator(mode="after")
     def _belongs_to_a_model(self) -> Self:
@@ -304,26 +300,13 @@ class ObserveSettings(Section):
     """Observers of your own, each as `module:Class`: one, or a list. Example: `[my_observers:Costs]`."""
 
 
-class AgentSettings(Section):
+class AgentSettings(ModelAccess):
     """The model behind all channels, and everything around it."""
 
     model: AnyModel = OFFLINE
     """The vendor and its name of the model. Vendors: `openai`, `openai-responses`, `anthropic`, `gemini`, `ollama`.
     `offline` matches messages to tools by their words; it is no language model and needs no account. Example:
     `openai:gpt-5-mini`.
-    """
-    api_key: OptionalSecret = None
-    """The vendor's key. Without it the key comes from OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY; a server at
-    `base_url` is sent no other key than this one. Example: `${OPENAI_API_KEY}`.
-    """
-    base_url: OptionalServerUrl = None
-    """Another server than the vendor's. With `openai:` any server that speaks OpenAI's chat completions, such as vLLM
-    or a gateway. Example: `http://127.0.0.1:8000/v1`.
-    """
-    model_settings: dict[str, Any] = Field(default={}, repr=False)
-    """Whatever else the vendor takes: fields of its request such as `top_p`, `reasoning_effort` and `thinking_budget`;
-    `extra_headers`, `extra_body`. They are for this model alone: fallbacks, side tasks and channels with a model of
-    their own have theirs. Example: `{top_p: 0.9}`.
     """
     fallback: list[ModelSettings] = []
     """Models that are asked, in this order, when the first one fails. Example: `[{model: ollama:llama3.2}]`."""

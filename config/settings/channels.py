@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
 from sayso.agent.guards.policy import ArgumentForm, problem_of
-from sayso.channels.base import NotBoolean, PlatformSettings, Section
+from sayso.channels.base import Count, Number, PlatformSettings, Section
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.config.settings.agent import ChannelAgentSettings
 from sayso.config.settings.tools import RolesSettings, Selector
@@ -67,7 +67,7 @@ class AddressSettings(Section):
 class EscalateSettings(Section):
     """Who is told of a question that stays unanswered."""
 
-    after: Annotated[float, NotBoolean] = Field(gt=0, le=86_400)
+    after: Number = Field(gt=0, le=86_400)
     """Seconds from the moment the question was delivered. Example: `300`."""
     to: AddressSettings
     """The conversation that is told. Example: `{channel: ops, chat: C123}`."""
@@ -94,7 +94,7 @@ class AccessSettings(Section):
     """Whether a message of a group is for the bot: where it is mentioned, always, or never. Example: `always`."""
     chats: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
     """The only chats in which the bot talks. Without it: all. Example: `[C123]`."""
-    per_minute: Annotated[int | None, NotBoolean] = Field(default=None, ge=1, le=60_000)
+    per_minute: Count | None = Field(default=None, ge=1, le=60_000)
     """The most turns of one person in a minute, over all conversations of the channel. Example: `20`."""
     roles: RolesSettings | None = None
     """Which tools each role may use. It is decided before any selector. Without it: all tools for all. Example:
@@ -119,13 +119,13 @@ class ChannelSettings(PlatformSettings):
     """Which of the channel's tools a model is shown before each call: a selector, or a list of them, each choosing from
     what the one before it left. Without it: all. Example: `{embedding: {top_k: 8}}`.
     """
-    confirm_ttl: Annotated[float, NotBoolean] = Field(default=60.0, gt=0, le=86_400)
+    confirm_ttl: Number = Field(default=60.0, gt=0, le=86_400)
     """Seconds to answer a question, from the moment it was delivered. Example: `120`."""
     confirm_emoji: bool = False
     """Whether a message that is only 👍 or ✅ is a yes, and 👎 or ❌ a no. Example: `true`."""
     confirm_ok: bool = False
     """Whether a plain "ok" is a yes where the open question is the last thing that was said. Example: `true`."""
-    messages_per_second: Annotated[float | None, NotBoolean] = Field(default=None, ge=0, le=10_000)
+    messages_per_second: Number | None = Field(default=None, ge=0, le=10_000)
     """How fast this account may send, all workers together. Without it: the platform's own rate. 0: without any limit,
     for a server of your own in the vendor's place. Example: `20`.
     """

@@ -23,7 +23,7 @@ from pydantic import (
     field_validator,
 )
 
-from sayso.channels.base import NotBoolean, Section, web_address
+from sayso.channels.base import Count, Number, Section, web_address
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.storage.media import MediaLimits
 from sayso.config.settings.agent import AgentSettings, ModelSettings, redis_address
@@ -53,41 +53,41 @@ class Origin:
 class WorkerSettings(Section):
     """What one worker process does at the same time, and for how long."""
 
-    concurrency: Annotated[int, NotBoolean] = Field(default=100, ge=1, le=10_000)
+    concurrency: Count = Field(default=100, ge=1, le=10_000)
     """Conversations that one worker process works on at once. A tenth more is kept free for taps and answers to a
     question. Example: `500`.
     """
-    tool_threads: Annotated[int, NotBoolean] = Field(default=32, ge=1, le=1000)
+    tool_threads: Count = Field(default=32, ge=1, le=1000)
     """Tools without `async` that run at once in one worker process. Example: `64`."""
-    grace_seconds: Annotated[float, NotBoolean] = Field(default=20.0, ge=0, le=3600)
+    grace_seconds: Number = Field(default=20.0, ge=0, le=3600)
     """Seconds for which a worker that is told to stop goes on with its turns. Then they are cut off, and another worker
     takes them up. Example: `60`.
     """
-    turn_timeout: Annotated[float, NotBoolean] = Field(default=120.0, gt=0, le=600)
+    turn_timeout: Number = Field(default=120.0, gt=0, le=600)
     """The most seconds of one turn. Example: `300`."""
     join_bursts: bool = True
     """Whether several messages in a row, nothing but text, are answered as one. Taps, commands, a yes and a no are
     never joined. Example: `false`.
     """
-    still_after: Annotated[float, NotBoolean] = Field(default=30.0, ge=0, le=600)
+    still_after: Number = Field(default=30.0, ge=0, le=600)
     """Seconds after which people are told that their turn takes longer; 0 for never. Example: `10`."""
 
 
 class LimitSettings(Section):
     """The most messages that are accepted."""
 
-    waiting: Annotated[int, NotBoolean] = Field(default=50, ge=1, le=1000)
+    waiting: Count = Field(default=50, ge=1, le=1000)
     """The most turns that wait in one conversation. Taps, /stop and answers to a question have room for 10 more.
     Example: `20`.
     """
-    per_minute: Annotated[int, NotBoolean] = Field(default=60, ge=1, le=60_000)
+    per_minute: Count = Field(default=60, ge=1, le=60_000)
     """The most turns of one person in one conversation in a minute. /stop and answers to a question are not counted.
     Taps on the person's own buttons and /status have a count of their own; a tap on another person's button counts as a
     turn. Example: `30`.
     """
-    in_one_go: Annotated[int, NotBoolean] = Field(default=40, ge=1, le=60_000)
+    in_one_go: Count = Field(default=40, ge=1, le=60_000)
     """How many of these may come at once. Example: `10`."""
-    conversations: Annotated[int, NotBoolean] = Field(default=100_000, ge=1)
+    conversations: Count = Field(default=100_000, ge=1)
     """The most conversations that have work at once. Beyond it no other can begin; taps, /stop and answers to a
     question may exceed it by a fifth. It is kept approximately. Example: `20000`.
     """
@@ -96,19 +96,19 @@ class LimitSettings(Section):
 class MediaSettings(Section):
     """The most space for files that people send and tools make."""
 
-    per_person_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.per_person_bytes, ge=1)
+    per_person_bytes: Count = Field(default=MediaLimits.per_person_bytes, ge=1)
     """The most bytes of one person's files. A file is kept for a week and counts with at least 4,096 bytes. Example:
     `104857600`.
     """
-    total_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.total_bytes, ge=1)
+    total_bytes: Count = Field(default=MediaLimits.total_bytes, ge=1)
     """The most bytes of all files. A file that does not fit is not fetched: the person's words are answered without it,
     and the console's page says why. Example: `53687091200`.
     """
-    reserve_bytes: Annotated[int, NotBoolean] = Field(default=MediaLimits.reserve_bytes, ge=0)
+    reserve_bytes: Count = Field(default=MediaLimits.reserve_bytes, ge=0)
     """Bytes that files leave free on the disk of the data folder, for Redis and the audit log. Example:
     `1073741824`.
     """
-    reserve_percent: Annotated[float, NotBoolean] = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
+    reserve_percent: Number = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
     """The same in percent of the disk. The larger one counts. Example: `10`."""
 
 

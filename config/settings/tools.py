@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from sayso.channels.base import NotBoolean, OptionalSecret, OptionalUrl, Secret, Section
+from sayso.channels.base import Count, Number, OptionalSecret, OptionalUrl, Secret, Section
 from sayso.config.settings.agent import OptionalServerUrl, ServerUrl
 
 #: A namespace is the beginning of tool names, which have at most 64 characters.
@@ -72,7 +72,7 @@ class RolesSettings(Section):
 class EmbeddingSettings(Section):
     """The selector that shows the tools nearest to the message."""
 
-    top_k: Annotated[int, NotBoolean] = Field(default=5, ge=1, le=1000)
+    top_k: Count = Field(default=5, ge=1, le=1000)
     """How many tools are shown: those nearest to the message. Example: `8`."""
     model: str = Field(default="text-embedding-3-small", min_length=1)
     """The embedding model at `base_url`. Example: `text-embedding-3-large`."""
@@ -167,7 +167,7 @@ class SourceSettings(Section):
     """Which of the tools ask first: those that the source itself calls dangerous (`hints`), all, none, or these
     patterns. Example: `always`.
     """
-    timeout: Annotated[float | None, NotBoolean] = Field(default=None, gt=0, le=600)
+    timeout: Number | None = Field(default=None, gt=0, le=600)
     """The most seconds for one call. Without it: 60 for MCP, 30 for OpenAPI, else what the author of the tool says.
     Example: `10`.
     """

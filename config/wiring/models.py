@@ -21,7 +21,7 @@ from sayso.agent.providers.vendors import (
     VendorProvider,
 )
 from sayso.agent.run.text_tools import TextToolProvider
-from sayso.config.settings.agent import OFFLINE, VENDORS, AgentSettings, ModelSettings, SideSettings, name_of, vendor_of
+from sayso.config.settings.agent import OFFLINE, VENDORS, AgentSettings, ModelAccess, SideSettings, name_of, vendor_of
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_
@@ -33,9 +33,6 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
     "gemini": GeminiProvider,
     "ollama": OllamaProvider,
 }
-
-#: The sections of the YAML that name a model.
-_ModelSection = ModelSettings | SideSettings | AgentSettings
 
 
 class _Connection(NamedTuple):
@@ -114,7 +111,7 @@ class Models:
         provider: Provider = FallbackProvider([first, *others]) if others else first
         return provider if agent.native_tools else TextToolProvider(provider)
 
-    def _provider(self, section: _ModelSection, agent: AgentSettings, path: Path_) -> Provider:
+    def _provider(self, section: ModelAccess, agent: AgentSettings, path: Path_) -> Provider:
         """Return the provider of a section that names a model, created on first use."""
         vendor, model = vendor_of(section.model or ""), name_of(section.model or "")
         access = section  # the section with key and address: itself, or `agent` where that has the same vendor
