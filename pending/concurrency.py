@@ -43,10 +43,6 @@ class Escaped(Exception):
     """Raised when foreign code tried to end this process or the task that called it."""
 
 
-class DeadlineExceeded(Exception):
-    """Raised when a coroutine took too long. It was cancelled and has ended."""
-
-
 #: Whether `run_without_loop` runs this code, so that what would wait on the event loop blocks this thread instead.
 has_no_loop: ContextVar[bool] = ContextVar("sayso_has_no_loop", default=False)
 
@@ -254,20 +250,6 @@ class execution_timeout:  # noqa: N801  # used like asyncio.timeout
     def expired(self) -> bool:
         """Return whether the time was up."""
         return self._seconds is not None and self._limit.expired()
-
-
-async def await_within(coroutine: Coroutine[Any, Any, T], seconds: float | None) -> T:
-    """Return what the coroutine returns within `seconds`; None sets no limit.
-
-    Raises DeadlineExceeded, and whatever the coroutine raises itself.
-    """
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            return await coroutine
-    except Exception as exc:  # a TimeoutError, or an error of the coroutine's clean-up
-        if not limit.expired():
-            raise
-        raise DeadlineExceeded(f"no end after {seconds:g} s") from exc
 
 
 async def await_isolated(awaitable: Awaitable[T]) -> T:

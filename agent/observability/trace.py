@@ -201,21 +201,30 @@ class RunEvents:
         """The id of the run, as observers and the trace have it."""
         return self.trace.run_id
 
-    def note(self, type: StepType, *, began: float | None = None, **fields: Any) -> None:
+    def note(
+        self,
+        type: StepType,
+        *,
+        began: float | None = None,
+        summary: str = "",
+        tool_result: str | None = None,
+        error: str | None = None,
+        **fields: Any,
+    ) -> None:
         """Append a step to the trace. `began` is a `time.perf_counter()`; without it the duration is 0.
 
         Raise TypeError for a field that TraceStep does not have.
         """
         now = time.perf_counter()
         start = now if began is None else began
-        for name in ("error", "summary", "tool_result"):
-            if isinstance(text := fields.get(name), str):
-                fields[name] = redact(text)
-        limit, result = self._tool_result_chars, fields.get("tool_result")
-        if limit is not None and result is not None and len(result) > limit:
-            fields["tool_result"] = f"{result[:limit]}…"
-        timestamp = self.trace.start_time + (start - self._start)
-        self.trace.add(TraceStep(type, timestamp, (now - start) * 1000, **fields))
+        timestamp, milliseconds = self.trace.start_time + (start - self._start), (now - start) * 1000
+        step = TraceStep(type, timestamp, milliseconds, redact(summary), **fields)
+        if error is not None:
+            step.error = redact(error)
+        if tool_result is not None:
+            result, limit = redact(tool_result), self._tool_result_chars
+            step.tool_result = result if limit is None or len(result) <= limit else f"{result[:limit]}…"
+        self.trace.steps.append(step)
 
     def add_side_usage(self, usage: UsageStats) -> None:
         """Add what a model call outside the agent loop used."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
 from sayso.agent.tools.arguments import quoted
-from sayso.pending.concurrency import DeadlineExceeded, await_isolated, await_within, call_in_tool_thread
+from sayso.pending.concurrency import await_isolated, call_in_tool_thread
 
 #: The `code` of an error for a request or an answer that a vendor's content filter stopped.
 FILTERED = "content_filter"
@@ -128,7 +128,7 @@ class UnchosenTemperature(float):
 DEFAULT_TEMPERATURE = UnchosenTemperature(0.0)
 
 
-@dataclass(slots=True)
+@dataclass
 class ProviderRequest:
     """The keyword arguments that a provider is called with.
 
@@ -148,7 +148,7 @@ class ProviderRequest:
 
     def as_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments, without `tools` and `response_format` where they are None."""
-        kwargs = {name: getattr(self, name) for name in self.__slots__}
+        kwargs = dict(vars(self))
         for optional in ("tools", "response_format"):
             if kwargs[optional] is None:
                 del kwargs[optional]
@@ -228,14 +228,16 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     Raise only ProviderError: after `timeout` seconds, for any error of the provider, and for an invalid answer. A
     provider may return text in place of the message (seed: Retry Implementation), and None in place of the usage.
     """
+    limit = asyncio.timeout(_timeout(provider, request))
     try:
-        answer: Any = await await_within(
-            await_isolated(_complete(provider, request.as_kwargs())), _timeout(provider, request)
-        )
-    except ProviderError:
-        raise
+        async with limit:
+            answer: Any = await await_isolated(_complete(provider, request.as_kwargs()))
     except Exception as exc:
-        raise _no_answer(request) if isinstance(exc, DeadlineExceeded) else _as_provider_error(exc) from exc
+        if limit.expired():  # whatever the provider raised while it was cancelled
+            raise _no_answer(request) from exc
+        if isinstance(exc, ProviderError):
+            raise
+        raise _as_provider_error(exc) from exc
     match answer:
         case (str() | Message() as message, UsageStats() | None as usage):
             message = Message(Role.ASSISTANT, message) if isinstance(message, str) else message

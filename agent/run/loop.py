@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Literal
 
@@ -79,21 +78,25 @@ class AgentLoop:
         """Answer one request. Raises the errors that `Agent.arun` documents."""
         if not request.scope and (scope := current_scope()):
             request = replace(request, scope=scope)
-        session = self._session if request.memory is None else None
-        with session.run() if session else nullcontext():
-            run = self._create_state(request)
-            try:
-                await self._prepare(run, session)
-                end = await self._run_until_cancelled(run)
-                return await self._finish(run, end, session)
-            except BaseException as exc:
-                run.events.note("error", error=f"{type(exc).__name__}: {exc}")
-                is_cancelled = isinstance(exc, asyncio.CancelledError | KeyboardInterrupt)
-                if is_cancelled and not run.is_end_reported:
-                    await run.events.tell("cancelled", run.iterations, "task cancelled")
-                elif isinstance(exc, Exception) and not run.is_end_reported:
-                    await run.events.tell("error", exc, {"iteration": run.iterations})
-                raise
+        if self._session is None or request.memory is not None:
+            return await self._answer(request, None)
+        with self._session.run():
+            return await self._answer(request, self._session)
+
+    async def _answer(self, request: RunRequest, session: Session | None) -> AgentResult:
+        run = self._create_state(request)
+        try:
+            await self._prepare(run, session)
+            end = await self._run_until_cancelled(run)
+            return await self._finish(run, end, session)
+        except BaseException as exc:
+            run.events.note("error", error=f"{type(exc).__name__}: {exc}")
+            is_cancelled = isinstance(exc, asyncio.CancelledError | KeyboardInterrupt)
+            if is_cancelled and not run.is_end_reported:
+                await run.events.tell("cancelled", run.iterations, "task cancelled")
+            elif isinstance(exc, Exception) and not run.is_end_reported:
+                await run.events.tell("error", exc, {"iteration": run.iterations})
+            raise
 
     def _create_state(self, request: RunRequest) -> RunState:
         """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
@@ -129,8 +132,8 @@ class AgentLoop:
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
-        remembered = await run.run_memory.context(run.request.user_text)
-        run.context = "\n\n".join(filter(None, (run.context, remembered)))
+        if remembered := await run.run_memory.context(run.request.user_text):
+            run.context = f"{run.context}\n\n{remembered}" if run.context else remembered
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from time import perf_counter
 from typing import Any, TypeVar
@@ -224,30 +225,15 @@ class ModelCaller:
             self._log_failure(run, exc)
             self._report_call(run, request, began, error=exc, is_streamed=on_text is not None)
             raise
-        model = usage.model or run.model
-        usage = usage if usage.provider else replace(usage, provider=self.name)
+        model, details = usage.model or run.model, answer.details
+        if not usage.provider:
+            usage += UsageStats(provider=self.name)
         if not usage.cost_usd and model in config.prices:
-            cost = cost_usd(model, usage, usage.provider, prices=config.prices)
-            usage = replace(usage, cost_usd=cost) if cost else usage
-        self._note_call(run, began, answer, usage)
-        self._report_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
-        run.usage += usage
-        self._add_usage(usage)
-        if answer.details is not None and answer.details.finish_reason == "length":
-            log.warning("model.cut_off run=%s model=%s", events.run_id, model)
-        if events.has_observers:
-            await events.tell("llm_end", answer.content, usage)
-            await events.tell("usage", usage)
-        await self._add_to_budget(run, usage)
-        return answer, usage
-
-    def _note_call(self, run: RunState, began: float, answer: Message, usage: UsageStats) -> None:
-        """Record the call in the trace."""
-        details = answer.details
-        run.events.note(
+            usage += UsageStats(cost_usd=cost_usd(model, usage, usage.provider, prices=config.prices) or 0.0)
+        events.note(
             "llm_call",
             began=began,
-            model=usage.model or run.model,
+            model=model,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cost_usd=usage.cost_usd,
@@ -255,6 +241,16 @@ class ModelCaller:
             finish_reason=details.finish_reason or None if details else None,
             response_id=details.response_id or None if details else None,
         )
+        run.usage += usage
+        self._add_usage(usage)
+        if details is not None and details.finish_reason == "length":
+            log.warning("model.cut_off run=%s model=%s", events.run_id, model)
+        if events.has_observers:
+            self._report_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
+            await events.tell("llm_end", answer.content, usage)
+            await events.tell("usage", usage)
+        await self._add_to_budget(run, usage)
+        return answer, usage
 
     def _report_call(self, run: RunState, request: ProviderRequest, began: float, **outcome: Any) -> None:
         if run.events.has_observers:
@@ -319,9 +315,10 @@ class ModelCaller:
         """Call the model up to `1 + max_retries` times, and report retries and fallbacks to observers."""
         fallbacks: list[tuple[str, str, Exception]] = []
         provider = with_listener(self._provider, lambda *fallback: fallbacks.append(fallback))
-
-        async def attempt() -> Completion:
-            return await (acall(provider, request) if on_text is None else astream_call(provider, request, on_text))
+        if on_text is None:
+            attempt = partial(acall, provider, request)
+        else:
+            attempt = partial(astream_call, provider, request, on_text)
 
         async def on_retry(number: int, error: Exception, seconds: float) -> None:
             log.warning("provider.retry attempt=%d model=%s reason=%s", number, run.model, type(error).__name__)

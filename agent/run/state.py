@@ -157,7 +157,7 @@ class RunRequest:
     @property
     def user_text(self) -> str:
         """Return the text of the user's messages, without messages that a program added."""
-        return "\n".join(message.content for message in self.messages if message.role is Role.USER)
+        return "\n".join([message.content for message in self.messages if message.role is Role.USER])
 
 
 @dataclass(slots=True)
@@ -234,7 +234,7 @@ class RunState:
     @property
     def user_text(self) -> str:
         """Return the text of the user's messages after the guardrails."""
-        return "\n".join(message.content for message in self.messages if message.role is Role.USER)
+        return "\n".join([message.content for message in self.messages if message.role is Role.USER])
 
     @property
     def transcript(self) -> list[Message]:

@@ -131,6 +131,56 @@ def test_object_without_provider_methods_is_refused():
             asyncio.run(asked)
 
 
+class Slow:
+    """A provider that waits until it is cancelled, and then cleans up; `error` is raised meanwhile."""
+
+    def __init__(self, error=None):
+        self.error, self.log = error, []
+
+    async def acomplete(self, **request):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.log.append("told")
+            await asyncio.sleep(0)
+            self.log.append("cleaned up")
+            if self.error:
+                raise self.error
+
+
+@pytest.mark.parametrize("error", [None, LookupError("broken"), ProviderError("its own")])
+def test_provider_over_the_time_limit_is_cancelled_and_has_ended(error):
+    """It can clean up, even with an await. An error in the cleanup does not hide the timeout."""
+    slow = Slow(error)
+    with pytest.raises(ProviderError, match=r"no answer within 0\.01 seconds") as caught:
+        asyncio.run(acall(slow, ProviderRequest("m", "", (), timeout=0.01)))
+    assert slow.log == ["told", "cleaned up"]
+    assert error in (None, caught.value.__cause__)
+
+
+def test_provider_that_does_not_wait_is_in_time():
+    """This holds even for a limit of zero, which ends every provider that waits."""
+    request = ProviderRequest("m", "", (), timeout=0)
+    assert asyncio.run(acall(provider("acomplete", "at once"), request))[0].content == "at once"
+    with pytest.raises(ProviderError, match="no answer within 0 seconds"):
+        asyncio.run(acall(Slow(), request))
+
+
+def test_cancelling_the_caller_cancels_the_provider():
+    """The caller ends with CancelledError once the provider has cleaned up."""
+    slow = Slow()
+
+    async def cancel():
+        task = asyncio.create_task(acall(slow, REQUEST))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert slow.log == ["told", "cleaned up"]
+
+
 @pytest.mark.parametrize("door", ["astream", "stream"])
 def test_hanging_stream_times_out(door):
     """The timeout limits each pause, whatever was yielded before."""
