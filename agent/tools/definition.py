@@ -56,8 +56,8 @@ class ToolMetadata:
 
     The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside another call of the same
     answer. `timeout` is in seconds, `max_result_size` in characters of one result as the model reads it.
-    `think_augment` asks the model for a `toolcall_reason` with each call; None follows the registry. `source` says
-    where a tool comes from, such as "mcp".
+    `think_augment` asks the model for a `toolcall_reason` with each call; None follows the registry. `source` is
+    MEMORY for the tools of an agent's memory.
     """
 
     is_async: bool = False
@@ -68,7 +68,6 @@ class ToolMetadata:
     think_augment: bool | None = None
     max_result_size: int | None = None
     source: str = "native"
-    source_detail: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", frozenset(ToolTag(tag) for tag in self.tags))

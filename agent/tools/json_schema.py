@@ -177,13 +177,6 @@ def _modernized(schema: Mapping[str, Any]) -> dict[str, Any]:
     Schemas inside that are `true` or `false` become objects. Raises TypeError for what is no schema.
     """
     modern = _prefix_items(with_exclusive_limits(dict(schema)))
-    dependencies = modern.pop("dependencies", None)
-    if isinstance(dependencies, dict):  # of a property on others: lists of their names, or schemas
-        names = {key: value for key, value in dependencies.items() if isinstance(value, list)}
-        schemas = {key: value for key, value in dependencies.items() if key not in names}
-        for key, value in (("dependentRequired", names), ("dependentSchemas", schemas)):
-            if value:
-                modern[key] = {**value, **modern.get(key, {})}
     if isinstance(modern.get("required"), bool):  # draft 3 puts it on the property itself
         del modern["required"]
     for key in _LIST_KEYWORDS:

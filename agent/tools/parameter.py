@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import warnings
@@ -12,7 +11,7 @@ from enum import Enum
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, overload
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
@@ -27,10 +26,6 @@ JSON_TYPES: Mapping[str, Any] = {
 }  # fmt: skip
 #: Text that small models send for a boolean.
 TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-#: The types of collections whose items an enum may limit, and the types that the function is given.
-_ENUM_COLLECTIONS: Mapping[Any, Any] = {
-    list: list, set: set, frozenset: frozenset, tuple: tuple, Sequence: list, Iterable: list,
-}  # fmt: skip
 #: The types of collections whose items are read leniently, and the types that the function is given. An Iterable
 #: becomes a list: pydantic would check its items one by one, in the middle of the function that reads them.
 _LENIENT_COLLECTIONS: Mapping[Any, Any] = {
@@ -207,67 +202,35 @@ def hint_name(hint: Any) -> str:
 
 def limited_to(hint: Any, choices: tuple[Any, ...]) -> Any:
     """Return the hint limited to these choices: of a list, its items; of a union with None, None stays allowed."""
-    inside = get_args(hint)
-    if get_origin(hint) is Annotated:  # the choices replace its bounds; its description stays
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:  # the choices replace its bounds; its description stays
         fields = [Field(description=each.description) for each in inside[1:] if isinstance(each, FieldInfo)]
         return Annotated[(limited_to(inside[0], choices), *fields)] if fields else limited_to(inside[0], choices)
     if is_union(hint):
         return union(*(each if each is type(None) else limited_to(each, choices) for each in inside))
-    if _is_enum(hint):
-        return _limited_enum(hint, [hint(choice) for choice in choices])
-    collection = _collection(hint)
-    if collection is tuple:
-        items = (each if each is ... else limited_to(each, choices) for each in inside or (Any, ...))
-        return GenericAlias(tuple, tuple(items))
-    return collection[limited_to(inside[0] if inside else Any, choices)] if collection else Literal[choices]
-
-
-def _limited_enum(enum: Any, members: Sequence[Any]) -> Any:
-    """Return the hint of some members of an Enum; the function is still given members."""
-    values = [each.value for each in members]
-
-    def check(member: Any) -> Any:
-        if member not in members:
-            raise ValueError(f"choose one of {values!r}")
-        return member
-
-    return Annotated[enum, AfterValidator(check), Field(json_schema_extra={"enum": values})]
+    return list[limited_to(Any, choices)] if list in (origin, hint) else Literal[choices]  # type: ignore[misc]
 
 
 def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
-    """Return the choices that do not fit the hint: with them the function would get a value of another type."""
-    adapters: list[tuple[TypeAdapter[Any], bool]] = []
-    for each in _choice_hints(hint):
-        with contextlib.suppress(PydanticUserError, SchemaError, NameError):  # no choice fits such a hint
-            adapters.append((TypeAdapter(each), not _is_enum(each)))  # an Enum's member may be given by its value
-    return [choice for choice in choices if not any(_fits(*adapter, choice) for adapter in adapters)]
-
-
-def _choice_hints(hint: Any) -> Iterator[Any]:
-    """Yield the hints that a single choice may have."""
-    inside = get_args(hint)
-    bare = inside[0] if get_origin(hint) is Annotated else hint
-    if is_union(bare) or _collection(bare):
-        for each in get_args(bare) or (Any,):
-            yield from _choice_hints(each) if each is not ... else ()
-    else:
-        yield hint
-
-
-def _fits(adapter: TypeAdapter[Any], strict: bool, choice: Any) -> bool:
+    """Return the choices that are neither values of the hint nor items of its list: they would change the type."""
     try:
-        adapter.validate_python(choice, strict=strict)
-    except Exception:  # a validator written by the tool's author may raise anything
-        return False
-    return True
+        adapter = TypeAdapter(hint)
+    except (PydanticUserError, SchemaError, NameError):
+        return list(choices)
+
+    def fits(value: Any) -> bool:
+        try:
+            adapter.validate_python(value, strict=True)
+        except Exception:  # a validator written by the tool's author may raise anything
+            return False
+        return True
+
+    # An Enum says itself what may be chosen.
+    return [choice for choice in choices if isinstance(choice, Enum) or not (fits(choice) or fits([choice]))]
 
 
 def _is_enum(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Enum)
-
-
-def _collection(hint: Any) -> Any:
-    return _ENUM_COLLECTIONS.get(get_origin(hint) or hint)
 
 
 def lenient(hint: Any) -> Any:

@@ -171,9 +171,7 @@ class McpToolProvider:
                 safe_schema(definition.input_schema),
                 screen_output=True,
                 version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),
-                metadata=ToolMetadata(
-                    tags={tag for tag, applies in tags.items() if applies}, source="mcp", source_detail=self.name
-                ),
+                metadata=ToolMetadata(tags={tag for tag, applies in tags.items() if applies}),
                 read_only=is_read_only,
                 idempotent=bool(hints and hints.idempotent_hint),
             )

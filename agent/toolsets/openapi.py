@@ -38,7 +38,6 @@ from sayso.agent.toolsets.openapi_document import (
     MAX_DOCUMENT_BYTES,
     Document,
     Operation,
-    as_mapping,
     is_json_type,
     operations,
     parse,
@@ -66,7 +65,6 @@ MAX_LOGGED = 20
 class _Api:
     """A parsed document: its operations by the names of their tools, and the client of their origin."""
 
-    title: str
     operations: Mapping[str, Operation]
     client: OriginClient
 
@@ -192,7 +190,7 @@ class OpenApiToolProvider:
                 screen_output=True,
                 version=digest([*facts, *self._fixed_of(operation)]),
                 read_only=operation.reads_only,
-                metadata=ToolMetadata(tags=tags, source="openapi", source_detail=api.title),
+                metadata=ToolMetadata(tags=tags),
             )
         except (UnusableSchema, ToolValidationError) as exc:
             log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": str(exc)})
@@ -247,8 +245,7 @@ class OpenApiToolProvider:
             required = [name for name in each.schema["required"] if name not in self._fixed]
             selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
         names = legal_names([each.name for each in selected])
-        title = str(as_mapping(document.root.get("info")).get("title", self.name))
-        return _Api(title, {names[each.name]: each for each in selected}, self._client(url, self._max_bytes))
+        return _Api({names[each.name]: each for each in selected}, self._client(url, self._max_bytes))
 
     def _selected(self, document: Document) -> list[Operation]:
         """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""

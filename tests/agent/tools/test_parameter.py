@@ -33,7 +33,6 @@ def with_enum(hint: Any, enum: list[Any], *default: Any) -> Tool:
         (list[str], {"type": "array", "items": AB}, ["a", "b"]),
         (list, {"type": "array", "items": AB}, ["a"]),
         (list[str] | None, {"type": "array", "items": AB}, ["b"]),
-        (tuple[str, ...], {"type": "array", "items": AB}, ("a",)),
         (Annotated[str, Field(description="One.", max_length=3)], {**AB, "description": "One."}, "b"),
         (
             Annotated[list[str], Field(description="Some.")],
@@ -48,7 +47,7 @@ def test_an_enum_narrows_the_type(hint, schema, given):
     assert made.schema()["parameters"]["properties"]["x"] == schema
     assert made.validate({"x": given}) == {"x": given}
     with pytest.raises(ToolParameterError):
-        made.validate({"x": ["c"] if isinstance(given, list | tuple) else "c"})
+        made.validate({"x": ["c"] if isinstance(given, list) else "c"})
 
 
 class Unit(Enum):
@@ -56,19 +55,6 @@ class Unit(Enum):
 
     KM = "km"
     MILE = "mi"
-    FOOT = "ft"
-
-
-@pytest.mark.parametrize("choices", [["km", "mi"], [Unit.KM, Unit.MILE]])
-def test_some_members_of_an_enum_are_still_members(choices):
-    """By their values or themselves; the function gets what its hint says."""
-    made = with_enum(Unit, choices)
-    assert made.schema()["parameters"]["properties"]["x"]["enum"] == ["km", "mi"]
-    assert made.validate({"x": "km"}) == {"x": Unit.KM}
-    with pytest.raises(ToolParameterError, match=r"choose one of \['km', 'mi'\]"):
-        made.validate({"x": "ft"})
-    with pytest.raises(ToolValidationError, match="'inch'"):
-        with_enum(Unit, ["inch"])
 
 
 def test_null_is_not_the_default_where_both_mean_something():
@@ -91,6 +77,10 @@ def test_null_is_not_the_default_where_both_mean_something():
         lambda: ToolParameter("x", str, enum="abc"),
         lambda: ToolParameter("x", str, element_type=int),
         lambda: ToolParameter("x", list[str], element_type=int),
+        lambda: ToolParameter("x", tuple[str, ...], enum=["a"]),
+        lambda: with_enum(Unit, ["km"]),
+        lambda: with_enum(Unit, [Unit.KM]),
+        lambda: with_enum(list[Unit], [Unit.KM]),
         lambda: with_enum(int, ["1"]),
     ],
 )

@@ -141,7 +141,6 @@ def test_null_beside_one_other_is_a_flag_for_gemini(schema, expected):
         ({"type": "array", "items": True}, {}, {"type": "array", "items": {}}),
         ({**WHOLE, "minimum": 1, "exclusiveMinimum": True}, DRAFT_4, {**WHOLE, "exclusiveMinimum": 1}),
         ({**WHOLE, "maximum": 9, "exclusiveMaximum": False}, {}, {**WHOLE, "maximum": 9}),
-        ({"dependencies": {"a": ["b"]}}, DRAFT_7, {"dependentRequired": {"a": ["b"]}}),
         ({"type": "object", "properties": {"a": True}}, {}, {"type": "object", "properties": {"a": {}}}),
     ],
 )

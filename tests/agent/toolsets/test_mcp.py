@@ -171,7 +171,6 @@ def test_annotations_become_tags_with_the_defaults_of_the_specification(shared_t
     assert (tools["add_line"].idempotent, tools["add_line"].metadata.tags) == (True, {ToolTag.NETWORK})
     assert tools["wipe"].metadata.tags == {ToolTag.DESTRUCTIVE, ToolTag.NETWORK}
     assert not tools["wipe"].repeatable
-    assert {tool.metadata.source for tool in tools.values()} == {"mcp"}
     assert all(tool.screen_output and len(tool.version) == 8 for tool in tools.values())
 
 
