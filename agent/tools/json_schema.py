@@ -28,8 +28,8 @@ DEFINITIONS = ("$defs", "definitions")
 MAX_INLINED = 500
 #: Keywords that a tool's whole schema keeps, besides its properties.
 _TOP_LEVEL_KEYWORDS = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "description")
-#: Keywords that are dropped: names, addresses, and what is expressed in another way.
-_DROPPED_KEYWORDS = ("title", "const", "discriminator", "$schema", "$id", "$comment", *DEFINITIONS)
+#: Keywords that are dropped: names, addresses, what is expressed in another way, and what only old drafts know.
+_DROPPED_KEYWORDS = ("title", "const", "discriminator", "dependencies", "$schema", "$id", "$comment", *DEFINITIONS)
 _SCALARS = ("string", "integer", "number", "boolean")
 
 #: Keywords that annotate a value without restricting it.
