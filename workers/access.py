@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -14,8 +14,8 @@ from redis import Redis
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn
 from sayso.pending.redis.client import PREFIX
-from sayso.workers.mailbox import REFUSAL, Accepted, GuardedInbox, TurnStatus, refusal
-from sayso.workers.people import WAIT_SECONDS, OperatorDecision, People, Waiting, digest
+from sayso.workers.mailbox import REFUSAL, Accepted, RedisMailbox, TurnStatus, refusal
+from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting, digest
 
 if TYPE_CHECKING:
     from limits.storage import MemoryStorage, RedisStorage
@@ -57,17 +57,22 @@ class AccessRules:
     """Who may talk on one channel, in which chats, and how often.
 
     `allow`: only these people, None for all, unless `pairing` asks unknown senders for a code. `block`: never
-    these. `chats`: only there, None for everywhere. `per_minute`: turns of one person, None for no limit. Ids must be
-    in the form that `spelled` returns: create rules with `rules`.
+    these. `chats`: only there, None for everywhere. `per_minute`: turns of one person, None for no limit. With `phones`
+    the ids are phone numbers, as on WhatsApp. Ids may be given in any spelling.
     """
 
-    allow: frozenset[str] | None = None
-    block: frozenset[str] = frozenset()
+    allow: Collection[str] | None = None
+    block: Collection[str] = ()
     pairing: bool = False
     groups: Groups = "mention"
-    chats: frozenset[str] | None = None
+    chats: Collection[str] | None = None
     per_minute: int | None = None
     phones: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("allow", "block", "chats"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else frozenset(map(self.spelled, given)))
 
     def spelled(self, name: str) -> str:
         """Return an id in the form that is compared: a phone number in lower case and without `whatsapp:`."""
@@ -81,7 +86,7 @@ class AccessRules:
 
     def ignores(self, turn: Turn) -> str:
         """Return why the turn is not for the bot whatever an operator decided, "" when it may be."""
-        if not self.block.isdisjoint(self.ids(turn)):
+        if any(name in self.block for name in self.ids(turn)):
             return "blocked"
         if self.chats is not None and self.spelled(turn.conversation.chat) not in self.chats:
             return "chat"
@@ -99,36 +104,17 @@ class AccessRules:
         """
         if reason := self.ignores(turn):
             return Ignored(reason)
-        operator_decision = find_decision(self.ids(turn))
+        ids = self.ids(turn)
+        operator_decision = find_decision(ids)
         if operator_decision == "blocked":
             return Ignored("blocked")
-        is_listed = not (self.allow or frozenset()).isdisjoint(self.ids(turn))
+        is_listed = any(name in (self.allow or ()) for name in ids)
         lets_all_in = self.allow is None and not self.pairing
         if not (lets_all_in or is_listed or operator_decision == "approved"):
             # Messages between others, and edits, are never answered.
-            speaks_to_bot = turn.addressed and turn.kind == "message" and self.ids(turn)
+            speaks_to_bot = turn.addressed and turn.kind == "message" and ids
             return UnknownSender() if speaks_to_bot else Ignored("unknown_sender")
         return Admitted(replace(turn, addressed=True) if self.groups == "always" else turn)
-
-
-def rules(
-    *,
-    allow: Iterable[str] | None = None,
-    block: Iterable[str] = (),
-    pairing: bool = False,
-    groups: Groups = "mention",
-    chats: Iterable[str] | None = None,
-    per_minute: int | None = None,
-    phones: bool = False,
-) -> AccessRules:
-    """Return the rules as they are configured; with `phones` the ids are phone numbers, as on WhatsApp."""
-    spelled = AccessRules(phones=phones).spelled
-
-    def names(given: Iterable[str] | None) -> frozenset[str] | None:
-        return None if given is None else frozenset(map(spelled, given))
-
-    blocked = names(block) or frozenset()
-    return AccessRules(names(allow), blocked, pairing, groups, names(chats), per_minute, phones)
 
 
 def asks_for_id(turn: Turn) -> bool:
@@ -150,7 +136,7 @@ class AccessConfig:
     """The access rules of each channel that has some, what operators decided about people, and the rate limit."""
 
     rules: Mapping[str, AccessRules]
-    people: People
+    people: RedisPeople
     quota: Quota | None = None
 
 
@@ -161,7 +147,7 @@ class AccessControl:
     turn is accepted.
     """
 
-    def __init__(self, inbox: GuardedInbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:
+    def __init__(self, inbox: RedisMailbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:
         self._inbox = inbox
         self._texts_for = texts_for
         self._config = config
@@ -224,7 +210,7 @@ class AccessControl:
             quota.book(*counter)
         return accepted
 
-    def _refuse_unknown_sender(self, turn: Turn, rules: AccessRules, people: People) -> None:
+    def _refuse_unknown_sender(self, turn: Turn, rules: AccessRules, people: RedisPeople) -> None:
         """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for their id."""
         channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_for_id(turn)
         if not asks and people.was_notified(channel, ids[0]):

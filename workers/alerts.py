@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -38,24 +38,8 @@ class Alert:
     at: float
 
 
-class Alerts(Protocol):
-    """The last alert of each channel."""
-
-    def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
-        """Store an alert in place of an earlier one. A failure is no error: the caller has logged the alert."""
-
-    def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether `clear` would do anything, without a request."""
-
-    def clear(self, channel: str, kind: AlertKind) -> None:
-        """Delete an alert of this kind, because the channel just did what had failed. A failure is no error."""
-
-    def of(self, channels: Iterable[str]) -> list[Alert]:
-        """Return the alerts of these channels, newest first."""
-
-
 class RedisAlerts:
-    """Alerts in Redis, by its clock."""
+    """The last alert of each channel, in Redis, by its clock."""
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX, steady: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -64,7 +48,7 @@ class RedisAlerts:
         self._cleared: dict[str, float] = {}
 
     def note(self, channel: str, text: str, kind: AlertKind = "sending") -> None:
-        """Store an alert for ALERT_SECONDS."""
+        """Store an alert in place of an earlier one. A failure is no error: the caller has logged the alert."""
         self._cleared.pop(self._key(channel, kind), None)
         with contextlib.suppress(RedisError):
             at = int(self._client.time()[0])
@@ -72,11 +56,11 @@ class RedisAlerts:
             self._client.set(self._key(channel, kind), kept, ex=ALERT_SECONDS)
 
     def is_clearing_due(self, channel: str, kind: AlertKind) -> bool:
-        """Return whether this process has not cleared it within CLEAR_SECONDS."""
+        """Return whether `clear` would do anything: this process has not cleared it within CLEAR_SECONDS."""
         return self._steady() - self._cleared.get(self._key(channel, kind), float("-inf")) >= CLEAR_SECONDS
 
     def clear(self, channel: str, kind: AlertKind) -> None:
-        """Delete the alert, if that is due."""
+        """Delete an alert of this kind, if that is due: the channel just did what had failed. A failure is no error."""
         if not self.is_clearing_due(channel, kind):
             return
         key = self._key(channel, kind)
@@ -85,7 +69,7 @@ class RedisAlerts:
             self._client.delete(key)
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
-        """Return the alerts of these channels. Raises redis.RedisError."""
+        """Return the alerts of these channels, newest first. Raises redis.RedisError."""
         names = [name for name in channels for _ in KINDS]
         keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
         kept = self._client.mget(keys) if keys else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 from sayso.channels.types import Reply
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
@@ -55,38 +55,18 @@ class DeliveryStatus:
         return str(json.loads(json.loads(self.entry)["reply"]).get("text", "")) if self.entry else ""
 
 
-class Deliveries(Protocol):
-    """The deliveries that are stored: the last of each conversation, and the undelivered ones for the operator."""
-
-    def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
-
-    def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages or ""."""
-
-    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
-        """Record why, according to its platform, an address takes no messages; "" that it does.
-
-        A `late` report is about an earlier message: it is ignored if the user wrote within LATE_SECONDS. An unknown
-        address stays unknown.
-        """
-
-    def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
-        """Return the undelivered replies of a state, newest first, at most MAX_UNDELIVERED per shard."""
-
-    def retry(self, delivery_id: str) -> str:
-        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
-
-
 class RedisDeliveries:
-    """The deliveries in Redis."""
+    """The deliveries in Redis: the last of each conversation, and the undelivered ones for the operator.
+
+    All methods raise redis.RedisError.
+    """
 
     def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
         self._wake_up = wake_up
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
-        """Record what a platform reports. Raises redis.RedisError."""
+        """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
         news, (conversation, number) = REPORTS.get(status), split_id(delivery_id)
         if news is None:
             return ""
@@ -94,7 +74,7 @@ class RedisDeliveries:
         return str(self._scripts.run("delivery_report", conversation, args))
 
     def statuses(self, conversation: str) -> tuple[list[DeliveryStatus], str]:
-        """Return the last deliveries of a conversation, and why its address takes no messages."""
+        """Return the last deliveries of a conversation, oldest first, and why its address takes no messages or ""."""
         entries, closed, held = self._scripts.run("delivery_status", conversation)
         statuses = []
         for number, entry in sorted(hash_from_reply(entries).items(), key=lambda each: int(each[0])):
@@ -108,18 +88,22 @@ class RedisDeliveries:
         return statuses, str(closed)
 
     def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
-        """Record that an address takes no messages, or that it does. Raises redis.RedisError."""
+        """Record why, according to its platform, an address takes no messages; "" that it does.
+
+        A `late` report is about an earlier message: it is ignored if the user wrote within LATE_SECONDS. An unknown
+        address stays unknown.
+        """
         late_ms = round(LATE_SECONDS * 1000) if late else 0
         self._scripts.run("address", conversation, {"reason": reason, "late_ms": late_ms})
 
     def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
-        """Return the undelivered replies of all shards."""
+        """Return the undelivered replies of a state, newest first, at most MAX_UNDELIVERED per shard."""
         shards = self._scripts.on_every_shard("undelivered", {"state": state})
         found = [entry for entries in shards for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
 
     def retry(self, delivery_id: str) -> str:
-        """Put a dead reply back and wake a worker. Raises NotRepeatable."""
+        """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""
         conversation, number = split_id(delivery_id)
         entries = self._scripts.on_shard("undelivered", shard_of(conversation), {"state": "dead"})
         entry = next((entry for entry in entries if json.loads(entry)["id"] == delivery_id), "")

@@ -93,52 +93,11 @@ class Inbox(Protocol):
         """
 
 
-class GuardedInbox(Inbox, Protocol):
-    """The inbox as access control needs it."""
-
-    def notify(self, turn: Turn, reply: Reply) -> bool:
-        """Send a notice to a sender whose turn is refused, once a minute, while there is room. Return whether it is."""
-
-    def is_question_open(self, turn: Turn) -> bool:
-        """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
-
-    def turn_status(self, turn: Turn) -> TurnStatus:
-        """Return the status of a turn. A finished turn is forgotten SEEN_MS after it was received."""
-
-
-class Mailbox(Inbox, Protocol):
-    """Turns in, one lease at a time, commits out. Every call is safe to repeat."""
-
-    async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
-        """Take the lease of a conversation and return it with what is next. None while another worker has it."""
-
-    async def defer(self, conversation: str) -> float:
-        """Leave a conversation to a worker that knows its channel. It is due again in a second to a minute.
-
-        Return for how many seconds no worker has taken it, or -1 while one works on it.
-        """
-
-    async def renew(self, lease: Lease) -> int:
-        """Renew the lease. Return the number of the last turn with which the user of the first turn said stop, or 0.
-
-        Raises LeaseLost.
-        """
-
-    async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
-        """Finish a turn, all or nothing, and return what is next. With `let_go`, None means that the lease is released.
-
-        Raises LeaseLost, StaleTurn.
-        """
-
-    async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
-        """Release the lease. If work came in meanwhile, return that work instead, unless it is to be handed over.
-
-        `begun` counts one more attempt at the first turn, as after a worker that died.
-        """
-
-
 class RedisMailbox:
-    """The mailbox in Redis: each call is one script, one round trip."""
+    """Turns in, one lease at a time, commits out. Each call is one script in Redis, and safe to repeat.
+
+    All methods raise redis.RedisError.
+    """
 
     def __init__(
         self,
@@ -154,7 +113,7 @@ class RedisMailbox:
         self._limits = limits or InboxLimits()
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Store a turn once and wake a worker. Raises redis.RedisError when nothing was promised."""
+        """Store a turn once and wake a worker, as Inbox says."""
         conversation, limits = turn.conversation.id, self._limits
         job = self._wake_up(conversation)
         outcome, seq = self._scripts.run(
@@ -185,44 +144,53 @@ class RedisMailbox:
         return accepted
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
-        """Send a notice, once a minute and while there is room. Raises redis.RedisError."""
+        """Send a notice to a sender whose turn is refused, once a minute, while there is room. Return whether it is."""
         entry, name = outbox_entry(turn.conversation, shown_to(turn, reply)), turn.conversation.id
         job = self._wake_up(name)
         args = {"max_conversations": self._limits.per_shard, **job.names}
         return bool(self._scripts.run("notify", name, args, entry, *job.fields))
 
     def is_question_open(self, turn: Turn) -> bool:
-        """Return whether a question waits for an answer, or the turn was received before. Raises redis.RedisError."""
+        """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
         args = {"user": turn.scope.id, "event": turn.event_id}
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
 
     def turn_status(self, turn: Turn) -> TurnStatus:
-        """Return the status of a turn. Raises redis.RedisError."""
+        """Return the status of a turn. A finished turn is forgotten SEEN_MS after it was received."""
         args = {"event": turn.event_id, "event_json": json.dumps(turn.event_id, ensure_ascii=False)}
         answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, args)
         return answer
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
-        """Take the lease of a conversation if it is free. `token` is the worker's own random token."""
+        """Take the lease of a conversation and return it with what is next. None while another worker has it."""
         answer = await self._scripts.arun("lease", conversation, {"token": token, "lease_ms": LEASE_MS})
         if not answer:
             return None
         return Lease(conversation, int(answer[0]), token), parse_next_item(answer[1])
 
     async def defer(self, conversation: str) -> float:
-        """Leave a conversation to a worker that knows its channel. Return since how many seconds none has taken it."""
+        """Leave a conversation to a worker that knows its channel. It is due again in a second to a minute.
+
+        Return for how many seconds no worker has taken it, or -1 while one works on it.
+        """
         waited = int(await self._scripts.arun("defer", conversation))
         return waited / 1000 if waited >= 0 else -1.0
 
     async def renew(self, lease: Lease) -> int:
-        """Renew the lease for another LEASE_MS. Raises LeaseLost."""
+        """Renew the lease for another LEASE_MS. Raises LeaseLost.
+
+        Return the number of the last turn with which the user of the first turn said stop, or 0.
+        """
         answer = await self._scripts.arun("renew", lease.conversation, {**lease.args, "lease_ms": LEASE_MS})
         if answer == "lost":
             raise LeaseLost(lease.conversation)
         return int(answer)
 
     async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
-        """Remove the turn, append its replies, save its history, change or create its action: all or nothing."""
+        """Finish a turn, all or nothing, and return what is next. With `let_go`, None means that the lease is released.
+
+        Raises LeaseLost, StaleTurn.
+        """
         args = {"seq": queued.seq, "last": queued.last, "user": queued.user, "event": queued.turn.event_id}
         args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
         answer = await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
@@ -233,7 +201,10 @@ class RedisMailbox:
         return parse_next_item(answer[1])
 
     async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
-        """Release the lease. A lease that is lost is left as it is."""
+        """Release the lease. If work came in meanwhile, return that work instead, unless it is to be handed over.
+
+        `begun` counts one more attempt at the first turn, as after a worker that died. A lost lease is left as it is.
+        """
         job = self._wake_up(lease.conversation) if hand_over else NO_JOB
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
         answer = await self._scripts.arun("release", lease.conversation, args, *job.fields)

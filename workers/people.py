@@ -8,7 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from redis import Redis
 
@@ -62,38 +62,6 @@ class ListedPerson:
     at: float = 0.0
 
 
-class People(Protocol):
-    """What access control knows of people. Ids are in the form of the channel's rules."""
-
-    def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
-        """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
-
-    def code(self, channel: str, sender: Waiting) -> str:
-        """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
-
-    def was_notified(self, channel: str, name: str) -> bool:
-        """Return whether an unknown sender was told within the last hour."""
-
-    def record_notified(self, channel: str, name: str) -> None:
-        """Record that an unknown sender was told now."""
-
-
-class AccessList(Protocol):
-    """What is stored of people, for operators."""
-
-    def people(self, channel: str) -> list[ListedPerson]:
-        """Return all people who are approved or blocked, the newest first."""
-
-    def waiting(self, channel: str) -> list[Waiting]:
-        """Return the unknown senders with a valid code, the newest first."""
-
-    def keep(self, channel: str, person: ListedPerson) -> None:
-        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
-
-    def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Delete everything about these ids."""
-
-
 def new_code() -> str:
     """Return a code that cannot be guessed."""
     return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
@@ -107,8 +75,8 @@ def looks_like_a_code(word: str) -> bool:
 class Register:
     """Applies an operator's decisions about people, who are named by their code or one of their ids."""
 
-    def __init__(self, access_list: AccessList) -> None:
-        self._access_list = access_list
+    def __init__(self, people: RedisPeople) -> None:
+        self._people = people
 
     def approve(self, channel: str, who: str) -> Waiting | None:
         """Approve a person. Return who waited, so that they can be told. Raises UnknownPerson, TooManyPeople."""
@@ -123,25 +91,25 @@ class Register:
         waiting, known = self._find(channel, who)
         if not (waiting or known):
             raise UnknownPerson(f"nothing is kept of {who!r} on {channel}")
-        self._access_list.drop(channel, _ids(waiting, known))
+        self._people.drop(channel, _ids(waiting, known))
 
     def _decide(self, channel: str, who: str, state: Literal["approved", "blocked"]) -> Waiting | None:
         waiting, known = self._find(channel, who)
         if looks_like_a_code(who) and not (waiting or known):
             raise UnknownPerson(f"nobody waits on {channel} with the code {who!r}: a code is good for an hour")
         name = waiting.name if waiting else known[0].name if known else ""
-        self._access_list.keep(channel, ListedPerson(_ids(waiting, known) or (who,), state, name))
+        self._people.keep(channel, ListedPerson(_ids(waiting, known) or (who,), state, name))
         return waiting
 
     def _find(self, channel: str, who: str) -> tuple[Waiting | None, list[ListedPerson]]:
         """Return who waits with this code or id, and all listed people that share one of their ids."""
         code = who.upper().encode("utf-8", "replace")
         waiting = None
-        for each in self._access_list.waiting(channel):  # all are compared, in constant time
+        for each in self._people.waiting(channel):  # all are compared, in constant time
             if hmac.compare_digest(each.code.encode(), code) or who in each.ids:
                 waiting = each
         mine = {who, *(waiting.ids if waiting else ())}
-        return waiting, [person for person in self._access_list.people(channel) if not mine.isdisjoint(person.ids)]
+        return waiting, [person for person in self._people.people(channel) if not mine.isdisjoint(person.ids)]
 
 
 def _ids(waiting: Waiting | None, known: Iterable[ListedPerson]) -> tuple[str, ...]:
@@ -194,7 +162,10 @@ return 'ok'
 
 
 class RedisPeople:
-    """People and AccessList in Redis: decisions until they are deleted, unknown senders for an hour."""
+    """Operators' decisions, stored until they are deleted, and unknown senders, stored for an hour.
+
+    Ids are in the form of the channel's rules. All methods raise redis.RedisError.
+    """
 
     def __init__(self, client: Redis, *, prefix: str = PREFIX, new_code: Callable[[], str] = new_code) -> None:
         self._connections = Connections.of(client)
@@ -215,21 +186,21 @@ class RedisPeople:
         return str(self._connections.ask("EVAL", _CODE, 1, key, *given))
 
     def was_notified(self, channel: str, name: str) -> bool:
-        """Return whether an unknown sender was told within the last hour. Raises redis.RedisError."""
+        """Return whether an unknown sender was told within the last hour."""
         return bool(self._connections.ask("EXISTS", self._told(channel, name)))
 
     def record_notified(self, channel: str, name: str) -> None:
-        """Record that an unknown sender was told now. Raises redis.RedisError."""
+        """Record that an unknown sender was told now."""
         self._connections.ask("SET", self._told(channel, name), 1, "EX", WAIT_SECONDS)
 
     def people(self, channel: str) -> list[ListedPerson]:
-        """Return all people who are approved or blocked, the newest first. Raises redis.RedisError."""
+        """Return all people who are approved or blocked, the newest first."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
         by_ids = {person.ids: person for person in map(_person, entries)}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
-        """Return the unknown senders with a valid code, the newest first. Raises redis.RedisError."""
+        """Return the unknown senders with a valid code, the newest first."""
         now = int(self._connections.ask("TIME")[0])
         waiting = map(_waiting, self._connections.ask("HVALS", self._key("waiting", channel)))
         valid = [each for each in waiting if each.at + WAIT_SECONDS > now]
@@ -243,7 +214,7 @@ class RedisPeople:
             raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
-        """Delete everything about these ids. Raises redis.RedisError."""
+        """Delete everything about these ids."""
         self._connections.ask("EVAL", _DROP, 2, self._key("people", channel), self._key("waiting", channel), *ids)
 
     def _key(self, kind: str, channel: str) -> str:

@@ -8,15 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import BinaryIO, Protocol
 
 from redis.exceptions import RedisError
 
 from sayso.channels.base import Channel, FetchError, QuoteSource
 from sayso.channels.i18n.texts import Texts, TextsForTurn
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
 from sayso.pending.context import context_field
@@ -35,9 +34,10 @@ from sayso.pending.turns import (
     TurnChange,
     TurnHandler,
 )
+from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import HeldLease, new_token
-from sayso.workers.mailbox import Mailbox
-from sayso.workers.progress import DraftMessage, DraftNotes, DraftRateLimiter, ProgressIndicator
+from sayso.workers.mailbox import RedisMailbox
+from sayso.workers.progress import DraftMessage, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
@@ -75,16 +75,6 @@ NO_WORDS = "…"
 LONG_CHARS = 5_000
 
 
-class InboundMediaStore(Protocol):
-    """Stores inbound files: the media store."""
-
-    def receiving(self, owner: str, size: int = 0) -> AbstractContextManager[BinaryIO]:
-        """Open a file for bytes that arrive in pieces."""
-
-    def keep(self, file: BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Store what was written to such a file, typed by its content."""
-
-
 @dataclass(frozen=True, slots=True)
 class ConversationProcessor:
     """Works through conversations. One instance serves all of a worker's event loop.
@@ -95,13 +85,13 @@ class ConversationProcessor:
     remember in which message.
     """
 
-    mailbox: Mailbox
+    mailbox: RedisMailbox
     sender: ReplySender
     channels: Mapping[str, Channel]
     agents: Mapping[str, TurnHandler]
     texts_for: TextsForTurn
-    notes: DraftNotes
-    media: InboundMediaStore | None = None
+    notes: RedisSharedCache
+    media: LocalMediaStore | None = None
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
@@ -337,7 +327,7 @@ class ConversationProcessor:
         return replace(queued, turn=replace(turn, media=tuple(files)))
 
     async def _fetched(
-        self, media: Media, channel: Channel, sink: InboundMediaStore, slots: asyncio.Semaphore, owner: str
+        self, media: Media, channel: Channel, sink: LocalMediaStore, slots: asyncio.Semaphore, owner: str
     ) -> Media:
         """Return the stored file, or the file as it was without its claimed size if it cannot be fetched."""
         if media.stored:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from math import ceil
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from redis.exceptions import RedisError
 
@@ -18,6 +18,7 @@ from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.turns import QueuedTurn
+from sayso.workers.alerts import RedisSharedCache
 
 #: Seconds that a call under way may still take when the turn is over.
 LAST_CALL_SECONDS = 3.0
@@ -65,16 +66,6 @@ class BackgroundTask:
         await asyncio.gather(task, return_exceptions=True)
 
 
-class DraftNotes(Protocol):
-    """Remembers for all processes which message shows a draft, and that a platform asked to wait: the shared cache."""
-
-    def get(self, key: str) -> str | None:
-        """Return the value stored under `key`, or None."""
-
-    def put(self, key: str, value: str, *, seconds: int) -> None:
-        """Store a value for so many seconds."""
-
-
 class DraftRateLimiter:
     """Limits the drafts of one channel in this process to one every `gap` seconds, since replies come first."""
 
@@ -102,14 +93,15 @@ class DraftRateLimiter:
 class DraftMessage:
     """The draft of an answer, for one attempt at a turn. It never delays the model, and its failures are only logged.
 
-    It is first shown after one `gap`, in seconds, so that a quick answer needs no draft.
+    It is first shown after one `gap`, in seconds, so that a quick answer needs no draft. The `notes` say to all
+    processes which message shows a draft, and that a platform asked to wait.
     """
 
     def __init__(
         self,
         channel: Channel,
         queued: QueuedTurn,
-        notes: DraftNotes,
+        notes: RedisSharedCache,
         *,
         gap: float,
         rate_limiter: DraftRateLimiter | None = None,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
@@ -45,7 +45,7 @@ from sayso.pending.turns import (
     outbox_entry,
     parse_next_item,
 )
-from sayso.workers.alerts import Alerts
+from sayso.workers.alerts import RedisAlerts
 
 log = logging.getLogger(__name__)
 
@@ -105,40 +105,6 @@ class GivenUp:
     pause: float = 0.0
 
 
-class Outbox(Protocol):
-    """The replies of each conversation, first in first out."""
-
-    async def mark_delivered(
-        self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
-    ) -> NextItem:
-        """Record what became of the reply, and return what is next. A question that was sent can now be answered.
-
-        With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
-        """
-
-    async def postpone(
-        self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
-    ) -> None:
-        """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
-
-        With `limited` the whole channel waits so long, and with `down` too, without counting an attempt. With `held`
-        the reply waits, for this reason, until the user writes, for KEEP_HELD_MS at most; if a turn waits already, it
-        counts as an attempt.
-        """
-
-    async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
-        """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
-
-        Raises LeaseLost.
-        """
-
-    async def forward(self, delivery: Delivery) -> str:
-        """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.
-
-        Needs no lease. Return its id there, or "" when too many replies wait there already.
-        """
-
-
 class ReplySender:
     """Sends one reply at a time to its channel and records the result.
 
@@ -148,12 +114,12 @@ class ReplySender:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: RedisOutbox,
         channels: Mapping[str, Channel],
         texts_for: TextsForLanguage,
         *,
-        receipts: Receipts,
-        alerts: Alerts,
+        receipts: ReceiptFiles,
+        alerts: RedisAlerts,
         rates: Mapping[str, float] | None = None,
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -296,7 +262,7 @@ class ReplySender:
 
 
 class RedisOutbox:
-    """The outbox in Redis: each call is one script, one round trip."""
+    """The replies of each conversation, first in first out. Each call is one script in Redis, and safe to repeat."""
 
     def __init__(self, scripts: LuaScripts, wake_up: WakeUp = no_wake_up) -> None:
         self._scripts = scripts
@@ -305,7 +271,10 @@ class RedisOutbox:
     async def mark_delivered(
         self, lease: Lease, reply: QueuedReply, result: Sent | GivenUp, *, let_go: bool = False
     ) -> NextItem:
-        """Remove the reply from the outbox and record its status. Raises LeaseLost."""
+        """Record what became of the reply, and return what is next. A question that was sent can now be answered.
+
+        With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
+        """
         match result:
             case Sent():
                 outcome, detail, gap = "sent", "".join(result.receipt.split()), result.gap
@@ -322,13 +291,21 @@ class RedisOutbox:
     async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""
     ) -> None:
-        """Postpone the reply and release the lease. Raises LeaseLost."""
+        """Postpone the reply by `seconds` and release the lease. Raises LeaseLost.
+
+        With `limited` the whole channel waits so long, and with `down` too, without counting an attempt. With `held`
+        the reply waits, for this reason, until the user writes, for KEEP_HELD_MS at most; if a turn waits already, it
+        counts as an attempt.
+        """
         args = {**_reply_args(lease, reply), "delay_ms": round(seconds * 1000), "why": why, "reason": reason}
         if await self._scripts.arun("postpone", lease.conversation, args) == "lost":
             raise LeaseLost(lease.conversation)
 
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
-        """Store the channel's rate and book the reply's slot. Raises LeaseLost."""
+        """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
+
+        Raises LeaseLost.
+        """
         args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
         wait_ms = int(await self._scripts.arun("rate_limit", lease.conversation, args))
         if wait_ms == -2:
@@ -336,7 +313,10 @@ class RedisOutbox:
         return wait_ms / 1000
 
     async def forward(self, delivery: Delivery) -> str:
-        """Append the reply to another conversation's outbox, once."""
+        """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.
+
+        Needs no lease. Return its id there, or "" when too many replies wait there already.
+        """
         to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
         job = self._wake_up(to)
         number = await self._scripts.arun("forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields)
@@ -347,20 +327,10 @@ def _reply_args(lease: Lease, reply: QueuedReply) -> dict[str, Any]:
     return {**lease.args, "number": reply.number}
 
 
-class Receipts(Protocol):
-    """Remembers what a platform accepted."""
-
-    def note(self, delivery: Delivery, message_id: str) -> None:
-        """Remember the platform's message id of a delivery. A failure is no error."""
-
-    def find(self, delivery: Delivery) -> str | None:
-        """Return the platform's message id, "" if it gave none; None if the delivery is unknown."""
-
-
 class ReceiptFiles:
-    """One file per process in a common folder, appended to and never synced: it survives its process, not its machine.
+    """Remembers what a platform accepted: one file per process in a common folder, appended to and never synced.
 
-    `name` is the process's own.
+    It survives its process, not its machine. `name` is the process's own.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -369,7 +339,10 @@ class ReceiptFiles:
         self._size = 0
 
     def note(self, delivery: Delivery, message_id: str) -> None:
-        """Write one line to this process's file: a write to the page cache, faster than handing it to a thread."""
+        """Remember the platform's message id of a delivery. A failure is no error.
+
+        This writes to the page cache, which is faster than handing it to a thread.
+        """
         line = f"{_key(delivery)} {''.join(message_id.split())}\n".encode()
         try:
             if self._file < 0 or self._size > MAX_RECEIPTS_BYTES:
@@ -379,7 +352,7 @@ class ReceiptFiles:
             log.warning("receipt.not_noted", extra={"delivery": delivery.id, "reason": type(exc).__name__})
 
     def find(self, delivery: Delivery) -> str | None:
-        """Search all files of the last hour. Reads the disk."""
+        """Return the platform's message id, "" if it gave none; None if no file of the last hour has the delivery."""
         wanted = f"{_key(delivery)} ".encode()
         for path in self._path.parent.glob("*"):
             try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sayso.config.settings.schema import Settings
     from sayso.workers.alerts import Alert
     from sayso.workers.data_loss import Resumed
-    from sayso.workers.deliveries import Deliveries, DeliveryStatus, UndeliveredState
+    from sayso.workers.deliveries import DeliveryStatus, RedisDeliveries, UndeliveredState
 
 #: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
 WIDTH, SHOW_WIDTH = 60, 300
@@ -90,7 +90,7 @@ def retry(options: Options, delivery: str) -> None:
 
 
 @contextmanager
-def _opened(options: Options) -> Iterator[tuple[Deliveries, Callable[[], list[Alert]]]]:
+def _opened(options: Options) -> Iterator[tuple[RedisDeliveries, Callable[[], list[Alert]]]]:
     """Yield the deliveries, and a function that returns the alerts of all channels."""
     from sayso.config.wiring.bootstrap import open_deliveries
 

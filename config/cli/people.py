@@ -14,8 +14,8 @@ from sayso.config.cli.command import Options, SaysoGroup, check_channel, clear_e
 
 if TYPE_CHECKING:
     from sayso.workers.access import AccessRules
-    from sayso.workers.people import AccessList, ListedPerson, Register, Waiting
-    from sayso.workers.sender import Outbox
+    from sayso.workers.people import ListedPerson, RedisPeople, Register, Waiting
+    from sayso.workers.sender import RedisOutbox
 
 #: Characters of a name, and of a person's ids, in one line.
 WIDTH = 60
@@ -136,14 +136,14 @@ class _PeopleCommands:
     """What the commands need on one channel. Lives as long as one command."""
 
     rules: AccessRules
-    access_list: AccessList
+    access_list: RedisPeople
     register: Register
-    outbox: Outbox
+    outbox: RedisOutbox
 
     def remarks(self, person: str, waited: Waiting | None) -> Iterator[str]:
         """Yield why an approval has no effect."""
         ids = waited.ids if waited else (self.name_of(person),)
-        if not self.rules.block.isdisjoint(ids):
+        if any(name in self.rules.block for name in ids):
             yield "but they stay out while `block` in the configuration names them"
         elif self.rules.allow is None and not self.rules.pairing:
             yield "everybody may talk there: its `access` has neither allow nor pairing"

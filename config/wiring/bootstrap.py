@@ -43,9 +43,9 @@ from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, c
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.turns import TurnHandler
 from sayso.workers.access import AccessControl
-from sayso.workers.alerts import Alerts, RedisSharedCache
+from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.data_loss import DataLossGuard
-from sayso.workers.deliveries import Deliveries, RedisDeliveries
+from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
 from sayso.workers.mailbox import LUA, AliasForwarder, HasAliases, Inbox, InboxLimits, RedisMailbox
 from sayso.workers.people import RedisPeople
@@ -78,8 +78,8 @@ class Services:
     processor: ConversationProcessor
     reaper: Reaper
     audit_collector: AuditCollector
-    deliveries: Deliveries
-    alerts: Alerts
+    deliveries: RedisDeliveries
+    alerts: RedisAlerts
     data_loss_guard: DataLossGuard
     tools: OpenTools
     agent_deps: AgentDeps
@@ -256,7 +256,7 @@ def preload(settings: Settings) -> None:
     registry.load_sdks(channel.platform for channel in settings.channels.values())
 
 
-def open_deliveries(settings: Settings, data: Path) -> tuple[Deliveries, Alerts]:
+def open_deliveries(settings: Settings, data: Path) -> tuple[RedisDeliveries, RedisAlerts]:
     """Return the deliveries and the alerts of the channels, for a command. Raises ConfigError."""
     redis = RedisParts.find(settings, data)
     return RedisDeliveries(redis.scripts(LUA), redis.wake_up), redis.alerts

@@ -20,7 +20,7 @@ from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.config.wiring.stores import RedisParts
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
-from sayso.workers.access import AccessConfig, AccessRules, redis_quota, rules
+from sayso.workers.access import AccessConfig, AccessRules, redis_quota
 from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.people import RedisPeople
 
@@ -28,7 +28,7 @@ from sayso.workers.people import RedisPeople
 def rules_of(channel: AnyChannel) -> AccessRules:
     """Return the access rules of a channel. Without `access` in the YAML all people may talk."""
     access = channel.access or AccessSettings()
-    return rules(
+    return AccessRules(
         allow=access.allow,
         block=access.block,
         pairing=access.pairing,

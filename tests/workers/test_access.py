@@ -18,7 +18,6 @@ from sayso.workers.access import (
     UnknownSender,
     memory_quota,
     redis_quota,
-    rules,
 )
 from sayso.workers.people import LETTERS, RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
@@ -41,7 +40,7 @@ class Site:
 
     def open(self, **access) -> Site:
         """Apply these rules from now on."""
-        self.rules: AccessRules = rules(**access)
+        self.rules: AccessRules = AccessRules(**access)
         config = AccessConfig({"chat": self.rules}, self.people, self.quota)
         self.access_control = AccessControl(self.rig.mailbox, voice, config)
         return self
@@ -230,7 +229,7 @@ def test_unaddressed_messages_over_the_limit_are_not_answered(site: Site):
 
 def test_channel_without_rules_makes_no_extra_call(site: Site):
     """Its turns go straight to the mailbox."""
-    gate = AccessControl(site.rig.mailbox, voice, AccessConfig({"other": rules(allow=[])}, None))  # type: ignore[arg-type]
+    gate = AccessControl(site.rig.mailbox, voice, AccessConfig({"other": AccessRules(allow=[])}, None))  # type: ignore[arg-type]
     assert gate.accept(turn()).outcome == AccessControl(site.rig.mailbox, voice).accept(turn()).outcome == "new"
     assert gate.ignores(turn()) == ""
 

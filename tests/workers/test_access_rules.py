@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.channels.types import Conversation, Tap, Turn
-from sayso.workers.access import Admitted, Ignored, UnknownSender, asks_for_id, role_names, rules
+from sayso.workers.access import AccessRules, Admitted, Ignored, UnknownSender, asks_for_id, role_names
 
 
 def turn(user: str = "ana", text: str = "hi", *, chat: str = "room", **more) -> Turn:
@@ -31,7 +31,7 @@ def test_blocked_person_never_gets_in(
     said = turn(
         user, aliases=tuple(aliases), addressed=addressed, in_group=in_group, tap=Tap("x") if tap else None, chat="c"
     )
-    asked = rules(allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, phones=phones)
+    asked = AccessRules(allow=allow, block=block, pairing=pairing, groups=groups, chats=chats, phones=phones)
     verdict = asked.judge(said, lambda _: standing)
     if standing == "blocked" or set(block) & {name for name in (user, *aliases) if name}:
         assert isinstance(verdict, Ignored)
@@ -41,56 +41,56 @@ def test_blocked_person_never_gets_in(
 
 def test_block_beats_allow():
     """A person may be on both lists."""
-    assert rules(allow=["ana"], block=["ana"]).judge(turn(), lambda _: "approved") == Ignored("blocked")
+    assert AccessRules(allow=["ana"], block=["ana"]).judge(turn(), lambda _: "approved") == Ignored("blocked")
 
 
 def test_tap_of_a_blocked_person_is_ignored():
     """Their texts are ignored too."""
-    assert rules(block=["ana"]).judge(turn(tap=Tap("c:1"))) == Ignored("blocked")
+    assert AccessRules(block=["ana"]).judge(turn(tap=Tap("c:1"))) == Ignored("blocked")
 
 
 def test_without_a_list_everybody_may_talk():
     """Rules for groups restrict no person."""
-    assert rules(groups="never").judge(turn()) == Admitted(turn())
+    assert AccessRules(groups="never").judge(turn()) == Admitted(turn())
 
 
 def test_person_on_no_list_is_unknown():
     """This holds for texts and taps; an empty list lets no person in."""
     for allow in (["bob"], []):
-        assert rules(allow=allow).judge(turn()) == UnknownSender()
-        assert rules(allow=allow).judge(turn(tap=Tap("c:1"))) == UnknownSender()
+        assert AccessRules(allow=allow).judge(turn()) == UnknownSender()
+        assert AccessRules(allow=allow).judge(turn(tap=Tap("c:1"))) == UnknownSender()
 
 
 def test_pairing_makes_every_person_unknown_first():
     """An operator's approval or the list lets them in."""
-    asked = rules(pairing=True)
+    asked = AccessRules(pairing=True)
     assert asked.judge(turn()) == UnknownSender()
     assert asked.judge(turn(), lambda _: "approved") == Admitted(turn())
-    assert rules(pairing=True, allow=["ana"]).judge(turn()) == Admitted(turn())
+    assert AccessRules(pairing=True, allow=["ana"]).judge(turn()) == Admitted(turn())
 
 
 def test_turn_without_an_id_is_ignored():
     """Its person is neither let in nor told. An empty entry of a list matches no person."""
-    assert rules(allow=[""]).judge(turn("")) == Ignored("unknown_sender")
-    assert rules(allow=["whatsapp:"], phones=True).judge(turn("", chat="whatsapp:")) == Ignored("unknown_sender")
+    assert AccessRules(allow=[""]).judge(turn("")) == Ignored("unknown_sender")
+    assert AccessRules(allow=["whatsapp:"], phones=True).judge(turn("", chat="whatsapp:")) == Ignored("unknown_sender")
 
 
 @pytest.mark.parametrize("entry", ["ana", "+4915", "B12"])
 def test_any_id_of_a_person_names_them(entry: str):
     """A person may have an account and a phone number."""
-    asked = rules(allow=[entry])
+    asked = AccessRules(allow=[entry])
     assert asked.judge(turn(aliases=("+4915", "B12"))) == Admitted(turn(aliases=("+4915", "B12")))
 
 
 def test_ids_are_compared_exactly():
     """Slack's ids are in upper case, and a prefix is another id."""
-    assert rules(allow=["u0ana", "U0AN"]).judge(turn("U0ANA")) == UnknownSender()
+    assert AccessRules(allow=["u0ana", "U0AN"]).judge(turn("U0ANA")) == UnknownSender()
 
 
 @pytest.mark.parametrize("entry", ["+4915100000042", "whatsapp:+4915100000042", "WhatsApp:+4915100000042"])
 def test_phone_numbers_match_with_and_without_their_platform(entry: str):
     """platforms.md 1, Identity: addresses are whatsapp:+E.164; a bare number of the YAML means the same."""
-    asked = rules(allow=[entry], phones=True)
+    asked = AccessRules(allow=[entry], phones=True)
     said = turn("whatsapp:+4915100000042", chat="whatsapp:+4915100000042")
     assert asked.judge(said) == Admitted(said)
     assert asked.judge(turn("whatsapp:+49151000000421", chat="whatsapp:+49151000000421")) == UnknownSender()
@@ -98,35 +98,35 @@ def test_phone_numbers_match_with_and_without_their_platform(entry: str):
 
 def test_whatsapp_address_is_an_id_of_its_person():
     """It counts beside the account that came with it; on other platforms a chat is no person."""
-    assert rules(block=["+4915"], phones=True).judge(turn("DE.1", chat="whatsapp:+4915")) == Ignored("blocked")
-    assert rules(block=["+4915"]).judge(turn("DE.1", chat="+4915")) == Admitted(turn("DE.1", chat="+4915"))
+    assert AccessRules(block=["+4915"], phones=True).judge(turn("DE.1", chat="whatsapp:+4915")) == Ignored("blocked")
+    assert AccessRules(block=["+4915"]).judge(turn("DE.1", chat="+4915")) == Admitted(turn("DE.1", chat="+4915"))
 
 
 def test_other_chats_are_ignored():
     """The bot was added where it should not answer."""
-    assert rules(chats=["C1"]).judge(turn(chat="C2")) == Ignored("chat")
-    assert rules(chats=["C1"]).judge(turn(chat="C1")) == Admitted(turn(chat="C1"))
+    assert AccessRules(chats=["C1"]).judge(turn(chat="C2")) == Ignored("chat")
+    assert AccessRules(chats=["C1"]).judge(turn(chat="C1")) == Admitted(turn(chat="C1"))
 
 
 @pytest.mark.parametrize("more", [{"in_group": True}, {"addressed": False}, {"in_group": True, "tap": Tap("x")}])
 def test_groups_are_ignored_with_never(more):
     """This includes messages that address the bot, and taps."""
-    assert rules(groups="never").judge(turn(**more)) == Ignored("group")
+    assert AccessRules(groups="never").judge(turn(**more)) == Ignored("group")
 
 
 def test_every_message_of_a_group_counts_with_always():
     """It counts as addressed."""
     chatter = turn(in_group=True, addressed=False)
-    assert rules(groups="always").judge(chatter) == Admitted(turn(in_group=True))
-    assert rules(groups="mention").judge(chatter) == Admitted(chatter)
+    assert AccessRules(groups="always").judge(chatter) == Admitted(turn(in_group=True))
+    assert AccessRules(groups="mention").judge(chatter) == Admitted(chatter)
 
 
 def test_unknown_people_who_talk_to_others_are_not_told():
     """A message in a group that does not address the bot, or an edit, needs no answer."""
     for groups in ("mention", "always"):
-        asked = rules(allow=[], groups=groups)
+        asked = AccessRules(allow=[], groups=groups)
         assert asked.judge(turn(in_group=True, addressed=False)) == Ignored("unknown_sender")
-    assert rules(allow=[]).judge(turn(kind="edit")) == Ignored("unknown_sender")
+    assert AccessRules(allow=[]).judge(turn(kind="edit")) == Ignored("unknown_sender")
 
 
 @pytest.mark.parametrize(

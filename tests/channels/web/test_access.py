@@ -20,7 +20,7 @@ from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.webhooks import telegram_text
 from sayso.testing.stores import MemoryFeed, MemoryPeople
-from sayso.workers.access import AccessConfig, AccessControl, memory_quota, rules
+from sayso.workers.access import AccessConfig, AccessControl, AccessRules, memory_quota
 from sayso.workers.mailbox import InboxLimits
 from sayso.workers.people import RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
@@ -36,7 +36,9 @@ class Door:
 
     def __init__(self, *, spool: Path | None = None, **access) -> None:
         self.lanes, self.people = MemoryRig().mailbox, MemoryPeople()
-        gate = AccessControl(self.lanes, voice, AccessConfig({"shop": rules(**access)}, self.people, memory_quota()))
+        gate = AccessControl(
+            self.lanes, voice, AccessConfig({"shop": AccessRules(**access)}, self.people, memory_quota())
+        )
         self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate, gate.ignores) if spool else None
         if self.spool:
             self.spool.watch = lambda: None  # type: ignore[method-assign]
@@ -154,7 +156,7 @@ class Page:
         self.store = LocalMediaStore(folder, keys=["k"], public_url="https://bots")
         self.channel = console_channel("web", feed=MemoryFeed(), media=self.store, keys=["k"])
         self.people = MemoryPeople()
-        gate = AccessControl(MemoryRig().mailbox, voice, AccessConfig({"web": rules(**access)}, self.people))
+        gate = AccessControl(MemoryRig().mailbox, voice, AccessConfig({"web": AccessRules(**access)}, self.people))
         settings = SimpleNamespace(limits=InboxLimits(per_minute=3), key_prefix=PREFIX)
         self.client = browser(channels={"web": self.channel}, access_control=gate, media=self.store, settings=settings)
         self.client.get("/console")
