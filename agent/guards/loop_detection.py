@@ -50,8 +50,7 @@ class LoopWatch:
 
     def __init__(self, max_repeats: int) -> None:
         self._max_repeats = max_repeats
-        #: A digest of each round.
-        self._rounds: deque[str] = deque(maxlen=max_repeats * max(_PERIODS))
+        self._rounds: deque[list[tuple[ToolCall, str]]] = deque(maxlen=max_repeats * max(_PERIODS))
         self._nudged: set[frozenset[str]] = set()
 
     def add_round(self, calls: Sequence[ToolCall], results: Sequence[str]) -> LoopVerdict:
@@ -60,9 +59,7 @@ class LoopWatch:
         The same calls with other results are no loop: that is how a run waits for something. The first loop is a
         nudge; continuing it or returning to it is a stop. Raises ValueError unless each call has a result.
         """
-        pairs = zip(calls, results, strict=True)
-        texts = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in pairs)
-        self._rounds.append(hashlib.sha256(repr(texts).encode()).hexdigest())
+        self._rounds.append(list(zip(calls, results, strict=True)))
         loop = self._loop()
         if not loop:
             return ""
@@ -77,10 +74,17 @@ class LoopWatch:
         return _KINDS[len(self._loop())]
 
     def _loop(self) -> frozenset[str]:
-        """Return the digests of the rounds that repeat, or an empty set."""
-        rounds = list(self._rounds)
+        """Return the digests of the rounds that repeat, or an empty set. Most runs have too few rounds for a loop."""
+        if len(self._rounds) < self._max_repeats:
+            return frozenset()
+        rounds = [_digest(each) for each in self._rounds]
         for period in _PERIODS:
             size = period * self._max_repeats
             if len(rounds) >= size and rounds[-size:] == rounds[-period:] * self._max_repeats:
                 return frozenset(rounds[-period:])
         return frozenset()
+
+
+def _digest(round_: Sequence[tuple[ToolCall, str]]) -> str:
+    texts = sorted((call.tool_name, _to_json(call.parameters), result) for call, result in round_)
+    return hashlib.sha256(repr(texts).encode()).hexdigest()
