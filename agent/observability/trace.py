@@ -217,13 +217,19 @@ class RunEvents:
         """
         now = time.perf_counter()
         start = now if began is None else began
-        timestamp, milliseconds = self.trace.start_time + (start - self._start), (now - start) * 1000
-        step = TraceStep(type, timestamp, milliseconds, redact(summary), **fields)
-        if error is not None:
-            step.error = redact(error)
         if tool_result is not None:
-            result, limit = redact(tool_result), self._tool_result_chars
-            step.tool_result = result if limit is None or len(result) <= limit else f"{result[:limit]}…"
+            tool_result, limit = redact(tool_result), self._tool_result_chars
+            if limit is not None and len(tool_result) > limit:
+                tool_result = f"{tool_result[:limit]}…"
+        step = TraceStep(
+            type,
+            self.trace.start_time + (start - self._start),
+            (now - start) * 1000,
+            redact(summary),
+            tool_result=tool_result,
+            error=None if error is None else redact(error),
+            **fields,
+        )
         self.trace.steps.append(step)
 
     def add_side_usage(self, usage: UsageStats) -> None:
