@@ -182,7 +182,7 @@ class OpenApiToolProvider:
         request = f"{operation.method.upper()} {operation.path}"
         try:
             schema = safe_schema(operation.schema)
-            facts = [operation.method, operation.path, operation.description, schema, api.client.base_url]
+            facts = [operation.method, operation.path, operation.description, schema, str(api.client.base)]
             tool = Tool(
                 name,
                 bounded_description(operation.description, request),
@@ -212,40 +212,32 @@ class OpenApiToolProvider:
     async def _document(self) -> str:
         if not self.is_remote:
             return await call_in_thread(_read_file, Path(self._source))
-        parts = urlsplit(self._source)
-        path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        request = Request("GET", path, {"Accept": "application/json, application/yaml, */*"})
-        client = self._client(f"{parts.scheme}://{parts.netloc}", MAX_DOCUMENT_BYTES)
-        answer = await client.send(request, reads_only=True)
+        url = _parsed_url(self._source)
+        if url is None:
+            raise SourceError(f"{self._source_name} has no address that can be used: correct it")
+        request = Request("GET", url.raw_path.decode(), {"Accept": "application/json, application/yaml, */*"})
+        answer = await self._client(url.join("/"), MAX_DOCUMENT_BYTES).send(request, reads_only=True)
         if answer.status_code != 200:
             raise SourceUnreachable(f"{self._source_name}: its server answered {answer.status_code}: check the address")
         return answer.content.decode(errors="replace")
 
     def _read(self, document: Document) -> _Api:
         """Return the operations to offer and the client of their origin. Raises SourceError."""
-        import httpx
-
-        try:
-            url = self._base_url or server_url(document, self._source if self.is_remote else "")
-            parts = urlsplit(url)
-            has_host = bool(parts.hostname and httpx.URL(url).host)
-            is_usable = has_host and parts.port != 0 and "@" not in parts.netloc  # no user name or password
-        except (ValueError, httpx.InvalidURL):
-            is_usable = False
-        if not is_usable:
+        source = _parsed_url(self._source) if self.is_remote else None
+        url = _parsed_url(self._base_url) if self._base_url else _parsed_url(server_url(document), source)
+        if url is None or url.userinfo:
             raise SourceError(f"{self._source_name} names no server that can be used: write its address as base_url")
-        url = urlsplit(url)._replace(query="", fragment="").geturl()
-        if self.is_remote and not self._base_url and not _is_same_origin(url, self._source):
-            raise SourceError(
-                f"{self._source_name} sends its calls to {urlsplit(url).netloc!r}: if you mean it, write it as base_url"
-            )
+        if source and not self._base_url and origin_of(url) != origin_of(source):
+            host = url.netloc.decode()
+            raise SourceError(f"{self._source_name} sends its calls to {host!r}: if you mean it, write it as base_url")
         selected = []
         for each in self._selected(document):  # no model sees the fixed arguments
             properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
             required = [name for name in each.schema["required"] if name not in self._fixed]
             selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
         names = legal_names([each.name for each in selected])
-        return _Api({names[each.name]: each for each in selected}, self._client(url, self._max_bytes))
+        client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
+        return _Api({names[each.name]: each for each in selected}, client)
 
     def _selected(self, document: Document) -> list[Operation]:
         """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""
@@ -275,8 +267,9 @@ class OpenApiToolProvider:
         """Return the fixed arguments of an operation, sorted by name."""
         return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
 
-    def _client(self, url: str, max_bytes: int) -> OriginClient:
-        trusted = bool(self._base_url) and _is_same_origin(url, self._base_url)
+    def _client(self, url: httpx.URL, max_bytes: int) -> OriginClient:
+        base = _parsed_url(self._base_url)
+        trusted = base is not None and origin_of(url) == origin_of(base)
         return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
@@ -291,13 +284,16 @@ def _read_file(path: Path) -> str:
         raise SourceError(f"{path}: not text in UTF-8") from None
 
 
-def _is_same_origin(url: str, other: str) -> bool:
+def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
+    """Return the URL in a text, which may be relative to a base; None for one that no request can go to."""
     import httpx
 
     try:
-        return origin_of(httpx.URL(url)) == origin_of(httpx.URL(other))
+        url = base.join(text) if base else httpx.URL(text)
+        has_port = url.port is None or 0 < url.port < 65_536
+        return url if url.scheme in ("http", "https") and url.host and has_port else None
     except (ValueError, httpx.InvalidURL):
-        return False
+        return None
 
 
 def _is_text(kind: str) -> bool:

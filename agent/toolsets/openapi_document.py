@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 import yaml
 
@@ -207,18 +206,14 @@ def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
     return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
-def server_url(document: Document, own_url: str) -> str:
-    """Return the first server's absolute URL, "" if there is none. A relative one starts at the document's own URL.
-
-    Raises ValueError for a malformed URL.
-    """
+def server_url(document: Document) -> str:
+    """Return the first server's URL, which may be relative to the document's own; "/" if there is none."""
     servers = document.root.get("servers")
     server = as_mapping(servers[0]) if isinstance(servers, list) and servers else {}
     url = str(server.get("url", ""))
     for name, variable in as_mapping(server.get("variables")).items():
         url = url.replace("{" + str(name) + "}", str(as_mapping(variable).get("default", "")))
-    url = urljoin(own_url, url or "/") if own_url else url
-    return url if urlsplit(url).scheme in ("http", "https") else ""
+    return url or "/"
 
 
 def as_mapping(value: Any) -> Mapping[Any, Any]:

@@ -207,7 +207,7 @@ class OriginClient:
     allowed.
     """
 
-    base_url: str = field(repr=False)
+    base: httpx.URL = field(repr=False)
     trusted: bool
     seconds: float
     max_bytes: int
@@ -216,10 +216,7 @@ class OriginClient:
     @property
     def host(self) -> str:
         """Host and port, for errors."""
-        import httpx
-
-        url = httpx.URL(self.base_url)
-        return url.netloc.decode()
+        return self.base.netloc.decode()
 
     async def send(self, request: Request, *, reads_only: bool) -> httpx.Response:
         """Send one request below the base URL, and return the response with its body read.
@@ -231,8 +228,9 @@ class OriginClient:
 
         silence_url_logs()
         try:
-            base, url = httpx.URL(self.base_url), httpx.URL(self.base_url.rstrip("/") + request.path)
-            if origin_of(url) != origin_of(base) or not url.raw_path.startswith(base.raw_path.rstrip(b"/") + b"/"):
+            below = self.base.raw_path.rstrip(b"/")
+            url = self.base.copy_with(raw_path=below + request.path.encode())
+            if not url.raw_path.startswith(below + b"/"):
                 raise SourceError(f"its path leads out of {self.host}")
             async with asyncio.timeout(self.seconds):
                 return await self._follow(url, request, MAX_REDIRECTS if reads_only else 0)
