@@ -14,7 +14,7 @@ from redis import Redis
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn
 from sayso.pending.redis.client import PREFIX
-from sayso.workers.mailbox import REFUSAL, Accepted, RedisMailbox, TurnStatus, refusal
+from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
 from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting, digest
 
 if TYPE_CHECKING:
@@ -147,6 +147,9 @@ class AccessControl:
     turn is accepted.
     """
 
+    #: How many seconds after its arrival an answered turn is still known.
+    remembered_seconds = SEEN_MS / 1000
+
     def __init__(self, inbox: RedisMailbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:
         self._inbox = inbox
         self._texts_for = texts_for
@@ -188,9 +191,14 @@ class AccessControl:
                     return self._accept_within_limit(admitted, rules, config.quota)
                 return self._inbox.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
 
-    def admits(self, turn: Turn) -> bool:
-        """Return whether the rules admit the sender of a turn, without telling them. Raises redis.RedisError."""
-        return isinstance(self.judge(turn), Admitted)
+    def why_not(self, turn: Turn) -> str:
+        """Return why the rules do not admit the sender of a turn, "" if they do. Raises redis.RedisError."""
+        match self.judge(turn):
+            case Ignored(reason):
+                return reason
+            case UnknownSender():
+                return "on no list of who may talk"
+        return ""
 
     def _rules(self, turn: Turn) -> AccessRules | None:
         return self._config.rules.get(turn.conversation.channel) if self._config else None

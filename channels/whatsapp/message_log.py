@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from sayso.channels.base import RateLimited, SharedCache
@@ -20,6 +20,9 @@ from sayso.channels.types import Conversation, Turn, storable
 from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client, setup_problem, status_of
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
 from sayso.channels.whatsapp.settings import WhatsAppSettings
+
+if TYPE_CHECKING:
+    from sayso.channels.web.ingress import Acceptance
 
 T = TypeVar("T")
 
@@ -31,14 +34,14 @@ class RecoveryInbox(Protocol):
     def remembered_seconds(self) -> float:
         """How many seconds after its arrival an answered turn is still known."""
 
-    def stage(self, turn: Turn) -> str:
+    def turn_status(self, turn: Turn) -> str:
         """Return "waits" or "done", or "unknown" for a turn that never arrived or is not known any more."""
 
     def why_not(self, turn: Turn) -> str:
         """Return why the channel's access rules refuse the sender, "" if they do not."""
 
-    def accept(self, turn: Turn, *, waited_seconds: float) -> str:
-        """Store a turn that was written so many seconds ago. Return "new", "duplicate" or why it was refused."""
+    def accept(self, turn: Turn, *, waited_seconds: float) -> Acceptance:
+        """Store a turn that was written so many seconds ago."""
 
 
 #: How many messages Twilio returns at once.
@@ -185,7 +188,7 @@ class MediaDeletion:
 
     async def _delete(self, message: ListedMessage, result: Slice, *, delete: bool) -> Slice:
         files = await self._messages.files(message.sid)
-        stage = self._inbox.stage(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
+        stage = self._inbox.turn_status(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
         if stage == "waits":
             return replace(result, waiting=result.waiting + len(files))
         if stage == "unknown" and time.time() - message.sent_at <= self._inbox.remembered_seconds:
@@ -268,7 +271,7 @@ class MissedMessages:
         times = self._times[message.sender]
         while times and times[0] <= message.sent_at - _MINUTE:
             times.popleft()
-        if self._inbox.stage(bare_turn) != "unknown":
+        if self._inbox.turn_status(bare_turn) != "unknown":
             times.append(message.sent_at)
             return result
         why = self._inbox.why_not(bare_turn)
@@ -285,7 +288,7 @@ class MissedMessages:
         times.append(message.sent_at)
         if not take:
             return replace(result, state="missed")
-        outcome = self._inbox.accept(turn, waited_seconds=max(self._clock() - result.sent_at, 1.0))
+        outcome = self._inbox.accept(turn, waited_seconds=max(self._clock() - result.sent_at, 1.0)).outcome
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
         return replace(result, state="taken") if outcome == "new" else replace(result, state="refused", why=outcome)

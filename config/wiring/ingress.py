@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from sayso.channels.registry import load, platform_of
-from sayso.channels.types import Turn
 from sayso.channels.web.ingress import Ingress
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.config.wiring.people import rules_of
 from sayso.pending.action import split_button_token
-from sayso.workers.access import AccessControl, Ignored, UnknownSender
-from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.recovery import LeaderLock
 
 if TYPE_CHECKING:
@@ -104,32 +101,6 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
 
 
-class Recovery:
-    """Takes turns that no webhook brought. A RecoveryInbox over access control and mailbox."""
-
-    remembered_seconds = SEEN_MS / 1000
-
-    def __init__(self, access: AccessControl) -> None:
-        self._access = access
-
-    def stage(self, turn: Turn) -> str:
-        """Return "waits" or "done", or "unknown" for a turn that never came in or is forgotten."""
-        return self._access.turn_status(turn)
-
-    def why_not(self, turn: Turn) -> str:
-        """Return why the channel's access rules do not let the sender in, "" if they do."""
-        match self._access.judge(turn):
-            case Ignored(reason):
-                return reason
-            case UnknownSender():
-                return "on no list of who may talk"
-        return ""
-
-    def accept(self, turn: Turn, *, waited_seconds: float) -> str:
-        """Store a turn that was written so many seconds ago. Return "new", "duplicate" or why it was refused."""
-        return self._access.accept(turn, waited_seconds=waited_seconds).outcome
-
-
 def open_missed_messages(
     settings: Settings, data: Path, channel: str, message_log: MessageLog, clock: Callable[[], float] = time.time
 ) -> MissedMessages:
@@ -138,11 +109,11 @@ def open_missed_messages(
 
     access, cache = open_inbox(settings, data)
     per_minute = rules_of(settings.channels[channel]).per_minute or 0
-    return MissedMessages(channel, message_log, Recovery(access), cache, per_minute=per_minute, clock=clock)
+    return MissedMessages(channel, message_log, access, cache, per_minute=per_minute, clock=clock)
 
 
 def open_media_deletion(settings: Settings, data: Path, channel: str, message_log: MessageLog) -> MediaDeletion:
     """Return what deletes the files of a platform's log that no turn needs. Raises ConfigError."""
     from sayso.channels.whatsapp.message_log import MediaDeletion
 
-    return MediaDeletion(channel, message_log, Recovery(open_inbox(settings, data)[0]))
+    return MediaDeletion(channel, message_log, open_inbox(settings, data)[0])

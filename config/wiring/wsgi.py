@@ -95,7 +95,7 @@ class UploadCheck:
     def __call__(self, turn: Turn) -> None:
         """Count one file of the turn's person. Raises Forbidden, Overloaded, redis.RedisError."""
         sender = (turn.conversation.channel, turn.user_id, self._per_minute)
-        if not self._access.admits(turn):
+        if self._access.why_not(turn):
             raise Forbidden("the bot takes no files of yours")
         if self._quota.is_used_up(*sender):
             raise Overloaded("too many files in a minute")
