@@ -368,7 +368,7 @@ class MemoryActionRepository:
             if now.state in (transition.to, "expired"):
                 self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
             else:
-                self._set(now.pid, transition.to, text, transition.by)  # type: ignore[arg-type]  # `to` is a state
+                self._set(now.pid, transition.to, text, transition.by)
         for new_action in change.new_actions:
             pid = new_action.pending_action_id
             if pid not in self._actions:

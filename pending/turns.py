@@ -17,6 +17,7 @@ from math import inf
 from typing import Any, Protocol
 
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
+from sayso.pending.action import ActionState
 
 #: The kind of a record whose buttons are choices: a tap says something and decides nothing.
 CHOICE_KIND = "sayso:choice"
@@ -82,7 +83,7 @@ class Transition:
 
     pending_action_id: str
     from_states: tuple[str, ...]
-    to: str
+    to: ActionState
     outcome_text: str = ""
     by: str = ""
 

@@ -26,7 +26,7 @@ from sayso.agent.channel.context import (
     memory_from_json,
     user_message_text,
 )
-from sayso.agent.channel.long_texts import LongTexts, TextStore
+from sayso.agent.channel.long_texts import LongTexts, TextFiles
 from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_journal import Journals, StreamingJournal, TurnJournal, unclear_calls
@@ -93,7 +93,7 @@ class ChannelAgent:
         confirm_ttl: float | None = None,
         media: ArtifactStore | None = None,
         journals: Journals | None = None,
-        texts: TextStore | None = None,
+        texts: TextFiles | None = None,
         language: str = "en",
         languages: Collection[str] = (),
         expiry_notice: bool = False,
@@ -180,7 +180,7 @@ class ChannelAgent:
         if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
             return await self._confirmation.decide(context, live)
         if live and self._confirmation.is_late_answer(context, live):
-            return await self._confirmation.answer_late(context, live)
+            return await self._confirmation.answer_ended(context, live)
         return await self._answer_without_question(context)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:

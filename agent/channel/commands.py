@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
+from sayso.agent.channel.confirmation import ended_transition
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.guards.policy import effective_decision
@@ -15,11 +16,9 @@ from sayso.agent.toolsets.selectors import roles_in, would_show
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Turn
-from sayso.pending.action import ActionState
 from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun
-from sayso.pending.repository import WAITING_STATES
-from sayso.pending.turns import Transition, TurnChange
+from sayso.pending.turns import TurnChange
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
 LISTED = ("help", "tools", "status", "whoami", "reset", "stop")
@@ -93,12 +92,10 @@ class Commands:
         if context.waiting is None:
             return _text_answer(done)
         action = context.waiting.action
-        state: ActionState = "cancelled"
-        outcome = texts_for(action.language).cancelled(action.preview)
-        if action.is_expired(context.received_at):
-            state, outcome = "expired", texts_for(action.language).expired(action.preview)
-        transition = Transition(context.waiting.pid, WAITING_STATES, state, outcome, context.turn.event_id)
-        closed = await self._prompts.close(context.turn, context.waiting, state, outcome)
+        cancelled = texts_for(action.language).cancelled(action.preview)
+        transition = ended_transition(context, context.waiting, cancelled)
+        outcome = transition.outcome_text
+        closed = await self._prompts.close(context.turn, context.waiting, transition.to, outcome)
         return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), transition=transition))
 
 

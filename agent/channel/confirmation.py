@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
@@ -25,7 +25,7 @@ from sayso.pending.consent import (
     written_before,
 )
 from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
+from sayso.pending.proposals import ChannelRun, Effect
 from sayso.pending.repository import (
     CHANGED,
     EXECUTED_STATES,
@@ -68,10 +68,17 @@ class ConfirmationHandler:
 
     async def repeat_outcome(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Answer with the outcome that this turn reached before its worker died."""
-        effects = await self._store.settlement.effects(context.turn.scope, stored)
+        return await self.answer_ended(
+            context, stored, await self._store.settlement.effects(context.turn.scope, stored)
+        )
+
+    async def answer_ended(
+        self, context: TurnContext, stored: StoredAction, effects: Sequence[Effect] = ()
+    ) -> TurnAnswer:
+        """Answer with the outcome of an action that has ended. An undo is offered for the effects."""
         outcome = await self.outcome_text(context.turn.scope, stored)
-        asserting = _with_state_check(context, fixed_answer(context, outcome), stored.action)
-        answer = self._prompts.offer_undo(context, asserting, effects)
+        answer = _with_state_check(context, fixed_answer(context, outcome), stored.action)
+        answer = self._prompts.offer_undo(context, answer, effects)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
@@ -83,9 +90,7 @@ class ConfirmationHandler:
         if press.choice is not None or target.action.kind == CHOICE_KIND:
             return await self._choose(context, target, press)
         if target.state not in OPEN_STATES:
-            outcome = await self.outcome_text(turn.scope, target)
-            answer = _with_state_check(context, fixed_answer(context, outcome), target.action)
-            return await self.with_closed_prompt(context, answer, target, target.state, outcome)
+            return await self.answer_ended(context, target)
         match press.intent:
             case "confirm" if not target.action.code:
                 return await self._confirm(context, target)
@@ -148,20 +153,12 @@ class ConfirmationHandler:
         says = read_answer(self._parser, context.turn.text, live.action.language).intent
         return says == "confirm" or (says == "cancel" and live.state == "expired")
 
-    async def answer_late(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Answer with the outcome of an action that has ended."""
-        outcome = await self.outcome_text(context.turn.scope, live)
-        return await self.with_closed_prompt(context, fixed_answer(context, outcome), live, live.state, outcome)
-
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
-        state: ActionState = "expired" if live.action.is_expired(context.received_at) else "cancelled"
-        transition = dropped_transition(live, context.turn)
-        if state == "expired":
-            transition = replace(transition, to=state, outcome_text=_texts_of(live).expired(live.action.preview))
-        answer = await self._run(context, transition.outcome_text if state == "cancelled" else "")
+        transition = ended_transition(context, live, _texts_of(live).dropped(live.action.preview))
+        answer = await self._run(context, transition.outcome_text if transition.to == "cancelled" else "")
         answer = answer.changed(transition=transition)
-        return await self.with_closed_prompt(context, answer, live, state, transition.outcome_text)
+        return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
 
     async def with_closed_prompt(
         self, context: TurnContext, answer: TurnAnswer, stored: StoredAction, state: ActionState, outcome: str
@@ -336,6 +333,14 @@ def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:
     views = (StoredAction.from_hash(given) for given in (queued.live, queued.tapped))
     prompt = next((view.prompt for view in views if view and view.pid == stored.pid), "")
     return replace(stored, prompt=stored.prompt or prompt)
+
+
+def ended_transition(context: TurnContext, live: StoredAction, outcome: str) -> Transition:
+    """Return the transition that cancels an action with this outcome, or says that its time was over before."""
+    if not live.action.is_expired(context.received_at):
+        return Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+    expired = _texts_of(live).expired(live.action.preview)
+    return Transition(live.pid, WAITING_STATES, "expired", expired, context.turn.event_id)
 
 
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sayso.agent.messages import KeptText, Message
 from sayso.channels.storage.files import remove_older, sync_folder, write_atomically
@@ -36,23 +36,13 @@ MAX_CUT_CHARS = 8000
 MAX_HISTORY_CHARS = MAX_TEXT_CHARS
 
 
-class TextStore(Protocol):
-    """Stores long texts, such as files in the shared data folder. Called in threads."""
-
-    def put(self, owner: str, text: str) -> str:
-        """Store a text durably, and return its reference. Raises OSError."""
-
-    def get(self, owner: str, ref: str) -> str:
-        """Return a stored text. Raises KeyError if it was deleted, OSError if it cannot be read."""
-
-
 class LongTexts:
     """The long texts of one person, for one turn. Without a store, texts that are too long are cut.
 
     A text that cannot be stored or read does not fail the turn: it is cut, with a note for the model.
     """
 
-    def __init__(self, store: TextStore | None, owner: str) -> None:
+    def __init__(self, store: TextFiles | None, owner: str) -> None:
         self._store = store
         self._owner = owner
 
@@ -149,7 +139,7 @@ _REF = re.compile(r"[0-9a-f]{64}")
 
 
 class TextFiles:
-    """TextStore in the files of one folder, shared by all workers. One per process; thread-safe.
+    """Long texts in the files of one folder, shared by all workers. One per process; thread-safe.
 
     A file name begins with the owner (`Scope.id`), so that a person's reference never reads another person's text, and
     all texts of a person can be erased. It ends with the SHA-256 of the content, which reveals a truncated file.

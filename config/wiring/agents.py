@@ -35,7 +35,7 @@ from sayso.agent import (
     ToolPolicy,
 )
 from sayso.agent.channel.context import ArtifactStore
-from sayso.agent.channel.long_texts import TextStore
+from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import Journals
 from sayso.agent.config import Cache
@@ -314,7 +314,7 @@ def build_agents(
     media: LocalMediaStore,
     keys: list[str],
     journals: Journals,
-    texts: TextStore,
+    texts: TextFiles,
 ) -> dict[str, ChannelAgent]:
     """Return the agent of each channel, with its store of pending actions in Redis.
 
@@ -381,7 +381,7 @@ def _build_agent(
     store: PendingActionStore,
     media: ArtifactStore | None,
     journals: Journals | None = None,
-    texts: TextStore | None = None,
+    texts: TextFiles | None = None,
 ) -> ChannelAgent:
     for kind, factory in opened.executor_factories.items():
         store.register_executor_factory(kind, factory)

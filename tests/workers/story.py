@@ -13,7 +13,7 @@ from typing import Any
 
 from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.channel.long_texts import TextStore
+from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.messages import Role
 from sayso.channels.types import Media
 from sayso.pending import idempotency_key
@@ -162,7 +162,7 @@ class Story:
         self.model = Script(LINES if lines is None else lines, self.life)
         self.tools = [look, post, charge, draw, delete, show]
         #: Long texts are not stored.
-        self.texts: TextStore | None = None
+        self.texts: TextFiles | None = None
         self._config = AgentConfig(max_retries=0, **config)
 
     async def act(self, name: str, what: str) -> str:
