@@ -28,14 +28,13 @@ log = logging.getLogger(__name__)
 def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     """Return the functions defined in a module, or the methods of a class or an instance, as tools; public ones only.
 
-    A class is instantiated first, unless it has only static and class methods. A member that is a Tool stays as it is.
-    Raises ToolValidationError if there are none, or if a class cannot be instantiated.
+    A class is instantiated first. A member that is a Tool stays as it is. Raises ToolValidationError if there are none,
+    or if a class cannot be instantiated.
     """
-    members = _module_members(target) if isinstance(target, ModuleType) else _class_members(target)
     tools = [
         # A lambda gets the name of its attribute.
         each if isinstance(each, Tool) else Tool.from_function(each, name=name if name_of(each) == "<lambda>" else None)
-        for name, each in members
+        for name, each in (_functions_of(target) if isinstance(target, ModuleType) else _methods_of(target))
     ]
     if not tools:
         raise ToolValidationError(f"{name_of(target)!r} has no public functions: nothing to register")
@@ -43,30 +42,25 @@ def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     return [tool.update_namespace(space and normalize_namespace(space), force=True) for tool in tools]
 
 
-def _module_members(module: ModuleType) -> Iterator[tuple[str, Any]]:
+def _functions_of(module: ModuleType) -> Iterator[tuple[str, Any]]:
     for name, value in _unique(vars(module)):
         own = type(value) is FunctionType and value.__module__ == module.__name__
         if issubclass(type(value), Tool) or (own and not name.startswith("_")):
             yield name, value
 
 
-def _class_members(target: Any) -> Iterator[tuple[str, Any]]:
-    holder = target
-    if inspect.isclass(target):
-        own = [value for name, value in vars(target).items() if not name.startswith("_") and inspect.isroutine(value)]
-        needs_no_instance = own and all(isinstance(value, staticmethod | classmethod) for value in own)
-        try:
-            holder = target if needs_no_instance else target()
-        except TypeError as exc:
-            raise ToolValidationError(
-                f"{target.__name__!r} cannot be made without arguments ({exc}): register an instance"
-            ) from exc
-    kind = holder if inspect.isclass(holder) else type(holder)
-    names = dict.fromkeys(name for base in reversed(kind.__mro__[:-1]) for name in vars(base))
-    for name, static in _unique({name: inspect.getattr_static(holder, name) for name in names}):
-        is_method = inspect.isroutine(static) or isinstance(static, staticmethod | classmethod)
-        if not name.startswith("_") and (is_method or isinstance(static, Tool)):
-            yield name, getattr(holder, name)
+def _methods_of(target: Any) -> Iterator[tuple[str, Any]]:
+    try:
+        instance = target() if inspect.isclass(target) else target
+    except TypeError as exc:
+        raise ToolValidationError(
+            f"{target.__name__!r} cannot be made without arguments ({exc}): register an instance"
+        ) from exc
+    names = dict.fromkeys(name for base in reversed(type(instance).__mro__[:-1]) for name in vars(base))
+    for name, static in _unique({name: inspect.getattr_static(instance, name) for name in names}):
+        is_method = inspect.isroutine(static) or isinstance(static, staticmethod | classmethod | Tool)
+        if is_method and not name.startswith("_"):
+            yield name, getattr(instance, name)
 
 
 def _unique(named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
