@@ -26,45 +26,22 @@ MAX_UNIT_CHARS = 60
 MAX_AMOUNT = 1e100
 #: Digits of the calculation; the answer shows fewer.
 DIGITS = 60
-#: Prefixes of data sizes.
-_DATA_PREFIXES = {"k": "kilo", "m": "mega", "g": "giga", "t": "tera"}
-#: People write kb for kilobytes, and Mb for megabits.
-_DATA_UNITS = {
-    spelling: unit
-    for letter, prefix in _DATA_PREFIXES.items()
-    for spelling, unit in (
-        (f"{letter}b", f"{prefix}byte"),
-        (f"{letter.upper()}b", f"{prefix}bit"),
-        (f"{letter}bps", f"{prefix}bit/second"),
-        (f"{letter.upper()}bps", f"{prefix}bit/second"),
-    )
-}
-_UNITS_WITH_CAPITALS = (
-    "Wh", "kWh", "MWh", "GWh", "TWh", "Hz", "kHz", "MHz", "GHz", "THz", "kW", "kJ", "MJ", "Pa", "hPa", "kPa", "MPa",
-    "Ah", "mAh",
-)  # fmt: skip
-#: Units that people also write in lower case, where only one prefix can be meant.
-_LOWER_CASE = {unit.lower(): unit for unit in _UNITS_WITH_CAPITALS}
-
-#: Spellings that pint does not know or reads differently: mb as millibarn, mbps as millibaud.
-_ALIASES = {
-    "%": "percent",
-    "fl_oz": "fluid_ounce",
-    "sqft": "ft^2",
-    "sqm": "m^2",
-    "sqkm": "km^2",
-    "sqmi": "mile^2",
-    "°": "degree",
-    "mo": "month",
-    "kmh": "km/hour",
-    **_LOWER_CASE,
-    **_DATA_UNITS,
-}
+#: Spellings that pint does not know, or reads differently (mb as millibarn), each with pint's own. People write kb for
+#: kilobytes, Mb for megabits, and units that have capitals in lower case.
+_ALIASES = dict(
+    pair.split("=")
+    for pair in """
+    %=percent °=degree fl_oz=fluid_ounce sqft=ft^2 sqm=m^2 sqkm=km^2 sqmi=mile^2 mo=month kmh=km/hour
+    kb=kilobyte mb=megabyte gb=gigabyte tb=terabyte Kb=kilobit Mb=megabit Gb=gigabit Tb=terabit
+    kbps=kilobit/second mbps=megabit/second gbps=gigabit/second tbps=terabit/second
+    Kbps=kilobit/second Mbps=megabit/second Gbps=gigabit/second Tbps=terabit/second
+    wh=Wh kwh=kWh mwh=MWh gwh=GWh twh=TWh hz=Hz khz=kHz mhz=MHz ghz=GHz thz=THz kw=kW kj=kJ mj=MJ
+    pa=Pa hpa=hPa kpa=kPa mpa=MPa ah=Ah mah=mAh
+    """.split()
+)
 #: Letters that mean a temperature only if the other unit is one too: F is also the farad.
 _TEMPERATURES = {"c": "degC", "f": "degF", "k": "kelvin"}
-_CURRENCIES = frozenset(
-    ("eur", "usd", "gbp", "chf", "jpy", "cny", "inr", "brl", "euro", "euros", "dollar", "dollars", "€", "$", "£")
-)
+_CURRENCIES = frozenset("eur usd gbp chf jpy cny inr brl euro euros dollar dollars € $ £".split())
 _AREA = re.compile(r"\b(?:sq(?:uare)?\.? )(\w+)")
 _VOLUME = re.compile(r"\b(?:cu(?:bic)?\.? )(\w+)")
 _SUFFIXED = re.compile(r"\b([^\W\d_]{1,20})([23])\b")

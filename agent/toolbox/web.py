@@ -39,17 +39,12 @@ _META_CHARSET = re.compile(rb"<meta[^>]{0,200}charset=[\"']?([\w-]{1,20})", re.I
 #: An allowed host: a name, or `*.` and a name for all hosts below it.
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]{0,250}[a-z0-9])?", re.IGNORECASE)
 #: Elements without text to read; they are skipped with all they contain.
-_SKIPPED = frozenset(
-    {"script", "style", "noscript", "template", "svg", "iframe", "object", "textarea", "select", "math"}
-)
+_SKIPPED = frozenset("script style noscript template svg iframe object textarea select math".split())
 #: Elements that stand between blank lines.
 _PARAGRAPHS = frozenset(
-    {
-        "address", "article", "aside", "blockquote", "body", "dd", "div", "dl", "dt", "fieldset", "figcaption",
-        "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "html", "main", "nav", "ol",
-        "p", "pre", "section", "table", "title", "ul",
-    }
-)  # fmt: skip
+    """address article aside blockquote body dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6
+    header hr html main nav ol p pre section table title ul""".split()
+)
 #: What is written before other elements.
 _PREFIXES = {
     **dict.fromkeys(("br", "tr", "option", "summary", "details", "caption"), "\n"),
