@@ -21,13 +21,13 @@ from sayso.agent.run.state import (
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
-from sayso.agent.tools.context import Artifact, TimerChange, changed_environment, restore_timers
+from sayso.agent.tools.context import Artifact, TimerChange, restore_timers, tool_environment
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
-from sayso.pending.context import call_context, context_field
+from sayso.pending.context import call_context, changed_context
 from sayso.pending.proposals import ProposedAction, begin_round, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
@@ -172,14 +172,17 @@ class _CallsRunner:
     async def _run_call(self, at: int, request: ToolRequest) -> CallOutcome:
         """Run one call, and return its recorded outcome."""
         self.round.started.add(at)
-        files, timers, proposals = list[Artifact](), list[TimerChange](), list[ProposedAction]()
-        choices, suspicions = list[str](), list[str]()
+        files: list[Artifact] = []
+        timers: list[TimerChange] = []
+        proposals: list[ProposedAction] = []
+        choices: list[str] = []
+        suspicions: list[str] = []
+        environment = tool_environment()._replace(
+            artifacts=files, timer_changes=timers, choices=choices, suspicions=suspicions
+        )
         key = self.journal.idempotency_key(at) or call_context().idempotency_key
-        with (
-            changed_environment(
-                lambda now: now._replace(artifacts=files, timer_changes=timers, choices=choices, suspicions=suspicions)
-            ),
-            context_field("proposals", proposals, position=at, idempotency_key=key),
+        with changed_context(
+            lambda now: now._replace(environment=environment, proposals=proposals, position=at, idempotency_key=key)
         ):
             tool_run = await self.caller.run(request, suspicions)
         outcome = tool_run.outcome

@@ -255,27 +255,39 @@ class Tool(ToolDefinition):
         thread: InThread,
     ) -> Any:
         """Run the function in a thread, or in the event loop where neither it nor an injector can block."""
+        with ArtifactsOfCall():
+            if self.config_injector is not None:
+                return await self._value_with_injector(parameters, chunk_callback, thread)
+
+            def call() -> Any:
+                arguments = self._arguments(parameters, self.injected_kwargs, checked)
+                return join_chunks(self._own_function()(**arguments), chunk_callback)
+
+            value = call() if self._returns_awaitable else await thread(call)
+            return await await_value(value, chunk_callback) if is_async_value(value) else value
+
+    async def _value_with_injector(
+        self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None, thread: InThread
+    ) -> Any:
+        """Run the function while the injector is open. Opening and closing it may block, so a thread does both."""
         function, still_open = self._own_function(), ExitStack()
 
         def begin() -> Any:
             with ExitStack() as stack:
                 injected = stack.enter_context(self._hidden_arguments.opened())
-                value = join_chunks(function(**self._arguments(parameters, injected, checked)), chunk_callback)
+                value = join_chunks(function(**self._arguments(parameters, injected)), chunk_callback)
                 if is_async_value(value):
                     still_open.push(stack.pop_all())
                 return value
 
-        may_block = self.config_injector is not None or not returns_awaitable(function)  # whatever `is_async` claims
-        with ArtifactsOfCall():
-            value = await thread(begin) if may_block else begin()
-            if not is_async_value(value):
-                return value
-            try:
-                return await await_value(value, chunk_callback)
-            finally:
-                error = sys.exc_info()
-                if self.config_injector is not None:  # closing it may block, too
-                    await thread(lambda: still_open.__exit__(*error))
+        value = await thread(begin)
+        if not is_async_value(value):
+            return value
+        try:
+            return await await_value(value, chunk_callback)
+        finally:
+            error = sys.exc_info()
+            await thread(lambda: still_open.__exit__(*error))
 
     def run(self, parameters: Mapping[str, Any]) -> Any:
         """Run the tool like `run_raw`, but return an error as text, with a DeprecationWarning (seed: Tool)."""
@@ -381,6 +393,11 @@ class Tool(ToolDefinition):
             return SchemaArguments(self.name, self.input_schema)
         hidden = self._hidden_arguments.names()
         return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
+
+    @functools.cached_property
+    def _returns_awaitable(self) -> bool:
+        """Whether calling the function never blocks, whatever `is_async` claims."""
+        return returns_awaitable(self.function)
 
     @functools.cached_property
     def _context_parameters(self) -> tuple[str, ...]:
