@@ -164,7 +164,8 @@ class Restart:
     """An item of a stream: the answer so far broke off and is void; another answer begins."""
 
 
-#: What a stream yields: text, whole tool calls, and the usage and the details if the vendor reports them.
+#: What a stream yields: text, whole tool calls, and the usage and the details if the vendor reports them. An empty text
+#: only shows that the model is at work.
 StreamItem = str | ToolCall | UsageStats | AnswerDetails | Restart
 
 
@@ -288,7 +289,7 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
         for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
             yield item
         return
-    seconds = None if getattr(provider, "times_silence", False) else _timeout(provider, request)
+    seconds = _timeout(provider, request)
     try:
         async with _opened_stream(provider, request.as_kwargs()) as stream:
             while (item := await _next_item(stream, request, seconds)) is not _END:

@@ -6,12 +6,11 @@ imported when a model is first asked.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -38,7 +37,6 @@ from pydantic_ai.tools import ToolDefinition
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import (
     Completion,
-    ProviderError,
     ProviderRequest,
     RequestRefusedError,
     StreamItem,
@@ -70,10 +68,6 @@ MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS = 1000, 100
 _opened_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("sayso_responses", default=None)
 #: Characters that the name of an answer's schema may not have.
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
-#: Models without a known price that were logged already, as (provider, model).
-_logged_unpriced: set[tuple[str, str]] = set()
-#: How many of them are logged at most: a misconfigured server may invent model names.
-_MAX_LOGGED_UNPRICED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +89,15 @@ class ModelRequest:
         return message_of(response, self._source), usage_of(response, self.vendor.name, self.model.model_name)
 
     async def stream(self) -> AsyncGenerator[StreamItem]:
-        """Yield the answer as it arrives: its text, then its calls and the usage. Raise ProviderError."""
+        """Yield the answer as it arrives: its text, then its calls and the usage. Raise ProviderError.
+
+        Thinking and parts of calls are yielded as empty texts, which show that the vendor is not silent.
+        """
         with self._translated():
             opening = direct.model_request_stream(**self._arguments(is_stream=True))
-            async with AsyncExitStack() as stack:
-                stream = await self._in_time(stack.enter_async_context(closing_responses(opening)))
-                events = aiter(stream)
-                while (event := await self._in_time(anext(events, None))) is not None:
-                    if text := _text(event):
-                        yield text
+            async with closing_responses(opening) as stream:
+                async for event in stream:
+                    yield _text(event)
                 response = stream.get()
         reason = (response.provider_details or {}).get("finish_reason")
         is_cut = not reason and response.finish_reason != "content_filter"  # a proxy may cut between two events
@@ -139,16 +133,6 @@ class ModelRequest:
             )
             error.kind = "cut_off"
             raise error
-
-    async def _in_time(self, step: Awaitable[T]) -> T:
-        """Wait for one step of a stream. Raise ProviderError after `request.timeout` seconds of silence."""
-        try:
-            async with asyncio.timeout(self.request.timeout) as limit:
-                return await step
-        except TimeoutError as exc:
-            if not limit.expired():
-                raise
-            raise ProviderError(f"{self.vendor.name}: no answer within {self.request.timeout} seconds") from exc
 
     def _arguments(self, *, is_stream: bool = False) -> dict[str, Any]:
         """Return the arguments of pydantic-ai's request functions."""
@@ -232,9 +216,7 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
         cost = float(response.cost().total_price)
     except Exception as exc:  # an unknown price never costs an answer
         cost = 0.0
-        if (provider, name) not in _logged_unpriced and len(_logged_unpriced) < _MAX_LOGGED_UNPRICED:
-            _logged_unpriced.add((provider, name))
-            log.info("provider.no_price provider=%s model=%s reason=%s", provider, name, type(exc).__name__)
+        _log_unpriced(provider, name, type(exc).__name__)
     return UsageStats(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
@@ -245,6 +227,12 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
+
+
+@functools.lru_cache(maxsize=1000)
+def _log_unpriced(provider: str, model: str, reason: str) -> None:
+    """Log a model without a known price, once for each model."""
+    log.info("provider.no_price provider=%s model=%s reason=%s", provider, model, reason)
 
 
 class ChatModel(OpenAIChatModel):

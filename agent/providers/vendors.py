@@ -82,8 +82,6 @@ class VendorProvider(ABC):
     ends_streams = True
     #: Whether the price list has limits and prices for the models under these names.
     knows_models = True
-    #: Its streams apply the timeout to each silence themselves: they see thinking and partial calls, callers do not.
-    times_silence = True
 
     #: The format of its tool schemas, its SDK, and the extra of ours that installs the SDK.
     api_format: ApiFormat
@@ -143,15 +141,11 @@ class VendorProvider(ABC):
 
     def accepted(self, model: str) -> Collection[str]:
         """Return the MIME types that are sent to this model as files."""
-        return self._takes(model) if self._accepts is None else self._accepts
+        return self.file_types if self._accepts is None else self._accepts
 
     def context_tokens(self, model: str = "") -> int | None:
         """Return the size of a model's context window in tokens, or None if it is unknown."""
         return context_tokens(model or self.default_model, self.name) if self.knows_models else None
-
-    def _takes(self, model: str) -> Collection[str]:
-        """Return the MIME types of files that the vendor is known to accept."""
-        return self.file_types
 
     @abstractmethod
     def _connect(self, http: httpx2.AsyncClient) -> Any:
@@ -381,8 +375,10 @@ class OpenAIProvider(VendorProvider):
         key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
         super().__init__(key, default_model, base_url or OPENAI_URL, **options)
 
-    def _takes(self, model: str) -> Collection[str]:
+    def accepted(self, model: str) -> Collection[str]:
         """Return the types. Only audio models accept audio; others answer 400. Other servers are sent images only."""
+        if self._accepts is not None:
+            return self._accepts
         audio = ("audio/wav", "audio/mpeg") if "audio" in model else ()
         return (*IMAGES, *audio, "application/pdf") if self._is_openai else (*IMAGES, *audio)
 

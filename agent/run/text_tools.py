@@ -189,6 +189,7 @@ class TextToolProvider:
 
     supports_tools = True
     supports_response_format = False
+    keeps_time = True  # the wrapped provider is called within the timeout
 
     def __init__(
         self,
@@ -201,8 +202,6 @@ class TextToolProvider:
         self.provider = provider
         self.name = name_of(provider)
         self.default_model: str | None = getattr(provider, "default_model", None)
-        self.keeps_time = bool(getattr(provider, "keeps_time", False))
-        self.times_silence = bool(getattr(provider, "times_silence", False))
         self.context_tokens = getattr(provider, "context_tokens", None)
         self.model_settings = getattr(provider, "model_settings", None)
         self._parser = parser or ToolCallParser()
