@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import (
@@ -33,11 +30,9 @@ from sayso.agent.providers.base import (
 )
 from sayso.pending.concurrency import run_sync
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 #: How many characters of each provider's error are kept in the error of all.
 SHORT_REASON_CHARS = 120
-_END = object()
 
 
 class FallbackProvider:
@@ -149,8 +144,16 @@ class FallbackProvider:
         return run_sync(self.acomplete(**kwargs))
 
     def stream(self, **kwargs: Any) -> Iterator[StreamItem]:
-        """Do the same as `astream`, for sync code."""
-        return iterate_sync(self.astream(**kwargs))
+        """Do the same as `astream`, for sync code. Inside a running event loop, that loop waits too."""
+        from anyio.from_thread import start_blocking_portal
+
+        stream = self.astream(**kwargs)
+        with start_blocking_portal() as portal:
+            try:
+                while (item := portal.call(anext, stream, None)) is not None:
+                    yield item
+            finally:
+                portal.call(stream.aclose)
 
     def _report_fallback(self, failed: str, following: str, error: Exception) -> None:
         _log.warning("provider.fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
@@ -296,23 +299,3 @@ class CircuitBreaker:
                 self._failures += 1
                 if self._failures >= self._max_failures:
                     self.open_until = self._clock() + self._cooldown
-
-
-def iterate_sync(stream: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield the items of an async stream to sync code, one at a time. Inside a running event loop, block that loop."""
-    context = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        runner = asyncio.Runner()
-
-        def wait(step: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-            return pool.submit(lambda: runner.run(step(), context=context)).result()
-
-        async def next_item() -> Any:
-            return await anext(stream, _END)
-
-        try:
-            while (item := wait(next_item)) is not _END:
-                yield item
-        finally:
-            wait(stream.aclose)
-            pool.submit(runner.close).result()
