@@ -15,6 +15,7 @@ from typing import Any
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
 from sayso.agent.tools.call_texts import result_text
+from sayso.agent.toolsets.embedding import words_of
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
 ToolSchema = Mapping[str, Any]
@@ -151,7 +152,7 @@ def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) ->
         facts = (media.kind, media.mime_type, f"{media.size} bytes" if media.size else "", media.filename)
         lines.append(f"[{' '.join(filter(None, facts))}]")
     if tools:
-        names = [" ".join(name_words(tool["name"])) for tool in tools[:MAX_NAMED_TOOLS]]
+        names = [" ".join(words_of(tool["name"])) for tool in tools[:MAX_NAMED_TOOLS]]
         if len(tools) > MAX_NAMED_TOOLS:
             names.append(f"{len(tools) - MAX_NAMED_TOOLS} more")
         *first, last = names
@@ -216,19 +217,16 @@ def tokens(text: str) -> list[Token]:
     return result
 
 
-def name_words(name: str) -> list[str]:
-    """Return the words of an identifier: `find_invoice` and `findInvoice` both give find, invoice."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
-    return [word.lower() for word in re.split(r"[\W_]+", spaced) if word]
-
-
 def stems(words: Iterable[str]) -> frozenset[str]:
     """Return the stems of all words but the stop words."""
     return frozenset(stem(word) for word in words if word.lower() not in STOP_WORDS)
 
 
 def stem(word: str) -> str:
-    """Return a word without plural, -ing and final e: the same for "deleting", "deletes" and "delete"."""
+    """Return a word without plural, -ing and final e: the same for "deleting", "deletes" and "delete".
+
+    Not Snowball's stem, which is the same for "remind" and "reminder".
+    """
     word = word.lower()
     if len(word) > 3 and word.endswith("ies"):
         return word[:-3] + "y"
@@ -249,7 +247,7 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     if _NEGATION.search(text):
         return []
     # What is quoted is data and says nothing about the tool.
-    text_stems = stems(word for token in tokens(text) if not token.quoted for word in name_words(token.text))
+    text_stems = stems(word for token in tokens(text) if not token.quoted for word in words_of(token.text))
     matches = [_match(text_stems, tool) for tool in tools]
     candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
     if not candidates:
@@ -277,11 +275,11 @@ class _Match:
 
 
 def _match(text_stems: frozenset[str], tool: ToolSchema) -> _Match:
-    name = frozenset(stem(word) for word in name_words(tool["name"]))
-    context = name_words(str(tool.get("description", "")))
+    name = frozenset(stem(word) for word in words_of(tool["name"]))
+    context = words_of(str(tool.get("description", "")))
     for parameter, schema in tool.get("parameters", {}).get("properties", {}).items():
-        context += name_words(parameter)
-        context += [word for choice in schema.get("enum", ()) for word in name_words(str(choice))]
+        context += words_of(parameter)
+        context += [word for choice in schema.get("enum", ()) for word in words_of(str(choice))]
     name_hits, context_hits = name & text_stems, (text_stems & stems(context)) - name
     return _Match(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
 
@@ -368,7 +366,7 @@ class ArgumentExtractor:
             self._take_first(name, lambda token: number[1] if (number := _BARE_NUMBER.fullmatch(token.text)) else None)
         if name in self.args or _ID_PARAMETER.search(name):
             return
-        tool_stems = {stem(word) for word in name_words(self.tool["name"])}
+        tool_stems = {stem(word) for word in words_of(self.tool["name"])}
         words = [token for token in self.tokens if stem(token.text) not in tool_stems]
         meaningful = [index for index, token in enumerate(words) if token.text.lower() not in STOP_WORDS]
         if meaningful:
