@@ -34,8 +34,6 @@ _SCALARS = ("string", "integer", "number", "boolean")
 
 #: Keywords that annotate a value without restricting it.
 _ANNOTATIONS = ("description", "default", "examples", "deprecated", "readOnly", "writeOnly")
-_LOWER_LIMITS = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-_UPPER_LIMITS = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
 NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 
@@ -224,7 +222,10 @@ def without(schema: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 def merged(
     schema: dict[str, Any], definitions: Mapping[str, Any], merged_names: set[str] | None = None
 ) -> dict[str, Any]:
-    """Return the schema with all parts of its `allOf` merged into it; each definition among them counts once."""
+    """Return the schema with the parts of its `allOf` merged into it, each definition once.
+
+    It may ask for less than all parts; the arguments are checked by the schema itself.
+    """
     parts = schema.get("allOf")
     if not isinstance(parts, list):
         return schema
@@ -236,41 +237,19 @@ def merged(
         name = str(part.get("$ref", "")).rpartition("/")[2]
         target = definitions.get(name, {}) if name not in names else {}
         names.add(name)
-        whole = _intersection(whole, merged({**target, **without(part, "$ref")}, definitions, names))
+        whole = _both(whole, merged({**target, **without(part, "$ref")}, definitions, names))
     return whole
 
 
-def _intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one schema for what both demand. Where one keyword cannot, such as for two patterns, the first counts."""
+def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one schema for two: all properties and required names. Of any other keyword, the first counts."""
     both = {**other, **one}
-    for key in one.keys() & other.keys():
-        both[key] = _merged_keyword(key, one[key], other[key])
-    if "type" in one and "type" in other:
-        here, there = types_of(one), types_of(other)
-        kinds = [kind for kind in here if kind in there or (kind == "integer" and "number" in there)]
-        kinds += [kind for kind in there if kind == "integer" and "number" in here and kind not in kinds]
-        kinds = kinds or here
-        both["type"] = kinds[0] if len(kinds) == 1 else kinds
+    if "properties" in one and "properties" in other:
+        own = {name: _both(each, other["properties"].get(name, {})) for name, each in one["properties"].items()}
+        both["properties"] = {**own, **other["properties"], **own}
+    if "required" in both:
+        both["required"] = list(dict.fromkeys([*one.get("required", ()), *other.get("required", ())]))
     return both
-
-
-def _merged_keyword(key: str, one: Any, other: Any) -> Any:
-    if one == other:
-        return one
-    if key == "items":
-        return {"allOf": [one, other]}
-    if key == "properties":
-        shared = {name: _merged_keyword("items", one[name], each) for name, each in other.items() if name in one}
-        return {**one, **other, **shared}
-    if key == "required":
-        return list(dict.fromkeys([*one, *other]))
-    if key == "enum":
-        return [choice for choice in one if choice in other] or one
-    if key == "additionalProperties":
-        return one if other is True else other if one is True else one and other
-    if key in _LOWER_LIMITS:
-        return max(one, other)
-    return min(one, other) if key in _UPPER_LIMITS else one
 
 
 def _refuse(_: Any, *__: Any, **___: Any) -> NoReturn:

@@ -91,9 +91,9 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
 
 #: Keywords of each type in Google's Schema (Generative Language API). A keyword of another type is answered with 400.
 _GEMINI_KEYWORDS: Mapping[Any, tuple[str, ...]] = {
-    "string": ("enum", "minLength", "maxLength", "pattern"),
-    "number": ("minimum", "maximum"),
-    "integer": ("minimum", "maximum"),
+    "string": ("enum", "format", "minLength", "maxLength", "pattern"),
+    "number": ("format", "minimum", "maximum"),
+    "integer": ("format", "minimum", "maximum"),
     "boolean": (),
     "object": ("properties", "required"),
     "array": ("items", "minItems", "maxItems"),
@@ -108,24 +108,24 @@ _IN_WORDS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any], *, is_inside: bool = False) -> dict[str, Any]:
+def _for_gemini(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema in Google's subset of OpenAPI: no references, one type a part, text in enums, null as a flag.
 
     It may ask for less than the schema; the arguments are checked by the schema itself. `anyOf` stands alone, as Vertex
-    AI demands. A definition that `is_inside` another one is only an object. A run does not use this form: pydantic-ai
-    sends JSON Schema, which Google reads as well.
+    AI demands. A definition inside another one is only an object, so that each ends. A run does not use this form:
+    pydantic-ai sends JSON Schema, which Google reads as well.
     """
-    schema = merged(schema, definitions)
+    has_parts, schema = "allOf" in schema, merged(schema, definitions)
     if "$ref" in schema:
-        target = {"type": "object"} if is_inside else definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
-        return _for_gemini({**target, **without(schema, "$ref")}, definitions, is_inside=True)
+        target = definitions.get(str(schema["$ref"]).rpartition("/")[2], {"type": "object"})
+        return _for_gemini(merged({**target, **without(schema, "$ref")}, definitions), {})
     kinds, parts = types_of(schema), schema.get("anyOf") or schema.get("oneOf") or ()
     if "enum" in schema:
         kinds = ["string", *("null" for each in schema["enum"] if each is None)]
     elif not kinds and not parts:
         inferred = [kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema]
         kinds = inferred or list(_GEMINI_KEYWORDS)
-    translate = partial(_for_gemini, definitions=definitions, is_inside=is_inside)
+    translate = partial(_for_gemini, definitions={} if has_parts else definitions)
     alternatives = [_of_gemini_type(schema, kind, translate) for kind in kinds if kind != "null"]
     is_nullable = "null" in kinds
     for part in parts if not kinds else ():
@@ -154,8 +154,8 @@ def _of_gemini_type(
 ) -> dict[str, Any]:
     """Return what a schema says of values of one type."""
     typed = {"type": kind, **{key: schema[key] for key in _GEMINI_KEYWORDS.get(kind, ()) if key in schema}}
-    if schema.get("format") in _GEMINI_FORMATS and "enum" not in typed:
-        typed["format"] = schema["format"]
+    if typed.get("format") not in _GEMINI_FORMATS or "enum" in typed:
+        typed.pop("format", None)
     if "enum" in typed:  # text that is not empty; arguments are read from it
         choices = [each for each in typed["enum"] if each not in (None, "")]
         typed["enum"] = [str(each).lower() if isinstance(each, bool) else str(each) for each in choices]

@@ -199,7 +199,7 @@ def test_places_of_one_name_stay_apart():
             {"allOf": [{"type": "object", "properties": A_AND_B}, {"required": ["a"]}]},
             {"type": "object", "properties": A_AND_B, "required": ["a"]},
         ),
-        ({"allOf": [{**WHOLE, "minimum": 1}, {"type": "number", "minimum": 3}]}, {**WHOLE, "minimum": 3}),
+        ({"allOf": [{**WHOLE, "minimum": 1}, {"type": "number", "maximum": 3}]}, {**WHOLE, "minimum": 1, "maximum": 3}),
         ({"properties": A_AND_B}, {"type": "object", "properties": A_AND_B}),
         ({"items": WHOLE}, {"type": "array", "items": WHOLE}),
         (
