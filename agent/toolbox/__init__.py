@@ -1,4 +1,7 @@
-"""Ready-made tools in families. Each family is a module of this package; `open_toolbox` returns its tools."""
+"""Ready-made tools in families. Each family is a module of this package; `open_toolbox` returns its tools.
+
+The docstring of a tool is its description for the model. A tool raises ValueError with a text that says what to change.
+"""
 
 from __future__ import annotations
 

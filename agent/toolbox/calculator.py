@@ -62,26 +62,16 @@ _PERCENT_OF = re.compile(r"%\s{0,9}of\b", re.IGNORECASE)
 _LONE_PERCENT = re.compile(r"%\s*(?:$|[-+*/)])")
 
 
-@tool(
-    read_only=True,
-    description="Calculate an arithmetic expression exactly; use it for every calculation",
-)
-def calculate(
-    expression: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=MAX_EXPRESSION_CHARS,
-            description=(
-                "Such as '1299.90 * 0.19', '15% of 80', '(3 + 4) ** 2', 'round(1 / 3, 2)'. Operators: + - * / // % **. "
-                "Functions: sqrt abs round floor ceil min max sum mean median exp ln log10 log2 log(x, base) factorial "
-                "comb perm gcd lcm sin cos tan asin acos atan degrees radians; angles are in radians. Constants: pi e "
-                "tau. Write no thousands separators"
-            ),
-        ),
-    ],
-) -> str:
-    """Return the expression and its value. Raises ValueError, which says what to change."""
+@tool(read_only=True)
+def calculate(expression: Annotated[str, Field(min_length=1, max_length=MAX_EXPRESSION_CHARS)]) -> str:
+    """Calculate an arithmetic expression exactly; use it for every calculation.
+
+    Args:
+        expression: Such as '1299.90 * 0.19', '15% of 80', '(3 + 4) ** 2', 'round(1 / 3, 2)'. Operators: + - * / // %
+            **. Functions: sqrt abs round floor ceil min max sum mean median exp ln log10 log2 log(x, base) factorial
+            comb perm gcd lcm sin cos tan asin acos atan degrees radians; angles are in radians. Constants: pi e tau.
+            Write no thousands separators
+    """
     text = expression.strip().rstrip("=? ")
     with _limited_context(text) as context:
         value = _value(_parse(text))

@@ -84,33 +84,25 @@ class ChartTitles:
     y_label: str = ""
 
 
-@tool(read_only=True, description="Draw a chart of numbers as a picture (PNG) for the user: bars, lines, a pie, points")
+@tool(read_only=True)
 def draw_chart(
-    kind: Annotated[
-        ChartKind,
-        Field(description="bar compares, line shows a course over time, pie shows shares, scatter shows pairs"),
-    ],
-    labels: Annotated[
-        list[Label],
-        Field(
-            min_length=1,
-            max_length=MAX_POINTS,
-            description="What stands under each value, in order; for scatter, the x numbers",
-        ),
-    ],
-    series: Annotated[
-        list[Series],
-        Field(
-            min_length=1,
-            max_length=MAX_SERIES,
-            description="The numbers: one series, or several to compare; a pie has one",
-        ),
-    ],
-    title: Annotated[str, Field(max_length=MAX_TITLE_CHARS, description="What the chart shows, with the unit")] = "",
-    x_label: Annotated[str, Field(max_length=MAX_LABEL_CHARS, description="What the labels are")] = "",
-    y_label: Annotated[str, Field(max_length=MAX_LABEL_CHARS, description="What the numbers are, with the unit")] = "",
+    kind: ChartKind,
+    labels: Annotated[list[Label], Field(min_length=1, max_length=MAX_POINTS)],
+    series: Annotated[list[Series], Field(min_length=1, max_length=MAX_SERIES)],
+    title: Annotated[str, Field(max_length=MAX_TITLE_CHARS)] = "",
+    x_label: Label = "",
+    y_label: Label = "",
 ) -> str:
-    """Send the picture with the reply and return what it shows. Raises ValueError."""
+    """Draw a chart of numbers as a picture (PNG) for the user: bars, lines, a pie, points.
+
+    Args:
+        kind: bar compares, line shows a course over time, pie shows shares, scatter shows pairs
+        labels: What stands under each value, in order; for scatter, the x numbers
+        series: The numbers: one series, or several to compare; a pie has one
+        title: What the chart shows, with the unit
+        x_label: What the labels are
+        y_label: What the numbers are, with the unit
+    """
     _check(kind, labels, series)
     refuse_undrawable("chart", [title, x_label, y_label, *labels, *(one.name for one in series)])
     picture = png(kind, labels, series, ChartTitles(title, x_label, y_label))

@@ -120,16 +120,14 @@ class _Moment:
         return f"{weekday} {self.at.isoformat(sep=' ', timespec='minutes')}{f' ({zone_name})' if zone_name else ''}"
 
 
-@tool(
-    read_only=True, description="Tell the current date, time, weekday and calendar week, here or in another time zone"
-)
+@tool(read_only=True)
 def current_time(time_zone: Zone = "", _clock: Clock = _now) -> str:
-    """Return the current time in a zone. Raises ValueError."""
+    """Tell the current date, time, weekday and calendar week, here or in another time zone."""
     at = _clock().astimezone(parse_zone(time_zone))
     return f"{_Moment(at)}, week {at.isocalendar().week}, day {at.timetuple().tm_yday} of the year"
 
 
-@tool(read_only=True, description="Add or subtract years, months, weeks, days, hours or minutes to a date or time")
+@tool(read_only=True)
 def shift_date(
     start: Time,
     years: Shift = 0,
@@ -141,16 +139,13 @@ def shift_date(
     time_zone: Zone = "",
     _clock: Clock = _now,
 ) -> str:
-    """Return the moved date with its weekday. Adding days keeps the time of day, also across a clock change.
-
-    Raises ValueError.
-    """
+    """Add or subtract years, months, weeks, days, hours or minutes to a date or time."""
     from dateutil.relativedelta import relativedelta
     from dateutil.tz import resolve_imaginary
 
     zone = parse_zone(time_zone)
     moment = _parse_moment(start, zone, _clock())
-    try:
+    try:  # adding days keeps the time of day, also across a clock change
         wall = moment.at + relativedelta(years=years, months=months) + timedelta(weeks=weeks, days=days)
         at = (resolve_imaginary(wall).astimezone(UTC) + timedelta(hours=hours, minutes=minutes)).astimezone(wall.tzinfo)
     except (OverflowError, ValueError) as exc:
@@ -158,9 +153,9 @@ def shift_date(
     return f"{moment} -> {_Moment(at, moment.whole_day and not (hours or minutes))}"
 
 
-@tool(read_only=True, description="Count the days, working days, weeks and months between two dates or times")
+@tool(read_only=True)
 def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clock: Clock = _now) -> str:
-    """Return how far `end` is from `start`. Raises ValueError."""
+    """Count the days, working days, weeks and months between two dates or times."""
     zone, now = parse_zone(time_zone), _clock()
     first, last = _parse_moment(start, zone, now), _parse_moment(end, zone, now)
     if first.whole_day and last.whole_day:
@@ -178,9 +173,9 @@ def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clo
     return f"{first} to {last}: {answer}"
 
 
-@tool(read_only=True, description="Convert a time of one time zone to another time zone")
+@tool(read_only=True)
 def convert_time_zone(time: Time, to_zone: Zone, from_zone: Zone = "", _clock: Clock = _now) -> str:
-    """Return the same moment in another time zone. Raises ValueError."""
+    """Convert a time of one time zone to another time zone."""
     moment = _parse_moment(time, parse_zone(from_zone), _clock())
     try:
         there = moment.at.astimezone(parse_zone(to_zone))

@@ -59,7 +59,6 @@ _LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _MARKUP_TAGS: Mapping[str, str] = {"strong": "b", "em": "i", "s": "strike"}
 #: Characters that choose the color of an emoji; leaving them out loses nothing.
 _VARIATION_SELECTORS = frozenset("\ufe0e\ufe0f")
-Title = Annotated[str, Field(min_length=1, max_length=120, description="The title, also shown on top")]
 Name = Annotated[
     str, Field(max_length=MAX_STEM_CHARS, description="The file's name without its ending; empty: the title")
 ]
@@ -71,23 +70,19 @@ need("documents", "reportlab", "matplotlib")
 _reportlab_lock = threading.Lock()
 
 
-@tool(read_only=True, description="Make a PDF file for the user from a text in Markdown")
+@tool(read_only=True)
 def make_pdf(
-    title: Title,
-    text: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=MAX_PDF_CHARS,
-            description=(
-                "Markdown: # headings, **bold**, *italic*, `code`, - and 1. lists, > quotes, | tables |, ---, "
-                "links. No pictures, no HTML"
-            ),
-        ),
-    ],
+    title: Annotated[str, Field(min_length=1, max_length=120)],
+    text: Annotated[str, Field(min_length=1, max_length=MAX_PDF_CHARS)],
     file_name: Name = "",
 ) -> str:
-    """Send the PDF with the reply and return how many pages it has. Raises ValueError for letters it cannot show."""
+    """Make a PDF file for the user from a text in Markdown.
+
+    Args:
+        title: The title, also shown on top
+        text: Markdown: # headings, **bold**, *italic*, `code`, - and 1. lists, > quotes, | tables |, ---, links. No
+            pictures, no HTML
+    """
     omitted = _omitted_characters(title + text)
     deletions = dict.fromkeys(map(ord, omitted))
     pdf, pages = pdf_of_markdown(visible(title).translate(deletions), visible(text).translate(deletions))
@@ -97,18 +92,18 @@ def make_pdf(
     return f"{answer} Left out, because its font cannot draw it: {_describe(omitted)}." if omitted else answer
 
 
-@tool(read_only=True, description="Make a CSV file for the user, which opens in a spreadsheet, from rows of cells")
+@tool(read_only=True)
 def make_csv(
-    columns: Annotated[
-        list[str], Field(min_length=1, max_length=MAX_CSV_COLUMNS, description="The names of the columns")
-    ],
-    rows: Annotated[
-        list[list[Cell]],
-        Field(max_length=MAX_CSV_ROWS, description="The rows; each has one cell for each column: text, number or null"),
-    ],
+    columns: Annotated[list[str], Field(min_length=1, max_length=MAX_CSV_COLUMNS)],
+    rows: Annotated[list[list[Cell]], Field(max_length=MAX_CSV_ROWS)],
     file_name: Name = "table",
 ) -> str:
-    """Send the CSV with the reply and return how many rows it has. Raises ValueError."""
+    """Make a CSV file for the user, which opens in a spreadsheet, from rows of cells.
+
+    Args:
+        columns: The names of the columns
+        rows: The rows; each has one cell for each column: text, number or null
+    """
     for number, row in enumerate(rows, 1):
         if len(row) != len(columns):
             raise ValueError(f"row {number} has {len(row)} cells for {len(columns)} columns: give each one, or null")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -142,7 +142,7 @@ def _read(name: str, path: Path) -> bytes:
 
 
 def list_files(_folder: Folder, folder: FolderName = "") -> str:
-    """Return the files and their sizes. Raises ValueError."""
+    """List the files that can be read, with their sizes."""
     files = list(islice(_folder.walk(folder), MAX_LISTED + 1))
     if not files:
         return f"There are no files in {folder!r}." if folder else "There are no files."
@@ -156,10 +156,15 @@ def list_files(_folder: Folder, folder: FolderName = "") -> str:
 def read_file(
     _folder: Folder,
     file: FilePath,
-    first_line: Annotated[int, Field(ge=1, le=MAX_FILE_BYTES, description="Where to begin; 1 is the first line")] = 1,
-    lines: Annotated[int, Field(ge=1, le=MAX_LINES, description="How many lines to read")] = 200,
+    first_line: Annotated[int, Field(ge=1, le=MAX_FILE_BYTES)] = 1,
+    lines: Annotated[int, Field(ge=1, le=MAX_LINES)] = 200,
 ) -> str:
-    """Return some lines, after a sentence that says which and how many there are. Raises ValueError."""
+    """Read lines of a text file.
+
+    Args:
+        first_line: Where to begin; 1 is the first line
+        lines: How many lines to read
+    """
     all_lines = _folder.text(file).splitlines()
     if first_line > max(1, len(all_lines)):
         raise ValueError(f"{file!r} has {len(all_lines)} lines: first_line {first_line} is past its end")
@@ -171,14 +176,13 @@ def read_file(
 
 
 def search_files(
-    _folder: Folder,
-    words: Annotated[
-        str,
-        Field(min_length=1, max_length=200, description="The words as they stand in the text; capitals do not matter"),
-    ],
-    folder: FolderName = "",
+    _folder: Folder, words: Annotated[str, Field(min_length=1, max_length=200)], folder: FolderName = ""
 ) -> str:
-    """Return the lines that contain the words, with file and line number. Raises ValueError."""
+    """Find the lines that hold certain words in the files.
+
+    Args:
+        words: The words as they stand in the text; capitals do not matter
+    """
     wanted, skipped = words.casefold(), 0
     matches: list[str] = []
     budget = MAX_SEARCHED_BYTES
@@ -199,21 +203,14 @@ def search_files(
     return _write_matches(words, matches, skipped, complete=budget >= 0)
 
 
-_DESCRIPTIONS: Mapping[Callable[..., str], str] = {
-    list_files: "List the files that can be read, with their sizes",
-    read_file: "Read lines of a text file",
-    search_files: "Find the lines that hold certain words in the files",
-}
-
-
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
     """Return the tools of this family for one folder."""
     if folder is None:
         raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
-    return folder_tools(folder, _DESCRIPTIONS)
+    return folder_tools(folder, list_files, read_file, search_files)
 
 
-def folder_tools(folder: Path, descriptions: Mapping[Callable[..., str], str]) -> list[Tool]:
+def folder_tools(folder: Path, *functions: Callable[..., str]) -> list[Tool]:
     """Return functions that take a `_folder` as tools. Their output is screened: files may hold instructions."""
     decorate = partial(
         Tool.from_function,
@@ -222,7 +219,7 @@ def folder_tools(folder: Path, descriptions: Mapping[Callable[..., str], str]) -
         screen_output=True,
         metadata=ToolMetadata(tags={ToolTag.FILE_SYSTEM}),
     )
-    return [decorate(function, description=description) for function, description in descriptions.items()]
+    return [decorate(function) for function in functions]
 
 
 def _write_matches(words: str, matches: list[str], skipped: int, *, complete: bool) -> str:

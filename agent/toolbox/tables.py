@@ -113,7 +113,7 @@ Data = Annotated[str, Field(min_length=1, max_length=MAX_DATA_CHARS)]
 need("tables", "jmespath")
 
 
-@tool(read_only=True, description="Filter, sort, group and sum the rows of a CSV text")
+@tool(read_only=True)
 def query_csv(
     csv_text: Annotated[Data, Field(description="The CSV text, with column names in its first line")],
     columns: Columns = None,
@@ -124,7 +124,7 @@ def query_csv(
     descending: Descending = False,
     limit: RowLimit = 20,
 ) -> str:
-    """Return the selected rows as CSV, after a sentence that counts them. Raises ValueError."""
+    """Filter, sort, group and sum the rows of a CSV text."""
     table = parse_csv(csv_text)
     tests = [(table.index(condition.column), _cell_test(condition)) for condition in where or ()]
     matching = Table(table.columns, [row for row in table.rows if all(test(row[at]) for at, test in tests)])
@@ -159,13 +159,13 @@ def query_csv_file(
     descending: Descending = False,
     limit: RowLimit = 20,
 ) -> str:
-    """Return the selected rows of a file as CSV. Raises ValueError."""
+    """Filter, sort, group and sum the rows of a CSV file."""
     return str(query_csv(_folder.text(file), columns, where, group_by, measures, sort_by, descending, limit))
 
 
-@tool(read_only=True, description="Pick values out of a JSON text with a JMESPath expression")
+@tool(read_only=True)
 def query_json(json_text: Annotated[Data, Field(description="The JSON text")], expression: Query) -> str:
-    """Return the value of the expression as JSON. Raises ValueError, with what the text holds."""
+    """Pick values out of a JSON text with a JMESPath expression."""
     import jmespath
     from jmespath.exceptions import JMESPathError
 
@@ -191,19 +191,13 @@ def query_json(json_text: Annotated[Data, Field(description="The JSON text")], e
 
 
 def query_json_file(_folder: Folder, file: TableFile, expression: Query) -> str:
-    """Return the value of the expression in a file, as JSON. Raises ValueError."""
+    """Pick values out of a JSON file with a JMESPath expression."""
     return str(query_json(_folder.text(file), expression))
-
-
-_FILE_TOOLS: Mapping[Callable[..., str], str] = {
-    query_csv_file: "Filter, sort, group and sum the rows of a CSV file",
-    query_json_file: "Pick values out of a JSON file with a JMESPath expression",
-}
 
 
 def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
     """Return the tools of this family, with a folder also those that read its files."""
-    return [query_csv, query_json, *(folder_tools(folder, _FILE_TOOLS) if folder else ())]
+    return [query_csv, query_json, *(folder_tools(folder, query_csv_file, query_json_file) if folder else ())]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ TextChange = Literal[
 Encoding = Literal["base64 encode", "base64 decode", "url encode", "url decode", "sha256", "md5"]
 
 
-@tool(read_only=True, description="Count the characters, words, sentences, lines and paragraphs of a text")
+@tool(read_only=True)
 def text_stats(text: Text) -> str:
-    """Return the counts. A letter and its accent are one character, as people see it."""
+    """Count the characters, words, sentences, lines and paragraphs of a text."""
     characters = _composed(text)
     words = [word for word in text.split() if any(map(str.isalnum, word))]
     different = len({word.casefold() for word in words})
@@ -53,16 +53,20 @@ def text_stats(text: Text) -> str:
     )
 
 
-@tool(read_only=True, description="Count how often a letter, word or phrase is in a text, and show where")
+@tool(read_only=True)
 def find_in_text(
     text: Text,
-    words: Annotated[
-        str, Field(min_length=1, max_length=200, description="The letter, word or phrase, as it stands there")
-    ],
-    whole_words: Annotated[bool, Field(description="Whether 'cat' must not be found in 'concatenate'")] = False,
-    match_case: Annotated[bool, Field(description="Whether capitals matter")] = False,
+    words: Annotated[str, Field(min_length=1, max_length=200)],
+    whole_words: bool = False,
+    match_case: bool = False,
 ) -> str:
-    """Return the count and the first places."""
+    """Count how often a letter, word or phrase is in a text, and show where.
+
+    Args:
+        words: The letter, word or phrase, as it stands there
+        whole_words: Whether 'cat' must not be found in 'concatenate'
+        match_case: Whether capitals matter
+    """
     pattern = rf"(?<!\w){re.escape(words)}(?!\w)" if whole_words else re.escape(words)
     places = [match.start() for match in re.finditer(pattern, text, 0 if match_case else re.IGNORECASE)]
     times = {0: "not at all", 1: "once", 2: "twice"}.get(len(places), f"{len(places)} times")
@@ -73,15 +77,15 @@ def find_in_text(
     return f"{words!r} is there {times}.{listed}{more}"
 
 
-@tool(read_only=True, description="Change a text: case, order of lines, duplicates, spaces, accents")
+@tool(read_only=True)
 def change_text(text: Text, change: Annotated[TextChange, Field(description="What to do with it")]) -> str:
-    """Return the changed text."""
+    """Change a text: case, order of lines, duplicates, spaces, accents."""
     return _CHANGES[change](text)
 
 
-@tool(read_only=True, description="Compare two texts and show which lines differ")
+@tool(read_only=True)
 def compare_texts(before: Text, after: Text) -> str:
-    """Return the lines that were removed (-) and added (+). Raises ValueError."""
+    """Compare two texts and show which lines differ."""
     if before == after:
         return "The two texts are the same."
     old, new = before.splitlines(), after.splitlines()
@@ -96,9 +100,9 @@ def compare_texts(before: Text, after: Text) -> str:
     return f"{removed} lines removed, {added} added:\n" + "\n".join(lines)
 
 
-@tool(read_only=True, description="Encode, decode or hash a text: base64, URL encoding, SHA-256, MD5")
+@tool(read_only=True)
 def encode_text(text: Text, how: Annotated[Encoding, Field(description="What to make of it")]) -> str:
-    """Return the result. Raises ValueError if the text cannot be decoded."""
+    """Encode, decode or hash a text: base64, URL encoding, SHA-256, MD5."""
     try:
         return _ENCODERS[how](text)
     except ValueError as exc:
@@ -106,7 +110,7 @@ def encode_text(text: Text, how: Annotated[Encoding, Field(description="What to 
 
 
 def _composed(text: str) -> str:
-    """Return the text with each letter and its accent as one character."""
+    """Return the text with each letter and its accent as one character, as people see it."""
     return unicodedata.normalize("NFC", text)
 
 

@@ -59,16 +59,13 @@ Unit = Annotated[
 need("units", "pint")
 
 
-@tool(
-    read_only=True,
-    description="Convert an amount from one unit to another: length, weight, temperature, speed, volume, data",
-)
+@tool(read_only=True)
 def convert_units(
     amount: Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, description="How much, such as 5 or 36.6")],
     from_unit: Unit,
     to_unit: Unit,
 ) -> str:
-    """Return the amount in the other unit. Raises ValueError, which names the nearest unit."""
+    """Convert an amount from one unit to another: length, weight, temperature, speed, volume, data."""
     for unit in (from_unit, to_unit):
         if unit.strip().lower() in _CURRENCIES:
             raise ValueError(f"{unit!r} is money: exchange rates change, and this tool has none")
