@@ -23,7 +23,6 @@ _EXTENSIONS = {
     "audio/wav": ".wav", "audio/wave": ".wav", "audio/webm": ".webm", "image/webp": ".webp",
     "application/yaml": ".yaml", "text/yaml": ".yaml", "text/markdown": ".md",
 }  # fmt: skip
-_COLLAPSE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def random_id(size: int = 16) -> str:
@@ -213,8 +212,7 @@ class Reply:
     """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
 
     `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in this language.
-    `collapse`: the reply replaces a waiting one with the same value, such as an earlier progress notice. 1 to 64 of
-    `A-Z a-z 0-9 _ . : -`; ValueError for any other.
+    `collapse`: the reply replaces a waiting one with the same value, such as an earlier notice.
     `edits`: the platform's id of the message to replace. Where that is impossible, the reply is sent as a new message,
     or left out if it is `optional`.
     `only_for`: the id of the one person in a group who sees it, where the platform can do that.
@@ -241,8 +239,6 @@ class Reply:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))
         object.__setattr__(self, "preview", storable(self.preview))
-        if self.collapse and not _COLLAPSE.fullmatch(self.collapse):
-            raise ValueError(f"collapse is {self.collapse!r}: use 1 to 64 of A-Z a-z 0-9 _ . : -")
 
     def with_preview(self, formatted: Callable[[str], str]) -> Reply:
         """Return the reply with its preview formatted in the text. Formatting the returned reply changes nothing."""

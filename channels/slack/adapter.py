@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -16,7 +15,6 @@ from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.slack.client import (
     FILE_ORIGINS,
     SLACK,
-    SlackAnswer,
     error_code,
     new_client,
     reaction_to,
@@ -179,23 +177,17 @@ class SlackChannel:
             return await self._call("chat.postMessage", {**message, **no_preview, **place})
 
     async def _call(self, method: str, message: dict[str, Any]) -> Receipt:
-        """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError.
-
-        The SDK's layers, which take as long as the request itself, are left out.
-        """
+        """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError."""
         from slack_sdk.errors import SlackApiError
 
-        session: Any = self._web.here().session
-        url, body = f"{self._api_url}/api/{method}", json.dumps(message).encode()
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json; charset=utf-8"}
-        async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-            answer = SlackAnswer.of(url, response.status, response.headers, await response.read())
-        if answer.status_code == 200 and answer.data.get("ok"):
-            return _receipt(answer.data)
-        if message["blocks"] and reaction_to(error_code(answer)) == "plain":
+        try:
+            answer = await self._web.here().api_call(method, json=message)
+        except SlackApiError as exc:
+            if not message["blocks"] or reaction_to(error_code(exc.response)) != "plain":
+                raise
             # Without the key, an edited message would keep its blocks.
-            return await self._call(method, {**message, "blocks": []})
-        raise SlackApiError(method, answer)  # type: ignore[no-untyped-call]  # the SDK has no types here
+            answer = await self._web.here().api_call(method, json={**message, "blocks": []})
+        return _receipt(answer)
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
         """Send a file. Slack posts its message later, so the id is unknown."""
@@ -233,7 +225,7 @@ class SlackChannel:
             )
 
 
-def _receipt(sent: Mapping[str, Any]) -> Receipt:
+def _receipt(sent: Any) -> Receipt:
     """Return the id of the message that Slack sent or edited, and when it was last changed, if Slack says so."""
     ts, message = str(sent.get("ts") or ""), sent.get("message")
     edited = message.get("edited") if isinstance(message, dict) else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import (
@@ -81,25 +79,6 @@ def new_client(token: str, api_url: str | None, session: ClientSession) -> Async
     return AsyncWebClient(token, url, session=session, logger=logger, retry_handlers=[])
 
 
-@dataclass(frozen=True, slots=True)
-class SlackAnswer:
-    """An answer of Slack, with the SDK's names. `data` is empty for an answer that is not a JSON object."""
-
-    api_url: str
-    status_code: int
-    headers: Mapping[str, str]
-    data: dict[str, Any]
-
-    @classmethod
-    def of(cls, url: str, status: int, headers: Mapping[str, str], body: bytes) -> SlackAnswer:
-        """Return the answer with this body."""
-        try:
-            data = json.loads(body)
-        except ValueError:
-            data = {}
-        return cls(url, status, headers, data if isinstance(data, dict) else {})
-
-
 @contextmanager
 def translated() -> Iterator[None]:
     """Translate the errors of the SDK and of the network. Raises SendError."""
@@ -110,7 +89,7 @@ def translated() -> Iterator[None]:
         yield
     except SlackApiError as exc:
         raise _error_of(exc.response) from exc
-    except SlackClientError as exc:
+    except (SlackClientError, AttributeError) as exc:  # the SDK fails so on an answer in plain text
         raise DeliveryUncertain("no clear answer from Slack") from exc
     except (ClientError, OSError) as exc:
         raise network_error("Slack", exc) from None  # the cause may name the URL of an upload
@@ -151,7 +130,7 @@ def _error_of(response: Any) -> SendError:
         return RateLimited(retry_after(response.headers))
     if status >= 500 or reaction == "unclear":
         return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
-    if not response.data:
+    if not (isinstance(response.data, dict) and response.data):
         return unreadable
     kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed}
     if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator

@@ -45,8 +45,6 @@ MAX_BUTTONS, LABEL_LIMIT = 3, 20
 MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
 #: The label of the button that opens a list, in no language.
 LIST_BUTTON = "☰"
-#: How many Contents a process remembers.
-MAX_CONTENTS = 1000
 _CONTENT_URL = "https://content.twilio.com/v1/Content"
 
 
@@ -203,30 +201,22 @@ def are_shown(buttons: Sequence[Button]) -> bool:
 
 
 class ContentTemplates:
-    """The ids of one account's Contents. One per process; the cache shares them with other processes."""
+    """The ids of one account's Contents. Lives as long as its channel; the cache outlives it."""
 
     def __init__(self, account_sid: str, cache: SharedCache, client: PooledSessions[Any]) -> None:
         self._account_sid, self._cache, self._client = account_sid, cache, client
-        #: The ids that are known so far, by key.
-        self._known: dict[str, str] = {}
 
     async def sid(self, content: Content) -> str | None:
         """Return Twilio's id of a Content, which is created if needed; None if Twilio refuses it. Raises SendError."""
         key = self._key(content)
-        sid = self._known.get(key)
-        if not sid:
-            sid = await asyncio.to_thread(self._cache.get, key) or await self._create(content)
-            if sid:
-                await self._remember(key, sid)
+        sid = await asyncio.to_thread(self._cache.get, key)
+        if not sid and (sid := await self._create(content)):
+            await asyncio.to_thread(self._cache.put, key, sid)
         return sid
 
     async def forget(self, content: Content) -> None:
         """Forget the id of a Content that Twilio does not have any more."""
-        await self._remember(self._key(content), "")
-
-    async def _remember(self, key: str, sid: str) -> None:
-        self._known = {**self._known, key: sid} if len(self._known) < MAX_CONTENTS else {key: sid}
-        await asyncio.to_thread(self._cache.put, key, sid)
+        await asyncio.to_thread(self._cache.put, self._key(content), "")
 
     def _key(self, content: Content) -> str:
         return f"twilio:content:{self._account_sid}:{content.shape}"

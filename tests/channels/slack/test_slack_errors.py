@@ -185,6 +185,8 @@ def test_upload_with_a_permanent_error_is_a_link(
     ("status", "headers", "kind"),
     [
         ("200 OK", "Content-Type: text/plain", DeliveryUncertain),
+        ("403 Forbidden", "Content-Type: text/plain", DeliveryUncertain),
+        ("200 OK", "Content-Type: text/html", DeliveryUncertain),
         ("200 OK", "Content-Type: application/json", DeliveryUncertain),
         ("502 Bad Gateway", "Content-Type: application/json", DeliveryUncertain),
         ("429 Too Many Requests", "Content-Type: application/json\r\nRetry-After: 7", RateLimited),
