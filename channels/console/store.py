@@ -36,7 +36,7 @@ class StoreDown(StorageDown):
 class Feed:
     """The entries of each conversation in Redis Streams, shared by all processes. Needs Redis 6.2 or newer.
 
-    Ids are `<unix ms>-<n>` and only grow.
+    The client decodes responses. Ids are `<unix ms>-<n>` and only grow.
     """
 
     def __init__(self, client: redis.Redis, prefix: str = "sayso:") -> None:
@@ -54,26 +54,21 @@ class Feed:
             pipe.xdel(key, replaces)
         pipe.expire(key, KEPT_SECONDS)
         try:
-            return next(_text(result) for result in pipe.execute() if not isinstance(result, int))
+            return next(result for result in pipe.execute() if isinstance(result, str))
         except redis.RedisError as exc:
             raise StoreDown(f"cannot append to the feed: {type(exc).__name__}") from exc
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises StoreDown."""
-        block = min(block_ms, MAX_BLOCK_MS) or None  # to Redis, BLOCK 0 means forever
+        key = self._key(conversation_id)
         start = after if MESSAGE_ID.fullmatch(after) else "0-0"  # a malformed id from a browser: from the beginning
         try:
-            answer: Any = self._client.xread({self._key(conversation_id): start}, block=block)
+            if block_ms:  # to Redis, BLOCK 0 means forever
+                self._client.xread({key: start}, count=1, block=min(block_ms, MAX_BLOCK_MS))
+            entries: Any = self._client.xrange(key, f"({start}")
         except redis.RedisError as exc:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
-        if not answer:
-            return []
-        # redis-py returns a list of pairs or a dict, with the entries batched or not.
-        items = next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1]
-        batches = [item if isinstance(item, list) else [item] for item in items]
-        # Each entry has one field, as text or bytes depending on the client.
-        entries = [(entry_id, *fields.values()) for batch in batches for entry_id, fields in batch]
-        return [(_text(entry_id), json.loads(text)) for entry_id, text in entries]
+        return [(entry_id, json.loads(fields["entry"])) for entry_id, fields in entries]
 
     def _key(self, conversation_id: str) -> str:
         return f"{self._prefix}feed:{conversation_id}"
@@ -82,10 +77,6 @@ class Feed:
 def time_of(entry_id: str) -> float:
     """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
     return int(entry_id.partition("-")[0]) / 1000 if entry_id else 0.0
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 #: How long a log-in is valid, in seconds.

@@ -11,14 +11,14 @@ from sayso.channels.console.store import KEPT_ENTRIES, KEPT_SECONDS, Feed, Store
 from sayso.testing.stores import MemoryFeed
 
 
-@pytest.fixture(params=["memory", "redis", "redis decoding", "redis resp3"])
+@pytest.fixture(params=["memory", "redis", "redis resp3"])
 def feed(request: pytest.FixtureRequest):
     """Yield each kind of feed, empty."""
     if request.param == "memory":
         yield MemoryFeed()
         return
-    options = {"redis": {}, "redis decoding": {"decode_responses": True}, "redis resp3": {"protocol": 3}}
-    with redis.Redis(unix_socket_path=request.getfixturevalue("redis_socket"), **options[request.param]) as client:
+    socket, protocol = request.getfixturevalue("redis_socket"), 3 if request.param == "redis resp3" else 2
+    with redis.Redis(unix_socket_path=socket, protocol=protocol, decode_responses=True) as client:
         client.flushall()
         yield Feed(client)
 
@@ -109,7 +109,7 @@ def test_memory_ids_grow_while_the_clock_stands_still():
 
 def test_idle_conversation_expires_after_a_week(redis_socket: str):
     """Every entry renews the expiry of its stream."""
-    with redis.Redis(unix_socket_path=redis_socket) as client:
+    with redis.Redis(unix_socket_path=redis_socket, decode_responses=True) as client:
         Feed(client, "t:").append("c", {})
         assert KEPT_SECONDS - 5 <= client.ttl("t:feed:c") <= KEPT_SECONDS
 
