@@ -111,17 +111,15 @@ def load_for_terminal(file: Path, channel: str | None, environ: Mapping[str, str
     """
     root = _compose(file)
     reader = _Reader(file, os.environ if environ is None else environ, channel_secrets_may_miss=True)
-    for key, node in root.value if isinstance(root, yaml.MappingNode) else ():
-        if key.value == "channels" and isinstance(node, yaml.MappingNode):
-            names = [name.value for name, _ in node.value]
-            if channel is not None and channel not in names:
-                hint = did_you_mean(channel, names, "{} ")
-                raise UnknownChannel([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
-            node.value = [pair for pair in node.value if pair[0].value == (channel or names[0])]
-            for _, only_channel in node.value:  # the channel that it would escalate to is left out
-                only_channel.value = [
-                    pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"
-                ]
+    channels = _value(root, "channels")
+    if isinstance(channels, yaml.MappingNode):
+        names = [name.value for name, _ in channels.value]
+        if channel is not None and channel not in names:
+            hint = did_you_mean(channel, names, "{} ")
+            raise UnknownChannel([f"no channel {channel!r} in {file}; {hint}known: {', '.join(map(str, names))}"])
+        channels.value = [pair for pair in channels.value if pair[0].value == (channel or names[0])]
+        for _, only_channel in channels.value:  # the channel that it would escalate to is left out
+            only_channel.value = [pair for pair in only_channel.value if getattr(pair[0], "value", "") != "escalate"]
     return _validated(reader, root)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,14 +232,6 @@ class Settings(Section):
 
     @field_validator("channels")
     @classmethod
-    def _consoles_have_pages(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        taken = sorted(name for name, each in channels.items() if name in each.reserved_names)
-        problem = "this name is a page of the console's own: choose another, such as web"
-        refuse_values(cls, "console_name", [((name,), problem, name) for name in taken])
-        return channels
-
-    @field_validator("channels")
-    @classmethod
     def _consoles_are_locked(cls, channels: dict[str, AnyChannel], info: ValidationInfo) -> dict[str, AnyChannel]:
         address = info.data.get("public_url", "")
         unlocked = open_consoles(channels, address) if address else []
@@ -249,26 +240,29 @@ class Settings(Section):
 
     @field_validator("channels")
     @classmethod
-    def _bot_that_polls_has_one_channel(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        """A polled platform gives each update once: a second channel of the bot would wait for ever."""
-        sources: defaultdict[str, list[str]] = defaultdict(list)
-        for name, each in channels.items():
-            if each.update_source:
-                sources[each.update_source].append(name)
-        shared = [names for names in sources.values() if any(channels[name].polls for name in names)]
-        problem = "has the same bot as {}: give each channel a bot of its own where one of them polls"
-        problems = [((name,), problem.format(first), name) for first, *others in shared for name in others]
-        refuse_values(cls, "one_bot", problems)
+    def _channels_fit_together(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
+        refuse_values(cls, "channels", _conflicts(channels))
         return channels
 
-    @field_validator("channels")
-    @classmethod
-    def _operators_can_be_reached(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        targets = {name: each.escalate.to.channel for name, each in channels.items() if each.escalate}
-        problem = f"names no channel; known: {', '.join(channels)}"
-        unknown = [(name, to) for name, to in targets.items() if to not in channels]
-        refuse_values(cls, "no_channel", [((name, "escalate", "to", "channel"), problem, to) for name, to in unknown])
-        return channels
+
+def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str, Any]]:
+    """Yield what is wrong with channels beside each other: the path below `channels`, the problem, and the value."""
+    first_of: dict[str, str] = {}
+    polled = {each.update_source for each in channels.values() if each.polls}
+    for name, each in channels.items():
+        if name in each.reserved_names:
+            yield (name,), "this name is a page of the console's own: choose another, such as web", name
+        first = first_of.setdefault(each.update_source, name)
+        if first != name and each.update_source in polled - {""}:
+            # A polled platform gives each update once: a second channel of the bot would wait for ever.
+            yield (
+                (name,),
+                f"has the same bot as {first}: give each channel a bot of its own where one of them polls",
+                name,
+            )
+        if each.escalate and each.escalate.to.channel not in channels:
+            problem = f"names no channel; known: {', '.join(channels)}"
+            yield (name, "escalate", "to", "channel"), problem, each.escalate.to.channel
 
 
 def no_password(address: str) -> str:

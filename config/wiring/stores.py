@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +44,9 @@ def open_data(data: Path) -> list[str]:
     return keys
 
 
-def secret_keys(data: Path, environ: Mapping[str, str] | None = None) -> list[str]:
+def secret_keys(data: Path) -> list[str]:
     """Return the keys of the environment, else those of the data folder, which are created on first use."""
-    variable = (os.environ if environ is None else environ).get(KEYS_VARIABLE, "")
-    keys = [key.strip() for key in variable.split(",") if key.strip()]
+    keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key.strip()]
     if not keys:
         make_private(data)
         file, fresh = data / "secret_keys", data / f"secret_keys.{os.getpid()}"
