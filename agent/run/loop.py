@@ -34,8 +34,7 @@ from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.context import changed_environment
-from sayso.agent.tools.registry import Toolset
-from sayso.agent.tools.tool import schemas_for_model
+from sayso.agent.tools.registry import Toolset, schemas_for_model
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
 

@@ -245,6 +245,24 @@ class ToolRegistry:
             raise ToolValidationError(f"two tools are called {name!r}: rename one with name=, or use a namespace")
 
 
+async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[dict[str, Any]]:
+    """Return the schemas of tools. A tool whose `config_injector` fails is left out, so that the turn gets an answer.
+
+    `left_out` are the tools that failed the last time. A failure is logged when it is new.
+    """
+    schemas: list[dict[str, Any]] = []
+    for each in tools:
+        try:
+            schemas.append(await each.aschema())
+        except ToolError as exc:
+            if each.name not in left_out:
+                log.warning("tool.left_out", extra={"tool": each.name, "why": str(exc)})
+            left_out.add(each.name)
+        else:
+            left_out.discard(each.name)
+    return schemas
+
+
 def batches(calls: Sequence[ToolCall], may_run_beside_others: Callable[[ToolCall], bool]) -> list[list[int]]:
     """Return the calls' indexes in groups that run concurrently, in order; a call that must run alone is a group."""
     groups: list[list[int]] = []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import GenericAlias, MethodType
@@ -32,7 +31,6 @@ from sayso.agent.tools.definition import (
     ToolDefinition,
     ToolMetadata,
     ToolOptions,
-    Undo,
     call_undo,
     name_in_words,
     returns_awaitable,
@@ -51,8 +49,6 @@ from sayso.pending.concurrency import (
 from sayso.pending.context import context_parameters
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import current_context, running_tool
-
-log = logging.getLogger(__name__)
 
 #: Runs a sync function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -255,27 +251,29 @@ class Tool(ToolDefinition):
         thread: InThread,
     ) -> Any:
         """Run the function in a thread, or in the event loop where neither it nor an injector can block."""
+
+        def call(injected: Mapping[str, Any] = self.injected_kwargs) -> Any:
+            arguments = self._arguments(parameters, injected, checked)
+            return join_chunks(self._own_function()(**arguments), chunk_callback)
+
         with ArtifactsOfCall():
             if self.config_injector is not None:
-                return await self._value_with_injector(parameters, chunk_callback, thread)
-
-            def call() -> Any:
-                arguments = self._arguments(parameters, self.injected_kwargs, checked)
-                return join_chunks(self._own_function()(**arguments), chunk_callback)
-
+                return await self._with_injector(call, thread, chunk_callback)
             value = call() if self._returns_awaitable else await thread(call)
             return await await_value(value, chunk_callback) if is_async_value(value) else value
 
-    async def _value_with_injector(
-        self, parameters: Mapping[str, Any], chunk_callback: ChunkCallback | None, thread: InThread
+    async def _with_injector(
+        self,
+        call: Callable[[Mapping[str, Any]], Any],
+        thread: InThread = call_in_tool_thread,
+        chunk_callback: ChunkCallback | None = None,
     ) -> Any:
-        """Run the function while the injector is open. Opening and closing it may block, so a thread does both."""
-        function, still_open = self._own_function(), ExitStack()
+        """Return the awaited value of a call, with the injected values. A thread opens and closes, which may block."""
+        still_open = ExitStack()
 
         def begin() -> Any:
             with ExitStack() as stack:
-                injected = stack.enter_context(self._hidden_arguments.opened())
-                value = join_chunks(function(**self._arguments(parameters, injected)), chunk_callback)
+                value = call(stack.enter_context(self._hidden_arguments.opened()))
                 if is_async_value(value):
                     still_open.push(stack.pop_all())
                 return value
@@ -343,8 +341,13 @@ class Tool(ToolDefinition):
         """
         if self.undo is None:
             raise ToolExecutionError(f"tool {self.name!r} cannot be undone", tool_name=self.name)
+        undo = self.undo
+
+        def call(injected: Mapping[str, Any] = self.injected_kwargs) -> Awaitable[Any]:
+            return call_undo(undo, {**self._arguments(params, injected), "result": result})
+
         try:
-            return await self._undo_value(self.undo, params, result)
+            return await (call() if self.config_injector is None else self._with_injector(call))
         except ToolError:
             raise
         except Exception as exc:
@@ -354,18 +357,6 @@ class Tool(ToolDefinition):
                 error=exc,
                 params=params,
             ) from exc
-
-    async def _undo_value(self, undo: Undo, params: Mapping[str, Any], result: str) -> Any:
-        """Call the undo while the injector is open; the injector is opened and closed in a thread."""
-        if self.config_injector is None:
-            return await call_undo(undo, {**self._arguments(params, self.injected_kwargs), "result": result})
-        opened = self._hidden_arguments.opened()
-        injected = await call_in_tool_thread(opened.__enter__)
-        try:
-            return await call_undo(undo, {**self._arguments(params, injected), "result": result})
-        finally:
-            error = sys.exc_info()
-            await call_in_tool_thread(lambda: opened.__exit__(*error))
 
     def propose(self, params: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run to confirm the call; `reason` is why they are asked.
@@ -495,21 +486,3 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
     if function is not None:
         return Tool.from_function(function)
     return lambda decorated: Tool.from_function(decorated, **options)
-
-
-async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[dict[str, Any]]:
-    """Return the schemas of tools. A tool whose `config_injector` fails is left out, so that the turn gets an answer.
-
-    `left_out` are the tools that failed the last time. A failure is logged when it is new.
-    """
-    schemas: list[dict[str, Any]] = []
-    for each in tools:
-        try:
-            schemas.append(await each.aschema())
-        except ToolError as exc:
-            if each.name not in left_out:
-                log.warning("tool.left_out", extra={"tool": each.name, "why": str(exc)})
-            left_out.add(each.name)
-        else:
-            left_out.discard(each.name)
-    return schemas
