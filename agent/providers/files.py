@@ -10,7 +10,6 @@ import json
 import logging
 import shutil
 import subprocess
-from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -91,7 +90,8 @@ class FileReading:
         All requests of one event loop share MAX_BYTES_AT_ONCE; a request waits until enough of it is free.
         """
         files = [media for message in messages if message.role is Role.USER for media in message.media]
-        size = sum(each.size for each in files if self._is_readable(_type(each)) and not self._is_too_large(each))
+        loaded = (each for each in files if self._is_readable(_type(each)))
+        size = sum(each.size for each in loaded if each.size <= self.max_bytes or _is_text(_type(each)))
         memory = _memory_by_loop.setdefault(asyncio.get_running_loop(), _SharedMemory())
         async with memory.reserved(size):
             yield await self.read(messages)
@@ -115,46 +115,40 @@ class FileReading:
             results.append(MessageWithFiles(message, tuple(files)))
         return results[::-1]
 
-    def _is_too_large(self, media: Media) -> bool:
-        return media.size > self.max_bytes and not _is_text(_type(media))
+    def _refusal(self, size: int, room: int) -> str:
+        """Return why a file of this size is not sent, or ""."""
+        if size > self.max_bytes:
+            return f"it has {size} bytes, more than can be shown"
+        return NO_ROOM if size > room else ""
 
     async def _file(self, message: Message, media: Media, room: int) -> str | Binary:
+        """Return the file, or a text: that of a text file, or why the model does not get the file."""
         if message.role is not Role.USER:  # made by a tool, and shown to the user
             return f"[file {_quoted_name(media)}]"
         kind = _type(media)
         if not self._is_readable(kind):
             return _not_shown(media, _cannot(kind))
-        if self._is_too_large(media):
-            return _not_shown(media, f"it has {media.size} bytes, more than can be shown")
-        if media.size > room and not _is_text(kind):
-            return _not_shown(media, NO_ROOM)
+        if not _is_text(kind) and (refusal := self._refusal(media.size, room)):
+            return _not_shown(media, refusal)
         data = await self._bytes(media)
         if not data:
             return _not_shown(media, "it could not be loaded" if data is None else "it is empty")
-        if len(data) > self.max_bytes and not _is_text(kind):
-            return _not_shown(media, f"it has {len(data)} bytes, more than can be shown")
         verified = _verified_type(data)
         if kind in _VERIFIABLE and not verified:
             return _not_shown(media, "it is damaged, or not what it is called")
-        return await self._sendable(media, data, verified or kind, room)
-
-    async def _sendable(self, media: Media, data: bytes, kind: str, room: int) -> str | Binary:
-        """Return the file as text, or a note that the model cannot read it or has no room for it."""
+        kind = verified or kind
         if _is_text(kind):
             text = data[: 4 * MAX_TEXT_CHARS].decode("utf-8", "replace")  # all of it could take four times its bytes
-            cut = ""
-            if len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS:
-                decoder = getincrementaldecoder("utf-8")("replace")
-                blocks = (data[at : at + 65_536] for at in range(0, len(data), 65_536))
-                chars = sum(len(decoder.decode(block)) for block in blocks) + len(decoder.decode(b"", final=True))
-                cut = f", its first {MAX_TEXT_CHARS} of {chars} characters"
-            return f"[file {_quoted_name(media)}{cut}]\n{fenced(text[:MAX_TEXT_CHARS])}"
+            is_cut = len(text) > MAX_TEXT_CHARS or len(data) > 4 * MAX_TEXT_CHARS
+            part = f", its first {MAX_TEXT_CHARS} characters of {len(data)} bytes" if is_cut else ""
+            return f"[file {_quoted_name(media)}{part}]\n{fenced(text[:MAX_TEXT_CHARS])}"
         if kind not in self.accepts:
             converted = await call_in_tool_thread(partial(as_mp3, data)) if self._is_convertible(kind) else None
             if not converted:
                 return _not_shown(media, _cannot(kind))
             data, kind = converted, _CONVERTED_TYPE
-        return Binary(data, kind) if len(data) <= room else _not_shown(media, NO_ROOM)
+        refusal = self._refusal(len(data), room)
+        return _not_shown(media, refusal) if refusal else Binary(data, kind)
 
     def _is_readable(self, kind: str) -> bool:
         return _is_text(kind) or kind in self.accepts or self._is_convertible(kind)

@@ -381,7 +381,7 @@ def test_text_file_is_sent_in_a_fence(server: Server, make: Make) -> None:
     server.script({"text": "Sums."})
     ask(provider, Message(Role.USER, "Read it.", media=(Media("1", "text/csv", "a.csv"),)))
     sent = json.dumps(server.bodies[0])
-    assert "its first 20000 of 45000 characters" in sent
+    assert "its first 20000 characters of 45000 bytes" in sent
     assert sent.count("<<<data ") == 2  # the rule and the file
 
 

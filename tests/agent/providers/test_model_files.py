@@ -55,7 +55,7 @@ def test_large_text_is_cut_with_its_length():
     text = "\N{GRINNING FACE}" * 300_000
     reads = FileReading(lambda _: text.encode(), [], 1000, 1000)
     assert (
-        "its first 20000 of 300000 characters"
+        "its first 20000 characters of 1200000 bytes"
         in texts(asyncio.run(reads.read(sent(1_200_000, mime_type="text/plain"))))[0]
     )
 
