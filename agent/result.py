@@ -68,8 +68,14 @@ class AgentResult:
     """
 
     content: str
-    artifacts: tuple[Artifact, ...] = ()
+    stop_reason: StopReason = "answer"
     parsed: Any = None
+    structured_error: str = ""
+    failure: FailureKind = "away"
+    failure_cause: str = ""
+    refusal: str = ""
+    finish_reason: FinishReason = ""
+    artifacts: tuple[Artifact, ...] = ()
     reasoning: str = ""
     reasoning_history: list[str] = field(default_factory=list)
     iterations: int = 0
@@ -78,15 +84,9 @@ class AgentResult:
     provider_used: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     messages: tuple[Message, ...] = ()
-    stop_reason: StopReason = "answer"
     unclear: tuple[ToolCall, ...] = ()
     beside: tuple[str, ...] = ()
-    structured_error: str = ""
     choices: tuple[str, ...] = ()
-    failure: FailureKind = "away"
-    failure_cause: str = ""
-    refusal: str = ""
-    finish_reason: FinishReason = ""
 
     @property
     def message(self) -> Message:

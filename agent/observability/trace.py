@@ -186,8 +186,7 @@ class RunEvents:
         tool_result_chars: int | None = 200,
         run_id: str = "",
     ) -> None:
-        with_methods = ((observer, _event_methods(type(observer))) for observer in observers)  # type: ignore[arg-type]  # a class is hashable
-        self._observers = tuple(with_methods)
+        self._observers = [(observer, _event_methods(type(observer))) for observer in observers]  # type: ignore[arg-type]  # a class is hashable
         self.has_observers = bool(self._observers)
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars

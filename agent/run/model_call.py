@@ -88,10 +88,10 @@ class ModelCaller:
 
         Raises ProviderError if there is no answer.
         """
-        config, on_text, response_format = self._config, run.on_text, run.request.response_format
-        model, prompt = await self._select_model(run), "\n\n".join(filter(None, [self.prompt, run.context]))
-        if not getattr(self._provider, "supports_response_format", False):
-            response_format = None
+        config, on_text, response_format, schema = self._config, run.on_text, run.request.response_format, None
+        model, prompt = await self._select_model(run), "\n\n".join(filter(None, (self.prompt, run.context)))
+        if response_format is not None and getattr(self._provider, "supports_response_format", False):
+            schema = schema_from_response_format(response_format)
         request = ProviderRequest(
             model=model,
             system_prompt=prompt,
@@ -100,7 +100,7 @@ class ModelCaller:
             temperature=config.temperature,
             max_tokens=config.max_tokens,
             timeout=config.request_timeout,
-            response_format=None if response_format is None else schema_from_response_format(response_format),
+            response_format=schema,
         )
         cache, run.cache_key = config.cache, ""
         if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)

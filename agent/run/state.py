@@ -178,7 +178,7 @@ class OpenRound:
 
 
 class RunEnd(NamedTuple):
-    """How a run ends: those fields of its AgentResult that are decided there."""
+    """How a run ends: the first fields of its AgentResult, in the same order."""
 
     content: str
     stop_reason: StopReason
@@ -282,7 +282,7 @@ class RunState:
     def result(self, end: RunEnd) -> AgentResult:
         """Return the end of the run with everything that the run has produced and spent."""
         return AgentResult(
-            **end._asdict(),
+            *end,
             artifacts=tuple(self.artifacts),
             reasoning=next(filter(None, reversed(self.reasoning)), ""),
             reasoning_history=list(self.reasoning),
