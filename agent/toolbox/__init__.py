@@ -66,6 +66,11 @@ def need(family: str, *modules: str) -> None:
         raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
 
 
+def plural(count: int, unit: str) -> str:
+    """Return a number with its unit, such as `1 day` and `2 days`."""
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
 def list_names(names: Sequence[str]) -> str:
     """Return the first names for a message, and how many more there are."""
     first = [name[:_LISTED_CHARS] for name in names[:_LISTED_NAMES]]

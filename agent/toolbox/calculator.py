@@ -239,13 +239,10 @@ _MANY = 200
 
 #: Each function with the fewest and the most arguments it takes.
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
+    **{name: (_of_floats(getattr(math, name)), 1, 1) for name in ("sin", "cos", "tan", "asin", "acos", "atan")},
     "abs": (abs, 1, 1),
-    "acos": (_of_floats(math.acos), 1, 1),
-    "asin": (_of_floats(math.asin), 1, 1),
-    "atan": (_of_floats(math.atan), 1, 1),
     "ceil": (lambda value: value.to_integral_value(ROUND_CEILING), 1, 1),
     "comb": (_of_whole_numbers(math.comb), 2, 2),
-    "cos": (_of_floats(math.cos), 1, 1),
     "degrees": (lambda value: value * 180 / _NAMES["pi"], 1, 1),
     "exp": (Decimal.exp, 1, 1),
     "factorial": (_of_whole_numbers(math.factorial), 1, 1),
@@ -263,10 +260,8 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Decimal], int, int]] = {
     "perm": (_of_whole_numbers(math.perm), 2, 2),
     "radians": (lambda value: value * _NAMES["pi"] / 180, 1, 1),
     "round": (_round_half_up, 1, 2),
-    "sin": (_of_floats(math.sin), 1, 1),
     "sqrt": (Decimal.sqrt, 1, 1),
     "sum": (lambda *values: sum(values, Decimal(0)), 1, _MANY),
-    "tan": (_of_floats(math.tan), 1, 1),
 }
 
 #: Not all of them: INV100 is an invoice, and codes that are words, such as ALL and TOP, are left out.

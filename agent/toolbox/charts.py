@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sayso.agent.toolbox import need
+from sayso.agent.toolbox import need, plural
 from sayso.agent.toolbox.documents import filename, refuse_undrawable, visible
 from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.tool import tool
@@ -107,9 +107,8 @@ def draw_chart(
     refuse_undrawable("chart", [title, x_label, y_label, *labels, *(one.name for one in series)])
     picture = png(kind, labels, series, ChartTitles(title, x_label, y_label))
     emit_artifact(picture, filename=filename(title or "chart", "png"), mime_type="image/png")
-    count = "1 value" if len(labels) == 1 else f"{len(labels)} values"
     of_series = f" in {len(series)} series" if len(series) > 1 else ""
-    return f"The {kind} chart is made and goes to the user with your reply: {count}{of_series}."
+    return f"The {kind} chart is made and goes to the user with your reply: {plural(len(labels), 'value')}{of_series}."
 
 
 def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> None:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from pydantic import Field
 
-from sayso.agent.toolbox import need
+from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.errors import nearest
 from sayso.agent.tools.tool import tool
 
@@ -167,8 +167,8 @@ def date_difference(start: Time, end: Time = "today", time_zone: Zone = "", _clo
     seconds = int(abs(elapsed).total_seconds())
     hours, minutes, left = seconds // 3600, seconds // 60 % 60, seconds % 60
     parts = [(hours // 24, "day"), (hours % 24, "hour"), (minutes, "minute"), (left, "second")]
-    answer = ", ".join(_plural(count, unit) for count, unit in parts if count) or "0 minutes"
-    answer = f"{answer} ({_plural(hours, 'hour')} {minutes} min in all)" if hours >= 24 else answer
+    answer = ", ".join(plural(count, unit) for count, unit in parts if count) or "0 minutes"
+    answer = f"{answer} ({plural(hours, 'hour')} {minutes} min in all)" if hours >= 24 else answer
     answer = f"minus {answer}: the end is before the start" if elapsed < timedelta() else answer
     return f"{first} to {last}: {answer}"
 
@@ -208,16 +208,12 @@ def _format_days(first: date, last: date) -> str:
     total = (late - early).days
     span = relativedelta(late, early)
     parts = ", ".join(
-        _plural(count, unit)
+        plural(count, unit)
         for count, unit in ((span.years, "year"), (span.months, "month"), (span.days, "day"))
         if count
     )
     rest = range(total - total % 7, total)  # the days beside the whole weeks, which have five working days each
     working = total // 7 * 5 + sum((early.weekday() + day) % 7 < 5 for day in rest)
-    weeks = f"{_plural(total // 7, 'week')} {_plural(total % 7, 'day')}"
-    answer = f"{_plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"
+    weeks = f"{plural(total // 7, 'week')} {plural(total % 7, 'day')}"
+    answer = f"{plural(total, 'day')} ({parts or '0 days'}; {weeks}); {working} Monday to Friday"
     return f"minus {answer}: the end is before the start" if last < first else answer
-
-
-def _plural(count: int, unit: str) -> str:
-    return f"{count} {unit}{'' if count == 1 else 's'}"

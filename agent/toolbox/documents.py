@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from pydantic import Field
 
-from sayso.agent.toolbox import need
+from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.tool import tool
 
@@ -88,7 +88,7 @@ def make_pdf(
     pdf, pages = pdf_of_markdown(visible(title).translate(deletions), visible(text).translate(deletions))
     name = filename(file_name or title, "pdf")
     emit_artifact(pdf, filename=name, mime_type="application/pdf")
-    answer = f"{name} is made ({pages} page{'s' if pages > 1 else ''}) and goes to the user with your reply."
+    answer = f"{name} is made ({plural(pages, 'page')}) and goes to the user with your reply."
     return f"{answer} Left out, because its font cannot draw it: {_describe(omitted)}." if omitted else answer
 
 
@@ -117,7 +117,7 @@ def make_csv(
     name = filename(file_name or "table", "csv")
     data = text.getvalue().encode("utf-8-sig", "replace")  # without the byte order mark, Excel garbles umlauts
     emit_artifact(data, filename=name, mime_type="text/csv")
-    return f"{name} is made ({len(rows)} row{'' if len(rows) == 1 else 's'}) and goes to the user with your reply."
+    return f"{name} is made ({plural(len(rows), 'row')}) and goes to the user with your reply."
 
 
 def _csv_cell(value: Cell) -> str | float | int:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sayso.agent.toolbox import list_names, need
+from sayso.agent.toolbox import list_names, need, plural
 from sayso.agent.toolbox.calculator import Amount, format_number, parse_amount
 from sayso.agent.toolbox.files import MAX_NAME_CHARS, Folder, folder_tools
 from sayso.agent.tools.tool import Tool, tool
@@ -131,7 +131,7 @@ def query_csv(
     notes = []
     if table.long_rows:
         notes.append(
-            f"Careful: {_count_rows(table.long_rows)} with more cells than columns; what is past the last column is "
+            f"Careful: {plural(table.long_rows, 'row')} with more cells than columns; what is past the last column is "
             "left out. A cell with the delimiter in it, as in 1,5, must be in quotes"
         )
     result = matching
@@ -361,15 +361,11 @@ def _write_answer(table: Table, matching: Table, result: Table, limit: int, note
             break
         writer.writerow([cell[:1000] for cell in row])
         written += 1
-    head = _count_rows(len(table.rows))
+    head = plural(len(table.rows), "row")
     if len(matching.rows) < len(table.rows):
         head = f"{len(matching.rows)} of {head} match"
     cut = f"; the first {written} of {len(result.rows)} are shown" if written < len(result.rows) else ""
     return "\n".join([f"{head}{cut}.", *notes, "", text.getvalue()[: 2 * MAX_ANSWER_CHARS].rstrip("\n")])
-
-
-def _count_rows(count: int) -> str:
-    return f"{count} row{'' if count == 1 else 's'}"
 
 
 def _describe_json(document: Any) -> str:

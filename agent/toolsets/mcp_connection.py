@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -100,9 +100,9 @@ class McpConnection:
         if self._client is None:
             raise SourceUnreachable(f"{self._server} is not connected")
         self._calls += 1
-        answer, context = HttpAnswer(), copy_context()
-        context.run(http_answer.set, answer)
-        call = asyncio.create_task(self._client.call_tool(name, arguments), context=context)
+        answer = HttpAnswer()
+        http_answer.set(answer)  # this task has no other call
+        call = asyncio.create_task(self._client.call_tool(name, arguments))
         try:
             await asyncio.wait({call, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return self._result(call, seconds, answer.status)
