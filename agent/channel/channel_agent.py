@@ -418,7 +418,7 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
         case "provider_error":  # the text of a model that refuses comes first
             return f"{result.refusal}\n\n{texts.model_lost(result.failure)}" if has_acted else result.refusal
         case "answer" if not (result.content.strip() or result.artifacts or result.choices):
-            return texts.model_lost() if has_acted else texts.model_away()
+            return texts.model_lost() if has_acted else texts.model_failed()
         case "max_iterations":
             return texts.too_many_steps()
         case "budget":

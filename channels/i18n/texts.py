@@ -156,11 +156,12 @@ class Texts:
     stale = _fixed("stale")
     #: The button belongs to another person's question.
     not_yours = _fixed("not_yours")
-    #: The model cannot be reached. Its own error is for the operator.
-    model_away = _fixed("model_away")
 
-    def model_failed(self, kind: str) -> str:
-        """Return why there is no answer: the model is "away", "busy", "refused", "too_long" or "cut_off"."""
+    def model_failed(self, kind: str = "away") -> str:
+        """Return why there is no answer: the model is "away", "busy", "refused", "too_long" or "cut_off".
+
+        The vendor's own error is for the operator.
+        """
         return self.say(f"model_{kind}")
 
     def model_lost(self, kind: str = "away") -> str:
@@ -242,11 +243,8 @@ class Texts:
     repeated = _with("repeated", "text")
 
     def maybe_missing(self, name: str) -> str:
-        """Return what is sent in place of a file that may have arrived before. A file without a name is `a_file()`."""
-        return self.say("maybe_missing", name=name or self.a_file())
-
-    #: The name in `maybe_missing` of a file without a name.
-    a_file = _fixed("a_file")
+        """Return what is sent in place of a file that may have arrived before. It may have no name."""
+        return self.say("maybe_missing", name=name or self.say("a_file"))
 
     #: A reminder that is due.
     reminder = _with("reminder", "text")

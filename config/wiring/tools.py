@@ -363,10 +363,16 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
     """Return a problem for each name in a channel's selector that is none of its tools, and for each argument in its
     `deny_when` that none of them has.
     """
-    chosen = settings.channels[channel]
-    problems = []
+    chosen, names, problems = settings.channels[channel], [tool.name for tool in tools], []
     for selector, path in _configured_selectors(settings, channel):
-        problems += _unknown_tools(settings, selector, path, [tool.name for tool in tools])
+        for section, below, pattern in _patterns_in(settings, selector, path):
+            if below[0] == "keyword":  # its keys are names, in any case
+                is_known = pattern.lower() in [name.lower() for name in names]
+            else:
+                is_known = any(fnmatchcase(name, pattern) for name in names)
+            if not is_known:
+                says = f"{pattern!r} names no tool of this channel{_hint(pattern, names)}"
+                problems.append(settings.problem(section, says, *below))
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
         matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
         known = sorted({parameter.name for tool in matching for parameter in tool.parameters})
@@ -379,28 +385,14 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
     return problems
 
 
-def _unknown_tools(settings: Settings, selector: SelectorSettings, path: Path_, names: Sequence[str]) -> list[str]:
-    problems = []
-    for pattern, place in _patterns_in(selector, path):
-        if place[len(path)] == "keyword":  # its keys are names, in any case
-            is_known = pattern.lower() in [name.lower() for name in names]
-        else:
-            is_known = any(fnmatchcase(name, pattern) for name in names)
-        if not is_known:
-            says = f"{pattern!r} names no tool of this channel{_hint(pattern, names)}"
-            problems.append(settings.problem(path, says, *place[len(path) :]))
+def _patterns_in(settings: Settings, selector: SelectorSettings, path: Path_) -> Iterator[tuple[Path_, Path_, str]]:
+    """Yield every name or pattern of tools in a selector and its parts, after the selector's place and its own."""
+    yield from ((path, ("keyword", name), name) for name in selector.keyword or ())
+    yield from ((path, ("always", index), pattern) for index, pattern in enumerate(selector.always))
+    for role, patterns in selector.roles.allowed.items() if selector.roles else ():
+        yield from ((path, ("roles", "allowed", role, index), pattern) for index, pattern in enumerate(patterns))
     for part, part_path in _parts(settings, selector, path):
-        problems += _unknown_tools(settings, part, part_path, names)
-    return problems
-
-
-def _patterns_in(selector: SelectorSettings, path: Path_) -> Iterator[tuple[str, Path_]]:
-    """Yield every name or pattern of tools in a selector, with its place."""
-    yield from ((name, (*path, "keyword", name)) for name in selector.keyword or ())
-    yield from ((name, (*path, "always", index)) for index, name in enumerate(selector.always))
-    allowed: Mapping[str, list[str]] = selector.roles.allowed if selector.roles else {}
-    for role, patterns in allowed.items():
-        yield from ((name, (*path, "roles", "allowed", role, index)) for index, name in enumerate(patterns))
+        yield from _patterns_in(settings, part, part_path)
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

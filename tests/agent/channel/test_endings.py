@@ -81,7 +81,7 @@ def test_model_failure_after_an_effect_gives_its_reason(kind):
 def test_model_lost_before_any_effect_says_so():
     """Only a read-only tool had run."""
     _, words = play((call("look", what="a"),), None)
-    assert words == ENGLISH.model_away()
+    assert words == ENGLISH.model_failed()
 
 
 def test_vendor_error_is_not_in_the_history():
@@ -104,7 +104,7 @@ def test_vendor_error_is_not_in_the_history():
 def test_empty_model_answer_is_replaced_with_a_message(lines, acted):
     """All tokens went into reasoning, or a filter removed the text."""
     _, words = play(*lines)
-    assert words == (ENGLISH.model_lost() if acted else ENGLISH.model_away())
+    assert words == (ENGLISH.model_lost() if acted else ENGLISH.model_failed())
 
 
 def test_file_alone_is_an_answer():

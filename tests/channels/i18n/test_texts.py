@@ -24,7 +24,7 @@ SAYS_PREVIEW = (
     "status_running",
 )  # fmt: skip
 SAYS_ALONE = (
-    "overtaken", "tampered", "stale", "not_yours", "model_away", "busy", "too_fast", "crowded", "too_long", "broken",
+    "overtaken", "tampered", "stale", "not_yours", "model_failed", "busy", "too_fast", "crowded", "too_long", "broken",
     "channel_gone", "interrupted_before", "stopped", "nothing_to_stop", "budget_spent", "refused", "in_circles",
     "model_lost", "too_many_steps", "stranger", "approved", "choose", "help_intro", "needs_yes", "no_tools",
     "status_idle", "reset_done", "nothing_of_yours", "answer_cut",
@@ -281,8 +281,8 @@ def test_english_question_has_its_documented_text():
 def test_file_without_a_name_is_called_a_file(language):
     """The message has a general word where the file name would be."""
     words = texts_for(language)
-    assert words.maybe_missing("") == words.maybe_missing(words.a_file())
-    assert words.a_file() in words.maybe_missing("")
+    assert words.maybe_missing("") == words.maybe_missing(words.say("a_file"))
+    assert words.say("a_file") in words.maybe_missing("")
 
 
 @pytest.mark.parametrize("language", ALL)
