@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import InitVar, dataclass, field, replace
 from enum import StrEnum
-from types import CodeType
+from types import CodeType, NoneType
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector
@@ -111,6 +111,16 @@ class ToolOptions(TypedDict, total=False):
     method_name: str | None
     metadata: ToolMetadata | None
     proposes: bool | None
+
+
+#: Fields whose type is checked when a tool is defined: name, type, and what to give.
+_FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
+    ("name", str, "text"),
+    ("description", str, "text"),
+    ("metadata", ToolMetadata, "a ToolMetadata"),
+    ("injected_kwargs", Mapping, "a dict of names and values"),
+    *((name, (Callable, NoneType), "a function") for name in ("function", "callable", "config_injector")),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,24 +245,11 @@ class ToolDefinition:
 
     def _check_types(self) -> None:
         """Raise ToolValidationError, with the cure, for a field of the wrong type."""
-        for wrong, cure in (
-            (not isinstance(self.name, str), "a name is text"),
-            (not isinstance(self.description, str), f"its description is {self.description!r}: give text"),
-            (not isinstance(self.metadata, ToolMetadata), f"its metadata is {self.metadata!r}: give a ToolMetadata"),
-            (
-                not isinstance(self.injected_kwargs, Mapping),
-                f"injected_kwargs is a {type(self.injected_kwargs).__name__}: give a dict of names and values",
-            ),
-            (_is_uncallable(self.function), f"its function is {self.function!r}: give what can be called"),
-            (_is_uncallable(self.callable), f"its callable is {self.callable!r}: give what can be called"),
-            (_is_uncallable(self.config_injector), "config_injector is asked for values: give a function"),
-            (
-                returns_awaitable(self.config_injector),
-                "its config_injector is async: give a plain function, and await in the tool",
-            ),
-        ):
-            if wrong:
-                raise self._undefinable(cure)
+        for name, kind, cure in _FIELD_TYPES:
+            if not isinstance(value := getattr(self, name), kind):
+                raise self._undefinable(f"its {name} is of type {type(value).__name__}: give {cure}")
+        if returns_awaitable(self.config_injector):
+            raise self._undefinable("its config_injector is async: give a plain function, and await in the tool")
 
     def _check(self) -> None:
         """Raise ToolValidationError, with the cure, if the tool could not be called as it is described."""
@@ -360,10 +357,6 @@ def _is_generator(function: Callable[..., Any] | None) -> bool:
     return function is not None and any(
         kind(each) for kind in kinds for each in (inspect.unwrap(function), call_method(function))
     )
-
-
-def _is_uncallable(function: Any) -> bool:
-    return function is not None and not callable(function)
 
 
 def _is_required(param: inspect.Parameter) -> bool:
