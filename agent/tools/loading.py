@@ -6,7 +6,6 @@ import contextlib
 import fnmatch
 import hashlib
 import importlib
-import importlib.machinery
 import importlib.util
 import inspect
 import logging
@@ -17,7 +16,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import TypeVar
 
 from sayso.agent.tools.arguments import quoted
@@ -139,13 +138,15 @@ def _file(source: str, path: Path) -> LoadedTools:
 
 def _executed(source: str, name: str, path: Path) -> ModuleType:
     """Return a module made anew from its file; if that fails, the old module stays in sys.modules."""
-    spec = importlib.util.spec_from_file_location(name, path, loader=_FreshLoader(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None:
         raise ToolLoadError(f"cannot load tools from {source!r}: Python has no loader for {str(path)!r}")
     module, before = importlib.util.module_from_spec(spec), sys.modules.get(name)
     sys.modules[name] = module  # dataclasses and type hints look their module up by name
     try:
-        _FreshLoader(name, str(path)).exec_module(module)
+        # Python's loader reads bytecode, which is matched by the second, and a file may change within one.
+        code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        exec(code, vars(module))  # noqa: S102  # the operator's own file, as an import would run it
     except BaseException as exc:
         del sys.modules[name]
         if before is not None:
@@ -154,15 +155,6 @@ def _executed(source: str, name: str, path: Path) -> ModuleType:
             raise
         raise ToolLoadError(_broken(source, str(path), exc)) from exc
     return module
-
-
-class _FreshLoader(importlib.machinery.SourceFileLoader):
-    """Reads the source itself: cached bytecode is matched by the second, and a file may change within one."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
-        return code
 
 
 def _import_name(source: str, *, again: bool = False) -> ModuleType:
