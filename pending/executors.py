@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from pydantic_core import to_json
 
@@ -27,60 +27,40 @@ ExecutorFactory = Callable[[PendingAction], Executor | None]
 Reconciler = Callable[[PendingAction], Any]
 
 
+class ToolKinds(Protocol):
+    """The tools of an agent as kinds of actions: the name of a tool is its kind. Asked anew at each use.
+
+    `own` is what was registered for the kind or kept for the action; it comes before what the tool itself brings.
+    """
+
+    def executor(self, action: PendingAction, own: ExecutorFactory | None) -> Executor | None:
+        """Return what performs a confirmed action now. None: nothing may. Raises what a tool's author may raise."""
+
+    def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
+        """Return what finds out how an interrupted action of this kind ended."""
+
+    def undo_seconds(self, kind: str) -> float:
+        """Return for how long an action of this kind can be undone, 0 when it cannot."""
+
+
 class Executors:
     """The executor factories by kind, and the closures of this process as a shortcut. Lives as long as its store."""
 
     def __init__(self, *, max_closures: int = 5000) -> None:
+        #: The tools of the agent that uses this store.
+        self.tools: ToolKinds | None = None
         self._factories: dict[str, ExecutorFactory] = {}
-        self._tool_factories: dict[str, ExecutorFactory] = {}
-        self._removed_tools: set[str] = set()
         self._reconcilers: dict[str, Reconciler] = {}
-        self._undo_seconds: dict[str, float] = {}
         self._closures: OrderedDict[str, Executor] = OrderedDict()
         self._max_closures = max_closures
-        self._refresh_kind: Callable[[str], None] = lambda kind: None
-        self._may_run: Callable[[PendingAction], bool] = lambda action: True
-        self._wrap: Callable[[PendingAction, Executor], Executor] = lambda action, executor: executor
-
-    def set_callbacks(
-        self,
-        *,
-        refresh: Callable[[str], None],
-        may_run: Callable[[PendingAction], bool],
-        wrap: Callable[[PendingAction, Executor], Executor],
-    ) -> None:
-        """Have the agent take part in each use of a kind.
-
-        `refresh` is called with a kind right before the kind is used, so that it can register what has changed. Nothing
-        runs for an action that `may_run` refuses, even with an executor of its own. `wrap` wraps each executor before
-        it runs.
-        """
-        self._refresh_kind, self._may_run, self._wrap = refresh, may_run, wrap
 
     def register(self, kind: str, factory: ExecutorFactory) -> None:
         """Let `factory` rebuild the executors of this kind. It takes precedence over a tool of that name."""
         self._factories[kind] = factory
 
-    def register_tool(self, kind: str, factory: ExecutorFactory) -> None:
-        """Let `factory` run the tool of that name, unless another factory is registered for this kind."""
-        self._tool_factories[kind] = factory
-        self._removed_tools.discard(kind)
-
     def register_reconciler(self, kind: str, reconcile: Reconciler) -> None:
-        """Let `reconcile` find out how an interrupted action of this kind ended."""
+        """Let `reconcile` find out how an interrupted action of this kind ended. It takes precedence over a tool's."""
         self._reconcilers[kind] = reconcile
-
-    def register_undo(self, kind: str, factory: ExecutorFactory, seconds: float) -> None:
-        """Let actions of this kind be undone for `seconds`. `factory` rebuilds the executor that undoes one."""
-        self._undo_seconds[kind] = seconds
-        self._tool_factories[undo_kind(kind)] = factory
-
-    def remove_tool(self, kind: str) -> None:
-        """Run, undo and reconcile nothing of this kind until a tool of that name is registered again."""
-        for registry in (self._tool_factories, self._reconcilers, self._undo_seconds):
-            registry.pop(kind, None)
-        self._tool_factories.pop(undo_kind(kind), None)
-        self._removed_tools.add(kind)
 
     def keep_closure(self, pending_action_id: str, executor: Executor) -> None:
         """Keep a closure while there is room. Once it is gone, the factory is used."""
@@ -90,37 +70,24 @@ class Executors:
 
     def take(self, action: PendingAction) -> Executor | None:
         """Return the executor of an action: its closure if there is one, else a rebuilt one. None: it cannot run."""
-        self._refresh(action.kind)
         closure = self._closures.pop(action.pending_action_id, None)
-        if action.kind.removeprefix(UNDO_PREFIX) in self._removed_tools:
-            return None
+        own = self._factories.get(action.kind) if closure is None else lambda _: closure
         try:
-            if not self._may_run(action):
-                return None
-            factory = self._factories.get(action.kind) or self._tool_factories.get(action.kind)
-            executor = closure if closure is not None or factory is None else factory(action)
-            return None if executor is None else self._wrap(action, executor)
+            if self.tools is not None:
+                return self.tools.executor(action, own)
+            return own(action) if own is not None else None
         except Exception:  # a factory is user code, and nothing has happened yet
-            log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
+            log.exception("pending.factory_failed", extra={"kind": action.kind})
             return None
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""
-        self._refresh(kind)
-        return self._reconcilers.get(kind)
+        own = self._reconcilers.get(kind)
+        return own if self.tools is None else self.tools.reconciler(kind, own)
 
     def undo_seconds(self, kind: str) -> float:
         """Return for how long an action of this kind can be undone, 0 when it cannot."""
-        self._refresh(kind)
-        return self._undo_seconds.get(kind, 0.0)
-
-    def _refresh(self, kind: str) -> None:
-        self._refresh_kind(kind.removeprefix(UNDO_PREFIX))
-
-
-def undo_kind(kind: str) -> str:
-    """Return the kind of the action that undoes one of this kind."""
-    return UNDO_PREFIX + kind
+        return 0.0 if self.tools is None else self.tools.undo_seconds(kind)
 
 
 class EffectFailed(Exception):

@@ -26,7 +26,7 @@ from sayso.pending.action import (
     exact_args,
 )
 from sayso.pending.context import Confirmation, Person, ToolContext, call_context, context_field
-from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory, undo_kind
+from sayso.pending.executors import UNDO_PREFIX, ExecutorFactory
 from sayso.pending.repository import StoredAction, sign_action
 from sayso.pending.turns import NewAction
 
@@ -367,7 +367,7 @@ def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
         action = effect.action
         undo_action = PendingAction(
             user_id=action.user_id,
-            kind=undo_kind(action.kind),
+            kind=UNDO_PREFIX + action.kind,
             preview=texts_for(action.language).undo(action.preview),
             args={"of": action.pending_action_id, "args": action.args, "result": effect.result},
             channel_id=action.channel_id,

@@ -126,7 +126,7 @@ class ChannelAgent:
         )
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
-        ToolExecutors(lambda: agent.tools, self.store, lambda: agent.config).register()
+        self.store.executors.tools = ToolExecutors(lambda: agent.tools, lambda: agent.config)
 
     async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
         """Return everything that a turn of a mailbox changes.

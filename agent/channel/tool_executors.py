@@ -23,71 +23,75 @@ from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutio
 from sayso.agent.tools.tool import Tool
 from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
 from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop
-from sayso.pending.executors import UNDO_PREFIX, Ambiguous, EffectFailed, NotFound, PendingConfirmation
+from sayso.pending.executors import (
+    UNDO_PREFIX,
+    Ambiguous,
+    EffectFailed,
+    ExecutorFactory,
+    NotFound,
+    PendingConfirmation,
+    Reconciler,
+)
 from sayso.pending.proposals import PLAN_KIND
-from sayso.pending.store import PendingActionStore
 
 log = logging.getLogger(__name__)
 
 
 class ToolExecutors:
-    """Registers the agent's tools as kinds of actions. Lives as long as the store, and follows changes of the tools.
+    """The agent's tools as kinds of actions. Lives as long as the store, and follows changes of the tools.
 
-    A tool that was removed or disabled, or that the policy denies by now, does not run even after a yes.
+    A tool that was removed or disabled, or that the policy denies by now, does not run even after a yes. This also
+    holds for executors that the tool's author registered.
     """
 
-    def __init__(
-        self, tools: Callable[[], Iterable[Tool]], store: PendingActionStore, config: Callable[[], AgentConfig]
-    ) -> None:
+    def __init__(self, tools: Callable[[], Iterable[Tool]], config: Callable[[], AgentConfig]) -> None:
         self._tools = tools
-        self._store = store
         self._config = config
-        self._known = {tool.name: tool for tool in tools()}
+        #: The names of all tools there were.
+        self._known = {tool.name for tool in tools()}
 
-    def register(self) -> None:
-        """Register all tools with the store, and have it ask here for changed tools and before each run."""
-        for tool in self._known.values():
-            self._register(tool)
-        self._store.executors.set_callbacks(
-            refresh=self._refresh,
-            may_run=self._may_run,
-            wrap=lambda action, executor: partial(_run_observed, action, self._config(), executor),
-        )
+    def executor(self, action: PendingAction, own: ExecutorFactory | None) -> Executor | None:
+        """Return what performs a confirmed action or an undo, and reports it to observers. None: nothing may."""
+        name, factory = action.kind.removeprefix(UNDO_PREFIX), own
+        tool = self._find(name)
+        if tool is None and name in self._known:
+            return None
+        if tool and action.kind == name:
+            factory = (own or partial(_tool_executor, tool)) if self._may_run(tool, action) else None
+        elif tool and tool.undo is not None:
+            factory = own or partial(_undo_executor, tool)
+        executor = factory(action) if factory else None
+        return None if executor is None else partial(_run_observed, action, self._config(), executor)
 
-    def _may_run(self, action: PendingAction) -> bool:
-        """Return whether an action may run: not against the current policy, nor with another version of its tool.
+    def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
+        """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
+        name = kind.removeprefix(UNDO_PREFIX)
+        tool = self._find(name)
+        if tool is None and name in self._known:
+            return None
+        return own or (tool.reconcile if tool and kind == name else None)
 
-        This also holds for executors that the tool's author registered.
-        """
-        tool, refusal = self._known.get(action.kind), ""
-        if tool and action.version and action.version != tool.version:
+    def undo_seconds(self, kind: str) -> float:
+        """Return for how long an action of this kind can be undone, 0 when it cannot."""
+        tool = self._find(kind)
+        return tool.undo_seconds if tool and tool.undo is not None else 0.0
+
+    def _find(self, name: str) -> Tool | None:
+        tool = next((tool for tool in self._tools() if tool.name == name), None)
+        if tool is not None:
+            self._known.add(name)
+        return tool
+
+    def _may_run(self, tool: Tool, action: PendingAction) -> bool:
+        """Return whether an action may run: not against the current policy, nor with another version of its tool."""
+        refusal = ""
+        if action.version and action.version != tool.version:
             refusal = "pending.other_version"
-        elif tool and effective_decision(tool, action.args, self._config().tool_policy).decision == "deny":
+        elif effective_decision(tool, action.args, self._config().tool_policy).decision == "deny":
             refusal = "pending.denied"
         if refusal:
             log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
         return not refusal
-
-    def _refresh(self, kind: str) -> None:
-        tool = next((tool for tool in self._tools() if tool.name == kind), None)
-        known = self._known.get(kind)
-        if tool is known:
-            return
-        self._store.executors.remove_tool(kind)
-        if tool is None:
-            del self._known[kind]
-        else:
-            self._known[kind] = tool
-            self._register(tool)
-
-    def _register(self, tool: Tool) -> None:
-        """Register how a tool runs, how it is undone, and how to find out its outcome after a crash."""
-        executors = self._store.executors
-        executors.register_tool(tool.name, partial(_tool_executor, tool))
-        if tool.undo is not None:
-            executors.register_undo(tool.name, partial(_undo_executor, tool), tool.undo_seconds)
-        if tool.reconcile is not None:
-            executors.register_reconciler(tool.name, tool.reconcile)
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from redis import Redis
 
 from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.config import AgentConfig
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
@@ -23,6 +24,7 @@ from sayso.channels.types import Conversation, Delivery, Receipt, Reply, Tap, Tu
 from sayso.pending import RedisPendingStore, stash_pending
 from sayso.pending.action import PendingAction, split_button_token
 from sayso.pending.concurrency import has_no_loop, run_without_loop
+from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.pending.redis.scripts import shard_of
@@ -121,6 +123,14 @@ class Messenger:
         return Receipt(delivery.id)
 
 
+class Undoable(ToolExecutors):
+    """Lets one kind of action be undone, although the agent has no tools."""
+
+    def undo_seconds(self, kind: str) -> float:
+        """Return for how long an action of this kind can be undone."""
+        return UNDO_SECONDS if kind == "archive" else 0.0
+
+
 class Bot:
     """The parts of one bot, shared by all examples of a run; each example has a world of its own."""
 
@@ -147,6 +157,7 @@ class Bot:
         self.world = World()
         self.judge = Judge(self.world, self.peek)
         self.agent = ChannelAgent(Proposer(), self.store)
+        self.store.executors.tools = Undoable(tuple, AgentConfig)
         postman = make_sender(Stepped(self.outbox), {"chat": Messenger(self)}, chance=lambda: 0.5)
         self.processor = ModelProcessor(
             Stepped(self.mailbox),
@@ -188,7 +199,7 @@ class Bot:
     def _register(self) -> None:
         for kind in KINDS:
             self.store.register_executor_factory(kind, self._factory)
-        self.store.executors.register_undo("archive", self._factory, UNDO_SECONDS)
+        self.store.register_executor_factory(f"{UNDO_PREFIX}archive", self._factory)
         self.store.register_reconciler("checked", self._reconcile)
 
     def _factory(self, action: PendingAction) -> Callable[[], str] | None:

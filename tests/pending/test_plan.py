@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import ActionSigner, PendingAction, compute_args_digest
-from sayso.pending.executors import Executors, undo_kind
+from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.proposals import PLAN_KIND, Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
 
@@ -99,18 +99,11 @@ def test_changed_step_is_invalid(changes):
     assert not is_step_of(proposal.head, 0, StoredAction(arm.pending_action_id, arm.record, arm.mac, "shown"))
 
 
-def test_only_an_action_with_an_undo_can_be_undone():
-    """It lasts for as long as the tool says; other actions have no undo."""
-    executors = Executors()
-    executors.register_undo("delete", lambda _: print, 300.0)
-    assert (executors.undo_seconds("delete"), executors.undo_seconds("pay")) == (300.0, 0.0)
-
-
 def test_undo_is_an_action_of_the_same_user():
     """It has the same user and conversation, the arguments and the result of the first action, and a window."""
     done = proposed("A")
     undo = undo_proposal([Effect(done, "deleted A")], 300.0).head
-    assert (undo.kind, undo.preview) == (undo_kind("delete"), texts_for("pt").undo("Delete A"))
+    assert (undo.kind, undo.preview) == (f"{UNDO_PREFIX}delete", texts_for("pt").undo("Delete A"))
     assert undo.args == {"of": done.pending_action_id, "args": {"name": "A"}, "result": "deleted A"}
     assert (undo.user_id, undo.channel_id, undo.conversation_id) == ("ana", "chat", "room")
     assert (undo.ttl_seconds, undo.requested_at, undo.parser_version) == (300.0, 5.0, "v1")

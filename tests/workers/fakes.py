@@ -197,7 +197,3 @@ class Bot:
     def code_in(self, question: str) -> str:
         """Return the code that this question asks for."""
         return re.search(r"\b[0-9]{4}\b", question)[0]
-
-    def factory(self, kind: str):
-        """Return the factory that rebuilds the executor of a kind."""
-        return self.rig.store.executors._tool_factories[kind]

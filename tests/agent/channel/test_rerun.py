@@ -149,7 +149,7 @@ def test_tool_changed_since_the_preview_does_not_run(make_bot):
     """A new version was deployed between the question and the yes."""
     bot = make_bot("A", version="2")
     bot.say("delete it")
-    bot.rig.store.register_executor_factory("delete", make_bot("A", version="3").factory("delete"))
+    bot.rig.store.executors.tools = make_bot("A", version="3").rig.store.executors.tools
     assert "Nothing was done" in bot.say("yes")
     assert bot.deleted == []
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sayso.agent import AgentConfig, Tool
+from sayso.agent.channel.tool_executors import ToolExecutors
 from tests.contracts.rigs import CHAT
 
 
@@ -28,6 +30,16 @@ def delete(bot) -> str:
     (button,) = bot.buttons
     assert button.label == "Undo"
     return button.data
+
+
+def test_only_a_tool_with_an_undo_can_be_undone():
+    """It lasts for as long as the tool says; other tools, and kinds that are no tool, have no undo."""
+    given = [
+        Tool("delete", "Delete", [], lambda: "", undo=lambda: "", undo_seconds=300.0),
+        Tool("pay", "Pay", [], lambda: ""),
+    ]
+    kinds = ToolExecutors(lambda: given, AgentConfig)
+    assert [kinds.undo_seconds(kind) for kind in ("delete", "pay", "chat")] == [300.0, 0.0, 0.0]
 
 
 def test_late_undo_does_nothing(bot):
