@@ -37,13 +37,6 @@ KEEP_SECONDS = 7 * 24 * 3600
 GONE_SECONDS = 5
 #: Seconds after its last renewal that another process may acquire the lock.
 HOLD_SECONDS = 3
-_BEAT = """
-local time = tonumber(redis.call('TIME')[1])
-redis.call('ZADD', KEYS[1], time, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. time - ARGV[2])
-return redis.call('ZCARD', KEYS[1])
-"""
-_COUNT = "return redis.call('ZCOUNT', KEYS[1], redis.call('TIME')[1] - ARGV[1], '+inf')"
 log = logging.getLogger(__name__)
 #: Seconds between two rounds.
 INTERVAL = 1.0
@@ -134,12 +127,12 @@ class Heartbeat:
         self._client = client
         self._key = f"{prefix}workers"
         self._name = name
-        self._beat = client.register_script(_BEAT)
-        self._count = client.register_script(_COUNT)
 
     def beat(self) -> None:
-        """Record that this worker lives."""
-        self._beat(keys=[self._key], args=[self._name, GONE_SECONDS])
+        """Record that this worker lives, and forget those that are gone."""
+        now, _ = self._client.time()
+        self._client.zadd(self._key, {self._name: now})
+        self._client.zremrangebyscore(self._key, "-inf", f"({now - GONE_SECONDS}")
 
     def leave(self, name: str = "") -> None:
         """Record that this worker stops, or that the worker `name` has stopped."""
@@ -147,7 +140,8 @@ class Heartbeat:
 
     def count(self) -> int:
         """Return how many workers live. Raises redis.RedisError."""
-        return int(self._count(keys=[self._key], args=[GONE_SECONDS]))
+        now, _ = self._client.time()
+        return int(self._client.zcount(self._key, now - GONE_SECONDS, "+inf"))
 
 
 class LeaderLock:

@@ -61,15 +61,6 @@ class SpoolFull(SpoolUnusable):
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolLimits:
-    """How much may wait."""
-
-    turns: int = MAX_TURNS
-    turns_of_one: int = MAX_TURNS_OF_ONE
-    bytes: int = MAX_SPOOL_BYTES
-
-
-@dataclass(frozen=True, slots=True)
 class SpooledTurn:
     """A waiting turn, the action that its button names, and when it was received, by this machine's clock."""
 
@@ -86,11 +77,10 @@ class SpoolFile:
     process that looks after a turn was stored sees it. Every call opens and closes the database: processes may fork.
     """
 
-    def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._path = folder / "turns.sqlite3"
         self._marker = str(folder / "waiting")
-        self._limits = limits or SpoolLimits()
         self._lock = threading.Lock()  # fairer to threads than SQLite's own wait, and no slower
 
     def has_some(self) -> bool:
@@ -174,7 +164,7 @@ class SpoolFile:
     def _check_room(self, db: sqlite3.Connection, conversation: str) -> None:
         count = "SELECT count(*), count(*) FILTER (WHERE conversation = ?) FROM turns"
         turns, of_one = db.execute(count, (conversation,)).fetchone()
-        if turns >= self._limits.turns or of_one >= self._limits.turns_of_one:
+        if turns >= MAX_TURNS or of_one >= MAX_TURNS_OF_ONE:
             raise SpoolFull(f"{self._path} is full: {turns} turns wait, {of_one} of them in {conversation}")
 
     def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
@@ -196,7 +186,7 @@ class SpoolFile:
     def _open(self) -> Iterator[sqlite3.Connection]:
         # Most synchronous, because the platform gets 200 for a stored turn.
         with _translated(self._path), open_database(self._path, _SCHEMA, synchronous="EXTRA") as db:
-            db.execute(f"PRAGMA max_page_count = {self._limits.bytes // _PAGE_BYTES}")
+            db.execute(f"PRAGMA max_page_count = {MAX_SPOOL_BYTES // _PAGE_BYTES}")
             yield db
 
 

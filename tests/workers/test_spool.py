@@ -15,7 +15,7 @@ from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import TurnChange
 from sayso.workers import spool as spool_module
 from sayso.workers.mailbox import InboxLimits as Door
-from sayso.workers.spool import PAUSE_SECONDS, Spool, SpoolFile, SpoolFull, SpoolLimits, SpoolUnusable
+from sayso.workers.spool import PAUSE_SECONDS, Spool, SpoolFile, SpoolFull, SpoolUnusable
 from tests.contracts.rigs import CHAT, MemoryRig, turn
 from tests.contracts.test_conversations import claim_of, lease, look, shown
 
@@ -44,10 +44,10 @@ class Link:
 class Desk:
     """One machine: a mailbox that can be cut off, the spool's folder, and web processes that share both."""
 
-    def __init__(self, folder: Path, *, limits: SpoolLimits | None = None, waiting: int = 50) -> None:
+    def __init__(self, folder: Path, *, waiting: int = 50) -> None:
         self.rig = MemoryRig(limits=Door(waiting=waiting))
         self.link = Link(self.rig.mailbox)
-        self.file = SpoolFile(folder / "spool", limits)
+        self.file = SpoolFile(folder / "spool")
         self.steady = 0.0
         self.web, self.sibling = self.process(), self.process()
 
@@ -254,9 +254,10 @@ def test_halted_redis_is_waited_for(desk: Desk):
     assert desk.answered() == ["one", "two"]
 
 
-def test_turn_over_the_limits_of_the_spool_is_refused(tmp_path: Path):
+def test_turn_over_the_limits_of_the_spool_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Too many wait. The caller gets an error and answers 503."""
-    desk = Desk(tmp_path, limits=SpoolLimits(turns=1))
+    monkeypatch.setattr(spool_module, "MAX_TURNS", 1)
+    desk = Desk(tmp_path)
     desk.cut()
     desk.says("a")
     with pytest.raises(SpoolFull):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from sayso.channels.types import Conversation
-from sayso.workers.spool import SpoolFile, SpoolFull, SpoolLimits, SpoolUnusable
+from sayso.workers import spool
+from sayso.workers.spool import SpoolFile, SpoolFull, SpoolUnusable
 from tests.contracts.rigs import CHAT, turn
 
 KEEP = """
@@ -129,10 +130,11 @@ def test_wrong_marker_file_after_a_crash_is_corrected(file: SpoolFile, tmp_path:
     assert file.has_some() == waits
 
 
-@pytest.mark.parametrize("limits", [SpoolLimits(turns=2), SpoolLimits(turns_of_one=2)])
-def test_turn_over_the_limit_is_refused(tmp_path: Path, limits: SpoolLimits):
+@pytest.mark.parametrize("limit", ["MAX_TURNS", "MAX_TURNS_OF_ONE"])
+def test_turn_over_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str):
     """A repeated turn does not count, and freed room can be used."""
-    file = SpoolFile(tmp_path, limits)
+    monkeypatch.setattr(spool, limit, 2)
+    file = SpoolFile(tmp_path)
     keep(file, "a", "b", "a")
     with pytest.raises(SpoolFull):
         keep(file, "c")
@@ -141,17 +143,19 @@ def test_turn_over_the_limit_is_refused(tmp_path: Path, limits: SpoolLimits):
     assert texts(file) == ["b", "c"]
 
 
-def test_one_conversation_cannot_use_the_room_of_others(tmp_path: Path):
+def test_one_conversation_cannot_use_the_room_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its own turns are refused first."""
-    file = SpoolFile(tmp_path, SpoolLimits(turns_of_one=1))
+    monkeypatch.setattr(spool, "MAX_TURNS_OF_ONE", 1)
+    file = SpoolFile(tmp_path)
     keep(file, "a")
     keep(file, "b", chat=Conversation("chat", "elsewhere"))
     assert texts(file) == ["a", "b"]
 
 
-def test_size_of_the_file_is_bounded(tmp_path: Path):
+def test_size_of_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As with a full disk, the turn is refused and waiting ones stay; handed over turns make room."""
-    file = SpoolFile(tmp_path, SpoolLimits(bytes=100_000))
+    monkeypatch.setattr(spool, "MAX_SPOOL_BYTES", 100_000)
+    file = SpoolFile(tmp_path)
     keep(file, "a" * 30_000, "b" * 30_000)
     with pytest.raises(SpoolUnusable, match="full"):
         keep(file, "c" * 60_000)

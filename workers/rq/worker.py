@@ -94,9 +94,9 @@ class SaysoWorker(BaseWorker):
         self,
         queues: Any,
         *args: Any,
-        perform: Callable[[str], Coroutine[Any, Any, None]] | None = None,
-        loop: LoopThread | None = None,
-        capacity: Capacity = Capacity(),
+        perform: Callable[[str], Coroutine[Any, Any, None]],
+        loop: LoopThread,
+        capacity: Capacity,
         on_stop: Callable[[], None] = lambda: None,
         stop_requested: threading.Event | None = None,
         **options: Any,
@@ -133,14 +133,11 @@ class SaysoWorker(BaseWorker):
         super().bootstrap(*args, **options)
         self._registry.open()
 
-    def dequeue_job_and_maintain_ttl(
-        self, timeout: int | None, max_idle_time: int | None = None
-    ) -> tuple[SaysoJob, Queue] | None:
+    def dequeue_job_and_maintain_ttl(self, timeout: int | None, *_: Any) -> tuple[SaysoJob, Queue] | None:
         """Return the next job; those taken with it wait for `execute_job`.
 
         None: it is time to stop, or there is nothing to do and no timeout (RQ's burst).
         """
-        idle_since = time.monotonic()
         while not self._stop_requested:
             self.check_for_suspension(burst=timeout is None)  # RQ's own looks only when it has a job
             taken = self._ask_redis(partial(self._wait_for_jobs, timeout is not None))
@@ -148,8 +145,6 @@ class SaysoWorker(BaseWorker):
                 self._taken_jobs.extend(taken)
                 return self._taken_jobs.popleft(), self.queues[0]
             if timeout is None and not self._running:
-                return None
-            if max_idle_time is not None and time.monotonic() - idle_since > max_idle_time:
                 return None
         return None
 
@@ -163,9 +158,8 @@ class SaysoWorker(BaseWorker):
         self._start(cast("SaysoJob", job))
         while self._taken_jobs:
             self._start(self._taken_jobs.popleft())
-        if self._loop is not None:  # it first runs what was started, among its other work
-            with contextlib.suppress(TimeoutError):
-                self._loop.submit(rounds()).result(WAIT_SECONDS)
+        with contextlib.suppress(TimeoutError):  # the loop first runs what was started, among its other work
+            self._loop.submit(rounds()).result(WAIT_SECONDS)
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
         """Send RQ's heartbeat when the job registry writes it. The main thread sends none of its own."""
@@ -303,8 +297,6 @@ class SaysoWorker(BaseWorker):
         return job
 
     def _start(self, job: SaysoJob) -> None:
-        if self._loop is None or self._perform is None:
-            raise RuntimeError("a SaysoWorker that works needs `perform` and `loop`")
         if job.id in self._running:  # in the queue twice: one run is enough
             log.warning("job.doubled", extra={"job": job.id})
             return

@@ -24,7 +24,7 @@ from sayso.pending.redis.scripts import LuaScripts
 from sayso.testing.stores import MemoryAlerts
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.mailbox import LUA, RedisMailbox
-from sayso.workers.spool import Spool, SpoolFile, SpoolLimits
+from sayso.workers.spool import Spool, SpoolFile
 from tests.channels.web.services import PUBLIC_URL, TURN, FakeChannel, FakeDeliveries, FakeMailbox, browser
 from tests.contracts.rigs import voice
 
@@ -104,9 +104,10 @@ def test_turn_on_the_spool_is_acknowledged(tmp_path: Path):
     assert [kept.turn for kept in SpoolFile(tmp_path).next(0, 10)] == [TURN]
 
 
-def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path):
+def test_turn_that_the_spool_refuses_is_never_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Redis is unreachable and the disk is full, so the platform must repeat it."""
-    file, mailbox = SpoolFile(tmp_path, SpoolLimits(turns=0)), FakeMailbox(away)
+    monkeypatch.setattr("sayso.workers.spool.MAX_TURNS", 0)
+    file, mailbox = SpoolFile(tmp_path), FakeMailbox(away)
     answer = browser(FakeChannel(Received(turns=(TURN,))), mailbox, spool=unwatched(file, mailbox)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert str(tmp_path) not in answer.text

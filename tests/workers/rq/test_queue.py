@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import zlib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -81,7 +80,7 @@ def test_wake_up_is_the_job_that_rq_would_write(redis_client, conversation):
     job = make_job(redis_client, names["job"], conversation)
     written, ours = job.to_dict(include_meta=False), dict(zip(flat[::2], flat[1::2], strict=True))
     job.created_at, job.enqueued_at = (utcparse(ours[name]) for name in ("created_at", "enqueued_at"))
-    assert unpacked(ours) == unpacked(job.to_dict(include_meta=False))
+    assert list(ours.items()) == list((job.to_dict(include_meta=False) | {"data": job.data}).items())
     assert [type(value) for value in ours.values()] == [type(value) for value in written.values()]
     assert names == {
         "job_keys": Job.redis_job_namespace_prefix,
@@ -89,11 +88,6 @@ def test_wake_up_is_the_job_that_rq_would_write(redis_client, conversation):
         "queues": Queue.redis_queues_keys,
         "job": job.id,
     }
-
-
-def unpacked(fields):
-    """Return a job's hash in order, with its data as RQ reads it."""
-    return list((fields | {"data": zlib.decompress(fields["data"])}).items())
 
 
 def test_each_wake_up_has_an_id_of_its_own(redis_client):
