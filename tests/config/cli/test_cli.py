@@ -211,7 +211,7 @@ def test_check_marks_tools_that_ask_by_themselves(tmp_path: Path):
 @pytest.mark.parametrize("module", ["sayso.channels.web.app", "sayso", "sayso.workers.rq.worker"])
 def test_start_does_not_load_vendors_libraries(module: str):
     """They are loaded at their first use."""
-    heavy = ("twilio", "telegram", "slack_sdk", "matplotlib", "httpx")
+    heavy = ("twilio", "telegram", "slack_sdk", "slack_bolt", "matplotlib", "httpx")
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.strip() == "[]"

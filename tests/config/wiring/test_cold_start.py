@@ -45,7 +45,7 @@ PLATFORMS = {
     "telegram": "{platform: telegram, token: '${SECRET}', secret_token: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
     "slack": "{platform: slack, bot_token: '${SECRET}', signing_secret: '${SECRET}', api_url: 'http://127.0.0.1:9'}",
 }
-SDKS = {"twilio", "telegram", "slack_sdk"}
+SDKS = {"twilio", "telegram", "slack_sdk", "slack_bolt"}
 #: Packages that only the web, an example, a download or an adapter's own SDK needs.
 FOREIGN = {"flask", "werkzeug", "jinja2", "waitress", "matplotlib", "httpx", "requests"}
 
