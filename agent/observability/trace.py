@@ -224,7 +224,7 @@ class RunEvents:
             type,
             self.trace.start_time + (start - self._start),
             (now - start) * 1000,
-            redact(summary),
+            redact(summary) if summary else "",
             tool_result=tool_result,
             error=None if error is None else redact(error),
             **fields,

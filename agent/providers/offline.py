@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -15,7 +16,6 @@ from typing import Any
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.toolsets.embedding import words_of
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
 ToolSchema = Mapping[str, Any]
@@ -34,6 +34,8 @@ NAME_WEIGHT = 10
 #: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
 _NEGATION = re.compile(r"\b(don['\u2019]?t|do not|never)\b", re.IGNORECASE)
 _TOKEN = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)")
+_NOT_WORDS = re.compile(r"[\W_]+")
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 #: Names of parameters by what they mean.
 _ID_PARAMETER = re.compile(r"(^|_)(id|ids|number|no|nr|code|ref|reference|key|uuid|sku)$")
 _DATE_PARAMETER = re.compile(r"(^|_)(date|day|on|due|since|until)(_|$)")
@@ -215,6 +217,11 @@ def tokens(text: str) -> list[Token]:
         elif stripped := word.rstrip(".:/=-'\u2019"):
             result.append(Token(stripped))
     return result
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case; snake_case and camelCase are several words."""
+    return _NOT_WORDS.sub(" ", _CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
 
 
 def stems(words: Iterable[str]) -> frozenset[str]:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import math
-import re
 import time
 import tomllib
 import unicodedata
@@ -19,6 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from sayso.agent.messages import Message, Role
+from sayso.agent.providers.offline import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.channels.http import tls
 from sayso.channels.i18n.language import recognize
@@ -269,15 +269,6 @@ def _joins(left: str, right: str) -> bool:
         char and (unicodedata.category(char)[0] in "LNM" or char == "_") and not needs_no_space(char)
         for char in (left, right)
     )
-
-
-_NOT_WORDS = re.compile(r"[\W_]+")
-_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case; snake_case and camelCase are several words."""
-    return _NOT_WORDS.sub(" ", _CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", text))).casefold().split()
 
 
 #: The usual constants of BM25 (k1, b): how soon repeated words stop to count, and how much long texts lose.
