@@ -105,11 +105,9 @@ class TripleStore(Protocol):
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
         """Add triples to a scope, then remove its oldest beyond `most`."""
-        ...
 
     def all(self, scope: str) -> list[Triple]:
         """Return the triples of a scope."""
-        ...
 
 
 class MemoryTripleStore:

@@ -174,7 +174,6 @@ class Completes(Protocol):
 
     def complete(self, *_: Any, **request: Any) -> Completion:
         """Return the answer to a request."""
-        ...
 
 
 class CompletesAsync(Protocol):
@@ -182,7 +181,6 @@ class CompletesAsync(Protocol):
 
     async def acomplete(self, *_: Any, **request: Any) -> Completion:
         """Return the answer to a request."""
-        ...
 
 
 class Streams(Protocol):
@@ -190,7 +188,6 @@ class Streams(Protocol):
 
     def stream(self, *_: Any, **request: Any) -> Iterator[StreamItem]:
         """Yield the answer to a request."""
-        ...
 
 
 class StreamsAsync(Protocol):
@@ -198,7 +195,6 @@ class StreamsAsync(Protocol):
 
     def astream(self, *_: Any, **request: Any) -> AsyncIterator[StreamItem]:
         """Yield the answer to a request."""
-        ...
 
 
 #: A provider has at least one of the four methods. Optional attributes: `name`; `default_model`;
@@ -254,11 +250,6 @@ async def astream_call(provider: Provider, request: ProviderRequest, on_text: On
     The text of a provider that does not stream is passed on as one piece. Where an answer breaks off, its text is void
     and `on_text.anew()` is called, if there is such a method. Raise ProviderError, and what `on_text` raises.
     """
-    if not _is_streamed(provider):
-        answer, usage = await acall(provider, request)
-        if answer.content:
-            await on_text(answer.content)
-        return answer, usage
     items: list[StreamItem] = []
     stream = stream_items(provider, request)
     try:
@@ -286,7 +277,7 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
     """Yield the answer's text, tool calls and usage as they arrive. Raise only ProviderError."""
     if not _is_streamed(provider):
         answer, usage = await acall(provider, request)
-        for item in (*([answer.content] if answer.content else ()), *answer.tool_calls, usage):
+        for item in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
             yield item
         return
     seconds = _timeout(provider, request)

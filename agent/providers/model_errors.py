@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from traceback import format_exception
 from typing import Any
@@ -48,8 +48,8 @@ _FILTER_NAMES = ("content_filter", "content_policy_violation", "content manageme
 
 
 @contextmanager
-def translated(provider: str, secrets: Sequence[str], settings: Collection[str] = ()) -> Iterator[None]:
-    """Raise every error of the vendor's library as a ProviderError without the secrets.
+def translated(provider: str, api_key: str, settings: Collection[str] = ()) -> Iterator[None]:
+    """Raise every error of the vendor's library as a ProviderError without the API key.
 
     `settings` are the names of the operator's settings that were sent; a refused request names them.
     """
@@ -58,7 +58,7 @@ def translated(provider: str, secrets: Sequence[str], settings: Collection[str] 
     except ProviderError:
         raise
     except Exception as exc:  # raised again as ProviderError
-        translation = _Translation(provider, secrets, settings)
+        translation = _Translation(provider, api_key, settings)
         raise translation.error(exc) from translation.cause(exc)
 
 
@@ -82,11 +82,11 @@ def cut_off_stream(provider: str) -> ProviderError:
 
 
 class _Translation:
-    """Translates one error. Secrets of up to four characters are ignored, as they would hide ordinary text."""
+    """Translates one error. A key of up to four characters is ignored, as it would hide ordinary text."""
 
-    def __init__(self, provider: str, secrets: Sequence[str], settings: Collection[str]) -> None:
-        self._settings = ", ".join(settings)
-        self._provider, self._secrets = provider, [secret for secret in secrets if len(secret) > 4]
+    def __init__(self, provider: str, api_key: str, settings: Collection[str]) -> None:
+        self._provider, self._settings = provider, ", ".join(settings)
+        self._api_key = api_key if len(api_key) > 4 else ""
 
     def error(self, exc: Exception) -> ProviderError:
         """Return the error as a ProviderError, with the vendor's status, code and model."""
@@ -104,9 +104,9 @@ class _Translation:
         return error
 
     def cause(self, exc: Exception) -> Exception | None:
-        """Return the error itself, or None if its traceback would show a secret."""
+        """Return the error itself, or None if its traceback would show the key."""
         text = "".join(format_exception(exc))
-        return None if self._without_secrets(text) != text else exc
+        return None if self._without_key(text) != text else exc
 
     def _by_type(self, exc: Exception) -> ProviderError:
         match exc:
@@ -160,13 +160,11 @@ class _Translation:
         return ProviderError(f"{self._provider}: {what}", retryable=retryable, retry_after=retry_after)
 
     def _cleaned(self, text: str) -> str:
-        line = " ".join(_SECRETS.sub("[hidden]", self._without_secrets(text)).split())
+        line = " ".join(_SECRETS.sub("[hidden]", self._without_key(text)).split())
         return line if len(line) <= MAX_REASON_CHARS else line[:MAX_REASON_CHARS] + "..."
 
-    def _without_secrets(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "[hidden]")
-        return text
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._api_key, "[hidden]") if self._api_key else text
 
 
 def _message(body: object) -> str:

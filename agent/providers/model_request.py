@@ -72,14 +72,14 @@ _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request to a model of a vendor. `settings` are pydantic-ai's; `secrets` are kept out of errors."""
+    """One request to a model of a vendor. `settings` are pydantic-ai's; `api_key` is kept out of errors."""
 
     vendor: VendorProvider
     model: Model[Any]
     request: ProviderRequest
     messages: Sequence[MessageWithFiles]
     settings: Mapping[str, Any]
-    secrets: Sequence[str] = field(repr=False)
+    api_key: str = field(repr=False)
 
     async def completion(self) -> Completion:
         """Return the whole answer. Raise ProviderError."""
@@ -112,7 +112,7 @@ class ModelRequest:
     def _translated(self) -> AbstractContextManager[None]:
         """Raise errors as ProviderError. A refused request names the operator's settings, without their values."""
         sent_settings = sorted(name for name, value in self.vendor.model_settings.items() if value is not None)
-        return translated(self.vendor.name, self.secrets, sent_settings)
+        return translated(self.vendor.name, self.api_key, sent_settings)
 
     @property
     def _source(self) -> str:

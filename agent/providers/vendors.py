@@ -189,7 +189,7 @@ class VendorProvider(ABC):
         async with files.holding(request.messages) as messages:
             settings = {**self._library_settings, **self._vendor_settings()}
             model = self._model(self._client()[1], name)
-            yield ModelRequest(self, model, request, messages, settings, secrets=(self._api_key,))
+            yield ModelRequest(self, model, request, messages, settings, self._api_key)
 
 
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
