@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,11 @@ MAX_FILE_BYTES = 2_000_000
 MAX_NAME_CHARS = 300
 #: Files and folders that one call visits.
 MAX_WALKED = 5_000
-#: Characters that mean something else than a name to Windows, a shell or a terminal.
-_FORBIDDEN = frozenset('\\:*?"<>|~') | frozenset(map(chr, range(32))) | {"\x7f"}
+#: A file or folder: not hidden, no blanks around it, no character that means something else to Windows, a shell or a
+#: terminal, and no half of a character.
+_PART = r"""(?![.\s])[^/\\:*?"<>|~\x00-\x1f\x7f\ud800-\udfff]+(?<!\s)"""
+#: The names that are accepted and listed. A name with a line break would look like two.
+_NAME = re.compile(rf"(?=.{{1,{MAX_NAME_CHARS}}}$){_PART}(?:/{_PART})*/?")
 #: Files in one list.
 MAX_LISTED = 200
 #: Lines that one call reads.
@@ -56,8 +60,10 @@ class Folder:
 
     def find(self, name: str) -> Path:
         """Return the path of a name such as `reports/may.csv`; "" is the folder itself. Raises ValueError."""
+        if name not in ("", ".") and not _NAME.fullmatch(name.removeprefix("./")):
+            raise ValueError(f"{name!r} is not a name here: write it as list_files shows it, such as 'reports/may.csv'")
         try:
-            path = self.root.joinpath(*_parts(name)).resolve(strict=True)
+            path = (self.root / name).resolve(strict=True)
         except (OSError, RuntimeError):  # nothing there, or links in a circle; its message holds the whole path
             path = None
         if path is None or not path.is_relative_to(self.root.resolve()):
@@ -86,7 +92,7 @@ class Folder:
                     return
                 name = path.relative_to(root).as_posix()
                 size = _size(path)
-                if size is not None and _can_be_named(name):
+                if size is not None and _NAME.fullmatch(name):
                     yield name, size
             if (left := left - len(folders)) < 0:
                 return
@@ -99,30 +105,6 @@ def _size(path: Path) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) and not path.name.startswith(".") else None
-
-
-def _can_be_named(name: str) -> bool:
-    """Return whether the tools accept the name. In a list, a name with a line break would look like two."""
-    try:
-        return bool(_parts(name))
-    except ValueError:
-        return False
-
-
-def _parts(name: str) -> list[str]:
-    """Split a name at its slashes. Raises ValueError for names that are absolute, hidden or lead elsewhere."""
-    if len(name) > MAX_NAME_CHARS:
-        raise ValueError(f"that name has {len(name)} characters: at most {MAX_NAME_CHARS}")
-    parts = [part for part in name.split("/") if part != "."] if name else []
-    if parts and parts[-1] == "":
-        parts.pop()  # a folder may end with a slash
-    if any(not part or part.startswith(".") or part != part.strip() for part in parts) or _FORBIDDEN & set(name):
-        raise ValueError(f"{name!r} is not a name here: write it as list_files shows it, such as 'reports/may.csv'")
-    try:
-        name.encode()
-    except UnicodeEncodeError as exc:
-        raise ValueError(f"{name!r} is not a name here: it holds half a character") from exc
-    return parts
 
 
 def _read(name: str, path: Path) -> bytes:
