@@ -49,13 +49,13 @@ StepType = Literal[
 class TraceStep:
     """One step of a run. `timestamp` is its start in Unix seconds. A field that does not apply to the step is None.
 
-    Without a given `summary`, it is made of the other fields.
+    `summary` is the `given_summary`, or made of the other fields.
     """
 
     type: StepType
     timestamp: float = field(default_factory=time.time)
     duration_ms: float = 0.0
-    summary: str = ""
+    given_summary: str = ""
     tool_name: str | None = None
     tool_args: Mapping[str, Any] | None = None
     tool_result: str | None = None
@@ -69,29 +69,31 @@ class TraceStep:
     finish_reason: str | None = None
     response_id: str | None = None
 
-    def __post_init__(self) -> None:
-        self.summary = self.summary or _summary(self)
+    @property
+    def summary(self) -> str:
+        """Return the step as text."""
+        name = self.tool_name or self.model
+        if self.given_summary:
+            return self.given_summary
+        if self.error:
+            return f"{name}: {self.error}" if name else self.error
+        match self.type:
+            case "llm_call" | "cache_hit":
+                model = self.model or "model"
+                tokens = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
+                return model if self.prompt_tokens is None else f"{model}: {tokens}"
+            case "tool_selection":
+                return f"{self.tool_name}({', '.join(self.tool_args or ())})"
+            case "tool_execution":
+                return f"{self.tool_name}: {self.tool_result}" if self.tool_result is not None else f"{self.tool_name}"
+            case _:
+                return self.tool_result or name or self.type.replace("_", " ")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as plain data, without the fields that are None. Arguments are as the model gave them."""
-        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-
-
-def _summary(step: TraceStep) -> str:
-    name = step.tool_name or step.model
-    if step.error:
-        return f"{name}: {step.error}" if name else step.error
-    match step.type:
-        case "llm_call" | "cache_hit":
-            model = step.model or "model"
-            tokens = f"{step.prompt_tokens} + {step.completion_tokens or 0} tokens"
-            return model if step.prompt_tokens is None else f"{model}: {tokens}"
-        case "tool_selection":
-            return f"{step.tool_name}({', '.join(step.tool_args or ())})"
-        case "tool_execution":
-            return f"{step.tool_name}: {step.tool_result}" if step.tool_result is not None else f"{step.tool_name}"
-        case _:
-            return step.tool_result or name or step.type.replace("_", " ")
+        given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        del given["given_summary"]
+        return {**given, "summary": self.summary}
 
 
 @dataclass(slots=True)

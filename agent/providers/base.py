@@ -44,6 +44,8 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 
+#: Raises ValueError for a number that JSON does not have, TypeError for another value that it does not have.
+_check_json = json.JSONEncoder(allow_nan=False).encode
 #: Marks the end of a stream. A faulty provider may yield anything else.
 _END: Any = object()
 
@@ -413,6 +415,6 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
         return {}
     if isinstance(arguments, dict) and all(isinstance(name, str) for name in arguments):
         with suppress(TypeError, ValueError, RecursionError):
-            json.dumps(arguments, allow_nan=False)
+            _check_json(arguments)
             return arguments
     return {NOT_JSON: arguments[:MAX_NOT_JSON_CHARS] if isinstance(arguments, str) else quoted(arguments)}

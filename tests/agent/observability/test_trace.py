@@ -87,7 +87,7 @@ def test_every_step_type_has_a_summary(type_):
         (TraceStep("tool_execution", tool_name="f", tool_result="done"), "f: done"),
         (TraceStep("tool_execution", tool_name="f", error="KeyError: 1"), "f: KeyError: 1"),
         (TraceStep("session_load"), "session load"),
-        (TraceStep("error", summary="as given", error="no"), "as given"),
+        (TraceStep("error", given_summary="as given", error="no"), "as given"),
     ],
 )
 def test_summary_describes_the_step(step, summary):
