@@ -7,13 +7,13 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import unescape
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, blockquote, list_block, table
 from markdown_it.rules_inline import StateInline
-from markdown_it.token import Token
+from markdown_it.tree import SyntaxTreeNode
 
 from sayso.channels.markdown.dialects import (
     ANSI,
@@ -92,17 +92,17 @@ def _telegram(md: str) -> tuple[str, str]:
     """Return Markdown as HTML and as plain text. It is parsed once."""
     if _PLAIN_TEXT.fullmatch(md):  # parsing takes as long as sending
         return md, md
-    tokens = parser().parse(md)
-    return _rendered(md, tokens, HTML), _rendered(md, tokens, PLAIN)
+    tree = SyntaxTreeNode(parser().parse(md))
+    return _rendered(md, tree, HTML), _rendered(md, tree, PLAIN)
 
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
 def _render(md: str, dialect: Dialect) -> str:
-    return md if _PLAIN_TEXT.fullmatch(md) else _rendered(md, parser().parse(md), dialect)
+    return md if _PLAIN_TEXT.fullmatch(md) else _rendered(md, SyntaxTreeNode(parser().parse(md)), dialect)
 
 
-def _rendered(md: str, tokens: Sequence[Token], dialect: Dialect) -> str:
-    blocks = _Blocks(dialect, md.split("\n")).render(iter(tokens))
+def _rendered(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
+    blocks = _Blocks(dialect, md.split("\n")).render(tree)
     text = "\n\n".join(block.text for block in blocks if block.text)
     # Markdown that renders to nothing, such as an empty link, is shown as its source.
     return text if text.strip() else dialect.escape(md)
@@ -121,150 +121,110 @@ class _Blocks:
     dialect: Dialect
     source: Sequence[str]
 
-    def render(self, tokens: Iterator[Token], quotes: int = 0, bullets: int = 0) -> Iterator[_Block]:
-        """Yield the blocks up to the end of the container that was opened last.
-
-        `quotes` and `bullets` count the quotes and bullet lists around them.
-        """
-        for token in tokens:
-            match token.type:
-                case "inline":
-                    yield _Block(inline_text(token.children or [], self.dialect))
-                case "heading_open":
-                    text = inline_text(next(tokens).children or [], self.dialect, bold=True)
+    def render(self, container: SyntaxTreeNode, quotes: int = 0, bullets: int = 0) -> Iterator[_Block]:
+        """Yield the blocks of a container. `quotes` and `bullets` count the quotes and bullet lists around them."""
+        for node in container.children:
+            match node.type:
+                case "paragraph":
+                    yield _Block(_inline(node.children[0], self.dialect))
+                case "heading":
+                    text = _inline(node.children[0], self.dialect, ("strong",))
                     opening, closing = self.dialect.marks["strong"] if text else ("", "")
                     yield _Block(f"{opening}{text}{closing}")
                 case "fence" | "code_block":
-                    yield self._code(token)
+                    yield self._code(node)
                 case "hr":
                     yield _Block("———")
-                case "blockquote_open":
-                    inner = "\n\n".join(block.text for block in self.render(tokens, quotes + 1, bullets))
+                case "blockquote":
+                    inner = "\n\n".join(block.text for block in self.render(node, quotes + 1, bullets))
                     yield _Block(self.dialect.quote(inner, quotes + 1))
-                case "bullet_list_open" | "ordered_list_open":
-                    yield self._list(token, tokens, quotes, bullets)
-                case "table_open":
-                    yield self._table(token, tokens)
-                case "blockquote_close" | "list_item_close":
-                    return
+                case "bullet_list" | "ordered_list":
+                    yield self._list(node, quotes, bullets)
+                case "table":
+                    yield self._table(node)
 
-    def _code(self, token: Token) -> _Block:
-        language = LANGUAGE.match(token.info)
+    def _code(self, node: SyntaxTreeNode) -> _Block:
+        language = LANGUAGE.match(node.info)
         # A title after the language is part of the text, so it is shown.
-        title = token.info[language.end() :].strip() if language else token.info.strip()
-        text = "\n".join(part for part in (title, token.content.rstrip("\n")) if part)
+        title = node.info[language.end() :].strip() if language else node.info.strip()
+        text = "\n".join(part for part in (title, node.content.rstrip("\n")) if part)
         return _Block(self.dialect.pre(text, language.group(1) if language else ""), pre=True)
 
-    def _list(self, opening: Token, tokens: Iterator[Token], quotes: int, bullets: int) -> _Block:
-        if opening.type == "bullet_list_open":
+    def _list(self, node: SyntaxTreeNode, quotes: int, bullets: int) -> _Block:
+        if node.type == "bullet_list":
             # Each level has a bullet of its own, because an indent of two narrow spaces is hard to see.
             markers: Iterator[str] = itertools.repeat(f"{'•◦▪'[bullets % 3]} ")
             bullets += 1
         else:
-            start = opening.attrGet("start")
+            start = node.attrGet("start")
             markers = (f"{number}. " for number in itertools.count(1 if start is None else int(start)))
-        items = itertools.takewhile(lambda token: token.type == "list_item_open", tokens)
         texts = []
-        for _ in items:
-            marker = next(markers)
+        for item, marker in zip(node.children, markers, strict=False):
             indent = " " * len(marker)
-            blocks = self.render(tokens, quotes, bullets)
+            blocks = self.render(item, quotes, bullets)
             # Code keeps its own margin, everything else is indented under the marker.
             lines = [each.text if each.pre else indent + each.text.replace("\n", f"\n{indent}") for each in blocks]
             texts.append(marker + "\n".join(lines).removeprefix(indent))
         return _Block("\n".join(texts))
 
-    def _table(self, table: Token, tokens: Iterator[Token]) -> _Block:
-        rows: list[list[str]] = []
-        rights: list[bool] = []
-        for token in itertools.takewhile(lambda token: token.type != "table_close", tokens):
-            if token.type == "tr_open":
-                rows.append([])
-            elif token.type == "th_open":
-                rights.append("right" in str(token.attrGet("style") or ""))
-            elif token.type == "inline":
-                rows[-1].append(" ".join(inline_text(token.children or [], PLAIN).split()))
-        lines = self.source[slice(*table.map)] if table.map else []
+    def _table(self, node: SyntaxTreeNode) -> _Block:
+        lines = self.source[slice(*node.map)] if node.map else []
         if is_overfull(lines):  # the parser drops cells beyond the last column, so such a table is shown as its source
             return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
-        columns = sum(widths(rows)) + 3 * max(0, len(rows[0]) - 1) if rows else 0
-        if columns <= self.dialect.columns:
-            return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
-        return _Block(records(rows, self.dialect))
+        table = [row.children for part in node.children for row in part.children]
+        rows = [[" ".join(_inline(cell.children[0], PLAIN).split()) for cell in row] for row in table]
+        if sum(widths(rows)) + 3 * (len(rows[0]) - 1) > self.dialect.columns:
+            return _Block(records(rows, self.dialect))
+        rights = ["right" in str(head.attrGet("style") or "") for head in table[0]]
+        return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
 
 
-def inline_text(tokens: Sequence[Token], dialect: Dialect, bold: bool = False) -> str:
-    """Return one paragraph. `bold` says that it is inside bold text already."""
-    paragraph = _Paragraph(dialect, ["strong"] if bold else [])
-    for index, token in enumerate(tokens):
-        following = tokens[index + 1] if index + 1 < len(tokens) else None
-        paragraph.add(token, following.content[:1] if following and following.type == "text" else "")
-    return "".join(paragraph.frames[0])
+def _inline(parent: SyntaxTreeNode, dialect: Dialect, active: tuple[str, ...] = (), *, in_link: bool = False) -> str:
+    """Return the text of a paragraph or a part of it. `active` names the marks around it: none is nested in itself."""
+    parts: list[str] = []
+    for node, following in itertools.zip_longest(parent.children, parent.children[1:]):
+        match node.type:
+            case "softbreak" | "hardbreak":
+                parts.append("\n")
+            case "code_inline":
+                parts.append(dialect.code(node.content))
+            case "image":
+                parts.append(_image(node, dialect, in_link=in_link))
+            case "link":
+                text = _inline(node, dialect, active, in_link=True)
+                # The label of a bare URL is the URL, which must not be formatted.
+                label = "" if node.markup == "autolink" else text + _title(node, dialect)
+                parts.append(_link(dialect, label, str(node.attrGet("href") or "")))
+            case "strong" | "em" | "s" as name:
+                text = _inline(node, dialect, (*active, name), in_link=in_link)
+                before = next((part[-1] for part in reversed(parts) if part), "")
+                after = following.content[:1] if following and following.type == "text" else ""
+                touching = before.isalnum(), after.isalnum()
+                opening, closing = dialect.marks[name]
+                if all(touching) or (any(touching) and dialect.solid and name == "em"):
+                    # 2*3*4 is arithmetic: no preview may show it as 234.
+                    opening = closing = node.markup
+                elif name in active or (any(touching) and dialect.solid):
+                    opening = closing = ""
+                parts.append(f"{opening}{text}{closing}")
+            case _:
+                parts.append(dialect.escape(node.content))
+    return "".join(parts)
 
 
-@dataclass(slots=True)
-class _Paragraph:
-    """Builds one paragraph. `active` names the open marks, so that none is nested in itself."""
+def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
+    """Return an image as a link to it."""
+    inside = dialect
+    if dialect.hides:  # of two addresses, one inside the other, a platform would show one, or neither
+        inside = replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False)
+    alt = _inline(node, inside) + _title(node, dialect)
+    return _link(inside if in_link else dialect, alt, str(node.attrGet("src") or ""))
 
-    dialect: Dialect
-    active: list[str]
-    frames: list[list[str]] = field(default_factory=lambda: [[]])
-    hrefs: list[str] = field(default_factory=list)
-    titles: list[str] = field(default_factory=list)
 
-    def add(self, token: Token, following: str) -> None:
-        if token.type in ("softbreak", "hardbreak"):
-            self.frames[-1].append("\n")
-        elif token.type == "code_inline":
-            self.frames[-1].append(self.dialect.code(token.content))
-        elif token.type == "image":
-            inside = self.dialect
-            if inside.hides:  # of two addresses, one inside the other, a platform would show one, or neither
-                inside = replace(
-                    inside, link=lambda label, href: bare_link(label, self.dialect.escape(href)), hides=False
-                )
-            alt = inline_text(token.children or [], inside) + self._title(token)
-            self.frames[-1].append(_link(inside if self.hrefs else self.dialect, alt, str(token.attrGet("src") or "")))
-        elif token.nesting == 1:
-            self._open(token)
-        elif token.nesting == -1:
-            self._close(token, following)
-        else:
-            self.frames[-1].append(self.dialect.escape(token.content))
-
-    def _title(self, token: Token) -> str:
-        """Return the title of a link, which chats cannot show on hovering, to follow the label."""
-        title = token.attrGet("title")
-        return self.dialect.escape(f' "{title}"') if title else ""
-
-    def _open(self, token: Token) -> None:
-        self.frames.append([])
-        if token.type == "link_open":
-            self.hrefs.append(str(token.attrGet("href") or ""))
-            self.titles.append(self._title(token))
-        else:
-            self.active.append(token.type.removesuffix("_open"))
-
-    def _close(self, token: Token, following: str) -> None:
-        text = "".join(self.frames.pop())
-        if token.type == "link_close":
-            # The label of a bare URL is the URL, which must not be formatted.
-            label = "" if token.markup == "autolink" else text + self.titles[-1]
-            self.titles.pop()
-            self.frames[-1].append(_link(self.dialect, label, self.hrefs.pop()))
-            return
-        opening, closing = self._marks(self.active.pop(), token.markup, following)
-        self.frames[-1].append(f"{opening}{text}{closing}")
-
-    def _marks(self, name: str, markup: str, following: str) -> tuple[str, str]:
-        before = next((part[-1] for part in reversed(self.frames[-1]) if part), "")
-        touching = before.isalnum(), following.isalnum()
-        if all(touching) or (any(touching) and self.dialect.solid and name == "em"):
-            # 2*3*4 is arithmetic: no preview may show it as 234.
-            return markup, markup
-        if name in self.active or (any(touching) and self.dialect.solid):
-            return "", ""
-        return self.dialect.marks[name]
+def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
+    """Return the title of a link, which chats cannot show on hovering, to follow the label."""
+    title = node.attrGet("title")
+    return dialect.escape(f' "{title}"') if title else ""
 
 
 def _link(dialect: Dialect, label: str, href: str) -> str:
@@ -331,6 +291,7 @@ def parser(*, images: bool = True) -> MarkdownIt:
     )
     parser.inline.ruler.before("backticks", "bare_url", _bare_url)
     parser.inline.ruler.before("link", "bare_bracket", _bare_bracket)
+    parser.inline.ruler2.after("fragments_join", "deep_marks", _flatten)
     ends = ["paragraph", "reference"]
     parser.block.ruler.at("table", _table, {"alt": ends})
     parser.block.ruler.at("blockquote", _quote, {"alt": [*ends, "blockquote", "list"]})
@@ -338,9 +299,9 @@ def parser(*, images: bool = True) -> MarkdownIt:
     return parser if images else parser.disable("image")
 
 
-#: How deep a quote and a list may be nested; a list counts twice. Deeper ones are shown as their source. The parser
-#: itself would drop what is deeper than 20.
-_DEEPEST_QUOTE, _DEEPEST_LIST = 6, 10
+#: How deep a quote, a list and marks may be nested; a list counts twice. Deeper ones are shown as their source. The
+#: parser itself would drop blocks that are deeper than 20, and each mark takes calls.
+_DEEPEST_QUOTE, _DEEPEST_LIST, _DEEPEST_MARK = 6, 10, 20
 
 
 def _quote(state: StateBlock, line: int, end: int, silent: bool) -> bool:
@@ -403,9 +364,10 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
         state.pending += rest
     elif not silent:
         state.pending = state.pending[: -len(scheme[0])]
-        state.push("link_open", "a", 1).attrs = {"href": scheme[0] + rest}
+        link = state.push("link_open", "a", 1)
+        link.attrs, link.markup = {"href": scheme[0] + rest}, "autolink"
         state.push("text", "", 0).content = scheme[0] + rest
-        state.push("link_close", "a", -1).markup = "autolink"
+        state.push("link_close", "a", -1)
     return True
 
 
@@ -418,6 +380,13 @@ def _bare_bracket(state: StateInline, silent: bool) -> bool:
         state.pending += char
     state.pos += 1
     return True
+
+
+def _flatten(state: StateInline) -> None:
+    """Turn marks that are nested too deep back into text."""
+    for token in state.tokens:
+        if token.level >= _DEEPEST_MARK and token.tag in ("strong", "em", "s"):
+            token.type, token.tag, token.nesting, token.content = "text", "", 0, token.markup
 
 
 def is_overfull(lines: Sequence[str]) -> bool:

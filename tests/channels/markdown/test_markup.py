@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it.tree import SyntaxTreeNode
 
 from sayso.channels import markdown as markup
 from sayso.channels.console.outgoing import page_html
@@ -49,7 +50,7 @@ def test_slack_text_has_no_token_but_our_links(md: str):
 def test_text_without_markup_renders_as_itself(md: str):
     """The fast path for plain text gives what the parser gives."""
     for dialect in (HTML, MRKDWN, WHATSAPP, PLAIN):
-        assert markup._rendered(md, parser().parse(md), dialect) == md
+        assert markup._rendered(md, SyntaxTreeNode(parser().parse(md)), dialect) == md
 
 
 @given(MARKDOWN | WORDS)
@@ -286,6 +287,12 @@ def test_label_hides_no_foreign_address(own_hosts, md: str, is_shown: bool):
     for render in (telegram_html, slack_mrkdwn, page_html):
         told = html.unescape(re.sub(r"</?[^|>]*>|<[^>]*\|", "", render(md).replace("(<", "(").replace(">)", ")")))
         assert bool(re.search(r"\(https?://[^)]*evil\.test", told)) == is_shown, render(md)
+
+
+def test_marks_that_are_nested_too_deep_are_shown_as_their_source():
+    """Each level would take a call, and a text may have thousands."""
+    assert plain("*a **b " * 10 + "b** a*" * 10) == "a b " * 10 + "b a" * 10
+    assert plain("*a **b " * 999 + "b** a*" * 999).count("*") > 5000
 
 
 def test_text_that_was_rendered_before_follows_the_trusted_hosts():
