@@ -110,7 +110,7 @@ class TypedArguments(ParameterModel):
             raise self._unusable(f"cannot be checked: {type(exc).__name__}: {exc}") from exc
 
     def _repaired(self, params: Mapping[str, Any], error: ValidationError) -> BaseModel:
-        """Validate again without the nulls that were refused: a strict schema makes models fill in everything.
+        """Validate again without the nulls that were refused: some models fill in everything.
 
         A null in a required argument stays an error. A whole number written as 1e20 becomes an integer.
         """

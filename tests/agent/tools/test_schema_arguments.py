@@ -1,4 +1,4 @@
-"""SchemaArguments: what a model sends that was held to a strict schema, and what small models quote."""
+"""SchemaArguments: what a model sends that fills in everything, and what small models quote."""
 
 from __future__ import annotations
 
