@@ -227,8 +227,8 @@ def quoted(value: Any) -> str:
     return text if len(text) <= MAX_QUOTED_CHARS else text[:MAX_QUOTED_CHARS] + "..."
 
 
-#: Returns what to inject into a call: a mapping or None, or a context manager or generator of one, closed after the
-#: call. It may have one ToolContext parameter.
+#: Returns what to inject into a call: a mapping or None, or a context manager of one, which is closed afterwards.
+#: It may have one ToolContext parameter.
 Injector = Callable[..., Any]
 
 
@@ -289,10 +289,9 @@ class HiddenArguments:
     def opened(self) -> Iterator[dict[str, Any]]:
         """Yield what is injected now; what the injector opened is closed afterwards.
 
-        An injector returns a mapping or None, or a context manager that yields one; a generator function that yields
-        one is taken for a context manager. A ToolContext parameter of the injector is filled. Raises ToolExecutionError
-        if the injector fails or returns something else. If the context manager swallows an error of the tool, the error
-        is raised all the same: a failed call never counts as done.
+        An injector returns a mapping or None, or a context manager that yields one. A ToolContext parameter of the
+        injector is filled. Raises ToolExecutionError if the injector fails or returns something else. If the context
+        manager swallows an error of the tool, the error is raised all the same: a failed call never counts as done.
         """
         if self._injector is None:
             yield self._fixed
@@ -314,9 +313,6 @@ class HiddenArguments:
         """Return what the injector returns or yields; `stack` closes it. Raises ToolExecutionError."""
         try:
             returned = injector(**with_context(injector, current_context))
-            if inspect.isgenerator(returned):
-                generator = returned
-                returned = contextmanager(lambda: generator)()
             if isinstance(returned, AbstractContextManager):
                 returned = stack.enter_context(returned)
             injected = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None

@@ -387,24 +387,6 @@ def test_event_loop_never_waits_for_an_injector(make):
     assert not any(in_loop)
 
 
-def test_generator_may_be_an_injector():
-    """The code after its yield runs after the call."""
-    events: list[str] = []
-
-    def config():
-        yield {"connection": "open"}
-        events.append("closed")
-
-    @tool(config_injector=config)
-    def work(connection: str) -> str:
-        """Work."""
-        return connection
-
-    work.schema()
-    events.clear()
-    assert (work.execute({}), events) == ("open", ["closed"])
-
-
 def test_system_prompt_may_depend_on_the_user(make):
     """A prompt function is called for each answer."""
     bot = make([], [])
