@@ -34,6 +34,10 @@ from sayso.channels.types import Conversation, Delivery, Media, Receipt, Receive
 if TYPE_CHECKING:
     from redis import Redis
 
+#: Stores all that a channel, named by its name, received. Raises Overloaded, StorageDown and redis.RedisError: the
+#: platform must send it again.
+StoreReceived = Callable[[str, Received], None]
+
 
 class ChannelError(Exception):
     """The base of all errors of a channel."""

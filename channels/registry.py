@@ -32,7 +32,7 @@ class Platform:
     """The parts of a platform.
 
     `adapter(name, settings, deps)` returns a Channel. `setup(name, settings, public_url, options)` returns a
-    PlatformSetup. `poller(channel, ingress, lock)` returns an object whose `run()` polls. `pages(*channels,
+    PlatformSetup. `poller(channel, store, lock)` returns an object whose `run()` polls. `pages(*channels,
     public_url=, admit=, stage=, why_waiting=)` returns a Flask blueprint. `sdk_modules` are imported by a worker before
     its first turn, since an import blocks all others. The packages that the built-in platforms name there log warnings
     only.

@@ -380,6 +380,7 @@ class Received:
     """The content of a verified webhook.
 
     `alerts` are messages for the operator. `answer` is the HTTP answer. `ignored` is why nothing was taken, "" else.
+    `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -388,6 +389,7 @@ class Received:
     alerts: tuple[str, ...] = ()
     answer: WebhookResponse = field(default_factory=WebhookResponse)
     ignored: str = ""
+    is_contact: bool = False
 
 
 _TURN = TypeAdapter(Turn)

@@ -1,15 +1,21 @@
-"""Mailbox (lease, commit, release) and Inbox (accept) on Redis; conversations with a second address."""
+"""Ingress (what platforms send), Inbox (accept) and Mailbox (lease, commit, release) of conversations on Redis.
+
+AliasForwarder serves conversations with a second address.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from sayso.channels.base import SendError
+from sayso.channels.base import Overloaded, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.types import Conversation, Reply, Turn, shown_to
+from sayso.channels.types import AddressChange, Conversation, Received, Reply, Turn, shown_to
+from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.turns import (
@@ -25,12 +31,18 @@ from sayso.pending.turns import (
     outbox_entry,
     parse_next_item,
 )
+from sayso.workers.alerts import RedisAlerts
+from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.lease import LEASE_MS
+
+log = logging.getLogger(__name__)
 
 #: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
 #: The collapse key of refusal notices: only the newest waits.
 REFUSAL = "refusal"
+#: Statuses of a reply that prove that its channel works.
+_ARRIVED = ("sent", "delivered", "read")
 #: The folder of the scripts of this package.
 LUA = Path(__file__).parent / "lua"
 
@@ -235,6 +247,73 @@ def waited_ms(seconds: float) -> int:
     received in the future, nor before SEEN_MS: no question is open for that long.
     """
     return max(0, min(round(seconds * 1000), SEEN_MS))
+
+
+class Ingress:
+    """Stores turns, delivery statuses, address changes and alerts. One per process."""
+
+    def __init__(self, accept: Callable[..., Accepted], *, deliveries: RedisDeliveries, alerts: RedisAlerts) -> None:
+        """`accept` is that of the spool or of access control."""
+        self._accept_turn, self._deliveries, self._alerts = accept, deliveries, alerts
+
+    def store(self, channel: str, received: Received) -> None:
+        """Store all that a channel received.
+
+        Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What was stored before
+        the error is recognized then.
+        """
+        for update in received.statuses:
+            stored, code = "", update.error_code or "-"
+            if update.delivery:
+                stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
+            level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
+            extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
+            log.log(level, "reply.status", extra=extra)
+        for alert in received.alerts:
+            log.error("channel.alert", extra={"channel": channel, "reason": alert})
+            self._alerts.note(channel, alert, "delivering" if received.statuses else "receiving")
+        if any(update.status in _ARRIVED for update in received.statuses):
+            self._alerts.clear(channel, "delivering")
+        for change in filter(_is_storable_address, received.addresses):
+            extra = {"conversation": change.conversation.id, "closed": change.closed or "-"}
+            log.info("address.changed", extra=extra)
+            self._deliveries.close(change.conversation.id, change.closed, late=change.late)
+        if received.ignored:
+            log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
+        if received.turns or received.is_contact:
+            self._alerts.clear(channel, "receiving")
+        for turn in filter(_is_storable, received.turns):
+            self._accept(turn)
+
+    def _accept(self, turn: Turn) -> None:
+        parts = split_button_token(turn.tap.data) if turn.tap else None
+        if turn.tap and not parts and turn.tap.label:  # a button of the business's own: its label is what they say
+            turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
+        accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
+        ids = {"conversation": turn.conversation.id, "seq": accepted.seq, "event": turn.event_hash}
+        log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
+        if accepted.refused:
+            raise Overloaded("this conversation has too many messages waiting")
+
+
+def _is_storable_address(change: AddressChange) -> bool:
+    """Return whether the address is valid text. A platform would repeat an invalid one unchanged, so it is dropped."""
+    try:
+        change.conversation.address.encode()
+    except UnicodeEncodeError:
+        log.error("address.malformed", extra={"channel": change.conversation.channel})
+        return False
+    return True
+
+
+def _is_storable(turn: Turn) -> bool:
+    """Return whether a worker can read the turn. A malformed one would be malformed in each repetition: drop it."""
+    try:
+        Turn.from_json(turn.to_json())  # to_json alone accepts any object where a text should be
+    except (ValueError, TypeError) as exc:  # the message would repeat the payload
+        log.error("turn.malformed", extra={"channel": turn.conversation.channel, "reason": type(exc).__name__})
+        return False
+    return True
 
 
 @runtime_checkable

@@ -14,11 +14,18 @@ from typing import Any, Literal, Protocol
 
 from redis.exceptions import RedisError, ResponseError
 
-from sayso.channels.base import ChannelDown, Overloaded, RateLimited, SendError, StorageDown, WebhookConflict
+from sayso.channels.base import (
+    ChannelDown,
+    Overloaded,
+    RateLimited,
+    SendError,
+    StorageDown,
+    StoreReceived,
+    WebhookConflict,
+)
 from sayso.channels.http import backoff_seconds
 from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.types import Conversation, Received
-from sayso.channels.web.ingress import Ingress
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +56,8 @@ class PollLock(Protocol):
 class Poller:
     """Polls one bot while this process holds its leader lock. Lives on one event loop."""
 
-    def __init__(self, bot: TelegramChannel, ingress: Ingress, lock: PollLock) -> None:
-        self._bot, self._ingress, self._lock = bot, ingress, lock
+    def __init__(self, bot: TelegramChannel, store: StoreReceived, lock: PollLock) -> None:
+        self._bot, self._store_received, self._lock = bot, store, lock
         self._offset: int | None = None
         self._stored: set[int] = set()
         self._failures = 0
@@ -119,11 +126,11 @@ class Poller:
             log.warning("poll.failed", extra={"channel": self._bot.name, "reason": str(exc)})
             return backoff_seconds(self._failures, first=1.0, longest=MAX_BACKOFF_SECONDS)
         self._failures = 0
-        await asyncio.to_thread(self._ingress.note_contact, self._bot.name)
+        await asyncio.to_thread(self._store_received, self._bot.name, Received(is_contact=True))
         return 0.0 if await self._store(updates) else RETRY_SECONDS
 
     async def _alert(self, message: str) -> None:
-        await asyncio.to_thread(self._ingress.store, self._bot.name, Received(alerts=(message,)))
+        await asyncio.to_thread(self._store_received, self._bot.name, Received(alerts=(message,)))
 
     async def _store(self, updates: Sequence[Any]) -> bool:
         """Store updates and move the offset behind those that are stored. Return whether all are.
@@ -173,7 +180,7 @@ class Poller:
             return blocked[conversation]
         result: UpdateResult = "refused"
         try:
-            self._ingress.store(self._bot.name, received)
+            self._store_received(self._bot.name, received)
         except Overloaded:
             pass
         except ResponseError:  # Redis may accept the next conversation

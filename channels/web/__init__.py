@@ -1,1 +1,1 @@
-"""The Flask app. Given an Ingress; imports neither workers nor config."""
+"""The Flask app. Given what stores turns; imports neither workers nor config."""

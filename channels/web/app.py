@@ -11,9 +11,9 @@ from redis.exceptions import RedisError
 from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
-from sayso.channels.base import Channel, NotStored, Overloaded
+from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
 from sayso.channels.storage.media import BadToken, LocalMediaStore, MediaGone
-from sayso.channels.web.ingress import MAX_BODY, WEBHOOK_ERROR, Ingress, WebhookMiddleware
+from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
 
 #: A health check: its JSON, and whether all is well.
 HealthCheck = Callable[[], tuple[Mapping[str, Any], bool]]
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 def create_app(
     channels: Mapping[str, Channel],
-    ingress: Ingress,
+    store: StoreReceived,
     media: LocalMediaStore,
     *,
     readiness: HealthCheck,
@@ -44,7 +44,7 @@ def create_app(
     app.register_error_handler(NotStored, _not_stored)
     app.register_error_handler(RedisError, _not_stored)
     app.wsgi_app = WebhookMiddleware(  # type: ignore[method-assign]  # as Flask's manual says
-        app.wsgi_app, channels, ingress, public_url=public_url
+        app.wsgi_app, channels, store, public_url=public_url
     )
     _add_webhooks(app)
     _add_media(app, media)

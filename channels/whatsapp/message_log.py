@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from sayso.channels.base import RateLimited, SharedCache
@@ -21,10 +21,15 @@ from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client, set
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
-if TYPE_CHECKING:
-    from sayso.channels.web.ingress import Acceptance
-
 T = TypeVar("T")
+
+
+class Acceptance(Protocol):
+    """What became of a turn."""
+
+    @property
+    def outcome(self) -> str:
+        """The word "new" or "duplicate", or why the turn was refused."""
 
 
 class RecoveryInbox(Protocol):

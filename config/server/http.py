@@ -24,7 +24,7 @@ from waitress.utilities import BadRequest, RequestEntityTooLarge
 
 from sayso.channels.console.views import UPLOADS
 from sayso.channels.storage.media import MAX_BYTES
-from sayso.channels.web.ingress import MAX_BODY, LogLimit
+from sayso.channels.web.webhooks import MAX_BODY, LogLimit
 from sayso.config.server.processes import BACKLOG
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from sayso.channels.base import StoreReceived
 from sayso.channels.registry import load, platform_of
-from sayso.channels.web.ingress import Ingress
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.config.wiring.people import rules_of
-from sayso.pending.action import split_button_token
+from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import LeaderLock
 
 if TYPE_CHECKING:
@@ -28,19 +28,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def ingress_of(services: Services) -> Ingress:
+def store_of(services: Services) -> StoreReceived:
     """Return what stores turns: in the spool where one is configured, else in Redis."""
-    return Ingress(
-        services.spool or services.access_control,
-        deliveries=services.deliveries,
-        alerts=services.alerts,
-        action_of=_action_of,
-    )
-
-
-def _action_of(button_data: str) -> str:
-    parts = split_button_token(button_data)
-    return parts[0] if parts else ""
+    inbox = services.spool or services.access_control
+    return Ingress(inbox.accept, deliveries=services.deliveries, alerts=services.alerts).store
 
 
 def start_watching(services: Services) -> None:
@@ -69,7 +60,7 @@ def polled_channels(settings: Settings) -> list[str]:
 def poll(services: Services) -> None:
     """Poll for all channels that are polled, until SIGTERM or SIGINT."""
     start_watching(services)
-    ingress, settings = ingress_of(services), services.settings
+    store, settings = store_of(services), services.settings
     pollers = []
     for name in polled_channels(settings):
         channel = settings.channels[name]
@@ -77,7 +68,7 @@ def poll(services: Services) -> None:
         if factory is None:
             raise LookupError(f"platform {channel.platform!r} has no poller: its settings must not say that it polls")
         lock = LeaderLock(services.redis, poll_lock(channel), prefix=settings.key_prefix)
-        pollers.append(load(factory)(services.channels[name], ingress, lock))
+        pollers.append(load(factory)(services.channels[name], store, lock))
     asyncio.run(run_pollers(poller.run() for poller in pollers))
 
 

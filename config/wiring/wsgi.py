@@ -21,7 +21,7 @@ from sayso.channels.types import Turn
 from sayso.channels.web.app import create_app
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
-from sayso.config.wiring.ingress import check_redis_if_reachable, ingress_of, start_watching
+from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching, store_of
 from sayso.config.wiring.observability import set_up_logs
 from sayso.pending.redis.client import RedisUnfit, check_writable
 from sayso.workers.access import AccessControl, memory_quota
@@ -57,7 +57,7 @@ def build_app(services: Services) -> Flask:
     """Return the WSGI app of one wired process."""
     return create_app(
         services.channels,
-        ingress_of(services),
+        store_of(services),
         services.media,
         readiness=partial(readiness, services),
         health=partial(health, services),

@@ -33,7 +33,7 @@ def spool_of(count: int, trouble: Exception | None = None):
         if trouble:
             raise trouble
 
-    return SimpleNamespace(count=lambda: count, check_room=check_room)
+    return SimpleNamespace(accept=None, count=lambda: count, check_room=check_room)
 
 
 def test_process_without_redis_is_healthy_but_not_ready():

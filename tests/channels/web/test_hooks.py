@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.types import AddressChange, Conversation, Media, Received, StatusUpdate, Tap, WebhookResponse
-from sayso.channels.web.ingress import MAX_BODY
+from sayso.channels.web.webhooks import MAX_BODY
 from sayso.pending.redis.client import connect, set_web_timeouts
 from sayso.pending.redis.connections import Connections
 from sayso.pending.redis.scripts import LuaScripts

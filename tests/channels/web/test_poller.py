@@ -18,13 +18,13 @@ from sayso.channels.telegram.poller import (
     WINDOW,
     Poller,
 )
-from sayso.channels.web.ingress import Ingress
 from sayso.config.wiring.ingress import run_pollers
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.stores import MemoryAlerts
 from sayso.workers.access import AccessControl
+from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import LeaderLock
 from tests.channels.harness import telegram, telegram_hook
 from tests.channels.web.services import FakeDeliveries, FakeMailbox
@@ -73,8 +73,8 @@ def said(number: int, user: int = 5123456789) -> dict:
 def polled(bot: Bot, mailbox: FakeMailbox | None = None, alerts: MemoryAlerts | None = None) -> Poller:
     """Return a poller of the bot, in front of a mailbox."""
     gate = AccessControl(mailbox or FakeMailbox(), voice)
-    ingress = Ingress(gate, deliveries=FakeDeliveries(), alerts=alerts or MemoryAlerts(), action_of=lambda data: "")
-    return Poller(bot, ingress, Held())
+    ingress = Ingress(gate.accept, deliveries=FakeDeliveries(), alerts=alerts or MemoryAlerts())
+    return Poller(bot, ingress.store, Held())
 
 
 def rounds(poller: Poller, count: int) -> list[float]:

@@ -1,0 +1,136 @@
+"""WebhookMiddleware: verifies, parses and stores webhooks, before their platforms get an answer.
+
+It stands in front of Flask because Flask's routing takes as long as all of that together. What it cannot take goes on
+to Flask together with the error, and Flask answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from werkzeug.exceptions import abort
+from werkzeug.http import HTTP_STATUS_CODES
+from werkzeug.wsgi import get_input_stream, get_path_info
+
+from sayso.channels.base import BadHook, Channel, Forbidden, StoreReceived
+from sayso.channels.types import Received, WebhookRequest
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = logging.getLogger(__name__)
+
+#: The most bytes of a webhook's body. Platforms send far fewer; files come as links.
+MAX_BODY = 1_000_000
+#: The key in the WSGI environment that holds the error of a webhook that was not taken.
+WEBHOOK_ERROR = "sayso.webhook_error"
+
+#: A bad request is logged once in this many seconds for each sender; this many senders are remembered.
+LOG_SECONDS, MAX_SENDERS = 60.0, 1000
+#: How many characters of a reason distinguish it from others. The rest may be text of the sender.
+REASON_CHARS = 24
+
+#: The path of a webhook, as the routes in `sayso.channels.web.app`: the channel's name, and what follows it.
+_PATH = re.compile(r"/*hooks/([^/]+)(?:/([^/].*?))?/?")
+
+
+class WebhookMiddleware:
+    """A WSGI app that takes the webhooks of known channels and passes all other requests to `app`. One per process."""
+
+    def __init__(
+        self, app: WSGIApplication, channels: Mapping[str, Channel], store: StoreReceived, *, public_url: str
+    ) -> None:
+        self._app, self._channels, self._store, self._public_url = app, channels, store, public_url
+        self._log_limit = LogLimit()
+        #: The path of `public_url`, "" for none. A proxy may pass it on or remove it.
+        self._prefix = urlsplit(public_url).path.rstrip("/")
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        if self._prefix:  # links that Flask makes get it back
+            environ["SCRIPT_NAME"] = self._prefix
+            for name in ("PATH_INFO", "RAW_URI", "REQUEST_URI"):
+                if str(environ.get(name, "")).startswith(f"{self._prefix}/"):
+                    environ[name] = str(environ[name]).removeprefix(self._prefix)
+        path = _PATH.fullmatch(get_path_info(environ)) if environ["REQUEST_METHOD"] == "POST" else None
+        channel = self._channels.get(path[1]) if path else None
+        if not path or not channel:
+            return self._app(environ, start_response)
+        try:
+            received = self._receive(channel, environ, path[2] or "")
+            self._store(channel.name, received)
+        except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
+            environ[WEBHOOK_ERROR] = exc
+            return self._app(environ, start_response)
+        answer, body = received.answer, received.answer.body.encode()
+        headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
+        start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)
+        return [body]
+
+    def _receive(self, channel: Channel, environ: WSGIEnvironment, path: str) -> Received:
+        path_and_query = f"{get_path_info(environ)}?{environ.get('QUERY_STRING', '')}".rstrip("?")
+        raw = environ.get("RAW_URI") or environ.get("REQUEST_URI") or path_and_query
+        webhook = WebhookRequest(
+            url=self._public_url + str(raw),  # the URL that the platform was given; behind a proxy ours is another
+            headers={name: value for key, value in environ.items() if (name := _header_name(key)) and value},
+            body=get_input_stream(environ, max_content_length=MAX_BODY).read(),
+            path=path,
+            now=time.time(),
+        )
+        try:
+            return channel.receive(webhook)
+        except Forbidden as exc:
+            # The URL that the signature covers, without its query, which may hold anything.
+            url = webhook.url.partition("?")[0][:200]
+            self._warn("hook.forbidden", environ, channel=channel.name, url=url, reason=str(exc))
+            abort(403)
+        except BadHook as exc:
+            self._warn("hook.bad", environ, channel=channel.name, reason=str(exc))
+            abort(400)
+
+    def _warn(self, event: str, environ: WSGIEnvironment, **extra: str) -> None:
+        address = str(environ.get("REMOTE_ADDR", ""))
+        omitted = self._log_limit.omitted((address, event, extra["channel"], extra["reason"][:REASON_CHARS]))
+        if omitted is not None:
+            log.warning(event, extra={**extra, "address": address, "others_before": omitted})
+
+
+class LogLimit:
+    """Limits a log to one line a minute for each sender of bad requests, so that a flood does not fill the disk.
+
+    One per process; used from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._senders: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+
+    def omitted(self, sender: Hashable) -> int | None:
+        """Return how many lines of this sender were omitted since the last one; None to omit this one too."""
+        now = time.monotonic()
+        with self._lock:
+            at, omitted = self._senders.get(sender, (-math.inf, 0))
+            if now - at < LOG_SECONDS:
+                self._senders[sender] = at, omitted + 1
+                return None
+            self._senders[sender] = now, 0
+            self._senders.move_to_end(sender)
+            while len(self._senders) > MAX_SENDERS:
+                self._senders.popitem(last=False)
+            return omitted
+
+
+@lru_cache(maxsize=256)
+def _header_name(key: str) -> str:
+    """Return the header's lower-case name for a WSGI key such as HTTP_X_NAME, "" for other keys."""
+    name = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else key[5:] if key.startswith("HTTP_") else ""
+    return name.lower().replace("_", "-")
