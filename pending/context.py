@@ -7,10 +7,9 @@ import logging
 import types
 import typing
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from sayso.pending.proposals import ChannelRun, ProposedAction  # which imports this module
@@ -92,29 +91,25 @@ def add_log_fields(record: logging.LogRecord) -> bool:
     return True
 
 
-class changed_context:  # noqa: N801  # used like a function
-    """Change the CallContext for a block: `with changed_context(lambda now: now._replace(run=run)):`. Yields `value`.
+class context_field(Generic[T]):  # noqa: N801  # used like a function
+    """Set one field of the CallContext, or several, for a block: `with context_field("run", run):`.
 
     Not a `contextmanager`, which takes four times as long.
     """
 
-    __slots__ = ("_change", "_token", "_value")
+    __slots__ = ("_changes", "_token", "_value")
     _token: Token[CallContext]
 
-    def __init__(self, change: Callable[[CallContext], CallContext], value: Any = None) -> None:
-        self._change, self._value = change, value
+    def __init__(self, field: str, value: T, **others: Any) -> None:
+        self._value = value
+        self._changes: dict[str, Any] = {field: value, **others}
 
-    def __enter__(self) -> Any:
-        self._token = _context.set(self._change(_context.get()))
+    def __enter__(self) -> T:
+        self._token = _context.set(_context.get()._replace(**self._changes))
         return self._value
 
     def __exit__(self, *_: object) -> None:
         _context.reset(self._token)
-
-
-def context_field(field: str, value: T, **others: Any) -> AbstractContextManager[T]:
-    """Set one field of the CallContext, or several, for a block, which yields the value of the first."""
-    return changed_context(lambda now: now._replace(**{field: value, **others}), value)
 
 
 def context_parameters(function: Callable[..., Any] | None) -> tuple[str, ...]:

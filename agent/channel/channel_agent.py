@@ -36,7 +36,7 @@ from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.state import NoJournal
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.tools.context import TurnTimers, changed_environment
+from sayso.agent.tools.context import TurnTimers, tool_environment
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of_user
@@ -162,7 +162,8 @@ class ChannelAgent:
 
     async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools can read the files that the user sent."""
-        with changed_environment(lambda now: now._replace(received_files=lambda: self._files.received(context))):
+        environment = tool_environment()._replace(received_files=lambda: self._files.received(context))
+        with context_field("environment", environment):
             return await self._answer(context)
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
@@ -207,7 +208,7 @@ class ChannelAgent:
             timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
-        with context_field("run", run), changed_environment(lambda now: now._replace(timers=timers)):
+        with context_field("run", run), context_field("environment", tool_environment()._replace(timers=timers)):
             result = await self.agent.arun(
                 [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
                 memory=memory,

@@ -10,9 +10,10 @@ from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
-from sayso.agent.tools.context import changed_environment, tool_environment
+from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
+from sayso.pending.context import context_field
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,12 @@ RULES = (
 )
 
 
-def in_scope(scope: str) -> AbstractContextManager[str]:
+def in_scope(scope: str) -> AbstractContextManager[ToolEnvironment]:
     """Set the memory scope, which names whose memory is used, in the `with` block and the tasks and threads it starts.
 
     It is the user or the conversation that the current run belongs to.
     """
-    return changed_environment(lambda now: now._replace(memory_scope=scope), scope)
+    return context_field("environment", tool_environment()._replace(memory_scope=scope))
 
 
 def current_scope() -> str | None:

@@ -27,7 +27,7 @@ from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
-from sayso.pending.context import call_context, changed_context
+from sayso.pending.context import call_context, context_field
 from sayso.pending.proposals import ProposedAction, begin_round, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
@@ -181,9 +181,7 @@ class _CallsRunner:
             artifacts=files, timer_changes=timers, choices=choices, suspicions=suspicions
         )
         key = self.journal.idempotency_key(at) or call_context().idempotency_key
-        with changed_context(
-            lambda now: now._replace(environment=environment, proposals=proposals, position=at, idempotency_key=key)
-        ):
+        with context_field("environment", environment, proposals=proposals, position=at, idempotency_key=key):
             tool_run = await self.caller.run(request, suspicions)
         outcome = tool_run.outcome
         if files or proposals or timers:

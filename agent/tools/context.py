@@ -10,8 +10,8 @@ import hashlib
 import mimetypes
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +22,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
-from sayso.pending.context import call_context, changed_context
+from sayso.pending.context import call_context, context_field
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 
@@ -140,24 +140,20 @@ def tool_environment() -> ToolEnvironment:
     return environment if isinstance(environment, ToolEnvironment) else _OUTSIDE
 
 
-def changed_environment(change: Callable[[ToolEnvironment], ToolEnvironment], value: Any = None) -> changed_context:
-    """Change the ToolEnvironment for a block: `with changed_environment(lambda now: now._replace(timers=timers)):`.
-
-    The block yields `value`.
-    """
-    return changed_context(lambda now: now._replace(environment=change(now.environment or _OUTSIDE)), value)
-
-
-def collect_artifacts() -> AbstractContextManager[list[Artifact]]:
+@contextmanager
+def collect_artifacts() -> Iterator[list[Artifact]]:
     """Collect what `emit_artifact` makes in this block, including tasks and threads started in it."""
     artifacts: list[Artifact] = []
-    return changed_environment(lambda now: now._replace(artifacts=artifacts), artifacts)
+    with context_field("environment", tool_environment()._replace(artifacts=artifacts)):
+        yield artifacts
 
 
-def collect_choices() -> AbstractContextManager[list[str]]:
+@contextmanager
+def collect_choices() -> Iterator[list[str]]:
     """Collect what `offer_choices` offers in this block, including tasks and threads started in it."""
     choices: list[str] = []
-    return changed_environment(lambda now: now._replace(choices=choices), choices)
+    with context_field("environment", tool_environment()._replace(choices=choices)):
+        yield choices
 
 
 def scope_digest(scope: str) -> str:
@@ -178,7 +174,7 @@ class ArtifactsOfCall:
         self._outer = tool_environment().artifacts
         if self._outer is not None:
             self._own: list[Artifact] = []
-            self._change = changed_environment(lambda now: now._replace(artifacts=self._own))
+            self._change = context_field("environment", tool_environment()._replace(artifacts=self._own))
             self._change.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
