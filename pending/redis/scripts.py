@@ -16,6 +16,7 @@ from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from sayso.pending import limits
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.connections import Connections, Halted
 from sayso.pending.repository import OPEN_STATES
@@ -102,24 +103,16 @@ class LuaScripts:
         self._scripts = {path.stem: LuaScript.of(_script_text(path, prefix)) for path in folder.glob("*.lua")}
 
     def run(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
-        """Run a script for one conversation. Raises redis.RedisError."""
-        return self._run(name, shard_of(conversation), conversation, args, payloads)
+        """Run a script for one conversation and block. Raises redis.RedisError."""
+        return run_without_loop(self.arun(name, conversation, args, *payloads))
 
     async def arun(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation without blocking the event loop. Raises redis.RedisError."""
-        script, rest = self.call(name, shard_of(conversation), conversation, args, payloads)
-        try:
-            try:
-                return await self._connections.ask_async("EVALSHA", script.sha, *rest)
-            except NoScriptError:
-                return await self._connections.ask_async("EVAL", script.text, *rest)
-        except ResponseError as exc:
-            _raise_if_halted(exc)
-            raise
+        return await self._run(name, shard_of(conversation), conversation, args, payloads)
 
     def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
-        """Run a script for a shard as a whole. Raises redis.RedisError."""
-        return self._run(name, shard, "-", args, payloads)
+        """Run a script for a shard as a whole and block. Raises redis.RedisError."""
+        return run_without_loop(self._run(name, shard, "-", args, payloads))
 
     def on_every_shard(self, name: str, args: Arguments) -> list[Any]:
         """Run a script once per shard, in order, and return all answers. Raises redis.RedisError."""
@@ -132,21 +125,17 @@ class LuaScripts:
         named = to_json({"conversation": conversation, **args})
         return self._scripts[name], (1, f"{self._prefix}{{{shard}}}", named, *payloads)
 
-    def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
+    async def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
         script, rest = self.call(name, shard, conversation, args, payloads)
         try:
             try:
-                return self._connections.ask("EVALSHA", script.sha, *rest)
+                return await self._connections.ask_async("EVALSHA", script.sha, *rest)
             except NoScriptError:
-                return self._connections.ask("EVAL", script.text, *rest)
+                return await self._connections.ask_async("EVAL", script.text, *rest)
         except ResponseError as exc:
-            _raise_if_halted(exc)
+            if str(exc).startswith(_HALTED):
+                raise Halted from exc
             raise
-
-
-def _raise_if_halted(error: ResponseError) -> None:
-    if str(error).startswith(_HALTED):
-        raise Halted from error
 
 
 def _script_text(path: Path, prefix: str) -> str:
