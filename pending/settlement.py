@@ -158,27 +158,24 @@ class Settlement:
 
     async def effects(self, scope: Scope, stored: StoredAction) -> tuple[Effect, ...]:
         """Return what took effect of a finished action, by its records; nothing if a record was tampered with."""
-        if not stored.is_genuine(self._signer, scope):
-            return ()
-        if stored.action.kind != PLAN_KIND:
-            return (Effect(stored.action, stored.result),) if stored.state == "done" else ()
-        steps = await self._genuine_steps(scope, stored.action) or []
-        return tuple(Effect(step.action, step.result) for step in steps if step.state == "done")
+        parts = await self._genuine_parts(scope, stored)
+        return tuple(Effect(part.action, part.result) for part in parts if part.state == "done")
 
     async def report(self, scope: Scope, stored: StoredAction) -> str:
         """Return what is known of each step of a finished plan; "" if a record was tampered with."""
-        if stored.action.kind != PLAN_KIND or not stored.is_genuine(self._signer, scope):
-            return ""
-        steps = await self._genuine_steps(scope, stored.action)
+        steps = await self._genuine_parts(scope, stored) if stored.action.kind == PLAN_KIND else []
         return _plan_report(stored.action, steps) if steps else ""
 
     async def undone_results(self, scope: Scope, stored: StoredAction) -> str:
         """Return the results of the effects that an undo takes back, in their order; "" after tampering."""
+        parts = await self._genuine_parts(scope, stored)
+        return "\n".join(str(part.action.args.get("result", "")) for part in reversed(parts)).strip()
+
+    async def _genuine_parts(self, scope: Scope, stored: StoredAction) -> list[StoredAction]:
+        """Return the steps of a plan, or any other action itself; nothing if a record was tampered with."""
         if not stored.is_genuine(self._signer, scope):
-            return ""
-        is_plan = stored.action.kind == PLAN_KIND
-        steps = await self._genuine_steps(scope, stored.action) if is_plan else [stored]
-        return "\n".join(str(step.action.args.get("result", "")) for step in reversed(steps or ())).strip()
+            return []
+        return await self._genuine_steps(scope, stored.action) or [] if stored.action.kind == PLAN_KIND else [stored]
 
     async def _start(
         self, claim: Claim, stored: StoredAction, state: ActionState | str, deadline: float | None

@@ -104,10 +104,8 @@ def _chosen_entries(
     ledger: AuditLedger, bodies: Mapping[str, AuditBody], action: str, user: str
 ) -> Iterator[AuditEntry]:  # fmt: skip
     """Yield the entries of an action and of a user; "" stands for all."""
-    from sayso.pending.audit.ledger import AuditEntry
-
-    for stored in ledger.entries():
-        entry = AuditEntry.parse(stored.text)
+    for recorded in ledger.entries():
+        entry = recorded.entry
         if entry is None or (action and entry.pid != action):
             continue
         body = bodies.get(entry.pid)

@@ -52,11 +52,6 @@ class ChainReport:
     faults: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @property
-    def first(self) -> Fault | None:
-        """Return the first fault, None when there is none."""
-        return self.faults[0] if self.faults else None
-
 
 def check_chains(sources: Iterable[Sequence[RecordedEntry]], context: CheckContext | None = None) -> ChainReport:
     """Check the copies of the log that several sources have, each in the order of its source."""
@@ -124,7 +119,7 @@ class Chain:
     def _add(self, recorded: RecordedEntry) -> None:
         if recorded in self._genuine:
             return
-        entry = AuditEntry.parse(recorded.text)
+        entry = recorded.entry
         if entry:
             self._followers[entry.prev].add(entry.n)
         head, signer, sig = entry_hash(recorded.text), self._context.signer, recorded.sig
@@ -161,7 +156,7 @@ class Chain:
 
     def _signatures(self) -> Iterator[Fault]:
         for n, recorded in self._spoiled.items():
-            entry, head = AuditEntry.parse(recorded.text), entry_hash(recorded.text)
+            entry, head = recorded.entry, entry_hash(recorded.text)
             before, after = self._heads(n - 1), self._predecessors(n + 1)
             fits = (  # it meets the entries before and after it
                 entry is not None

@@ -171,8 +171,8 @@ class AuditCollector:
         if not any(lists):
             return 0
         found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
-        parsed = [(entry.shard, AuditEntry.parse(entry.text)) for entries in found for entry in entries]
-        places = list(dict.fromkeys((shard, entry.pid) for shard, entry in parsed if entry))
+        collected = [recorded for entries in found for recorded in entries]
+        places = list(dict.fromkeys((each.shard, each.entry.pid) for each in collected if each.entry))
         at = round(self._clock() * 1000)
         bodies = [  # of all actions that these entries are about, with their outcome so far
             AuditBody.of(pid, record or None, mac, outcome_text, at=at)
@@ -183,19 +183,19 @@ class AuditCollector:
             for before, n in pairwise([drained, *(entry.n for entry in entries)]):
                 if n != before + 1:
                     log.error("audit.gap", extra={"shard": shard, "after": before, "entry": n})
-        stored = self._ledger.store([entry for entries in found for entry in entries], bodies)
-        for conflict in stored.conflicts:
+        conflicts = self._ledger.store(collected, bodies)
+        for conflict in conflicts:
             log.error("audit.conflict", extra={"shard": conflict.shard, "entry": conflict.n})
         for entries, texts in zip(found, lists, strict=True):
             self._delete(entries, texts)
-        return stored.entries
+        return len(collected) - len(conflicts)
 
     def _delete(self, entries: Sequence[RecordedEntry], texts: Sequence[bytes]) -> None:
         """Delete from Redis what the ledger has now."""
         if not entries:
             return
-        numbers = [entry.n for entry in entries if AuditEntry.parse(entry.text)] or [0]
-        invalid = [text for entry, text in zip(entries, texts, strict=True) if not AuditEntry.parse(entry.text)]
+        numbers = [recorded.n for recorded in entries if recorded.entry] or [0]
+        invalid = [text for recorded, text in zip(entries, texts, strict=True) if not recorded.entry]
         self._scripts.on_shard("drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid)
 
 

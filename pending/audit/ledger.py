@@ -114,6 +114,11 @@ class RecordedEntry:
     sig: str | None = None
     head: str | None = None
 
+    @property
+    def entry(self) -> AuditEntry | None:
+        """Return the parsed entry. None: our scripts have not written it."""
+        return AuditEntry.parse(self.text)
+
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
@@ -252,8 +257,7 @@ def check_bodies(
     """Yield the faults of one ledger's bodies, each at the first entry of its action."""
     first: dict[str, tuple[int, AuditEntry]] = {}
     for recorded in entries:
-        entry = AuditEntry.parse(recorded.text)
-        if entry:
+        if entry := recorded.entry:
             first.setdefault(entry.pid, (recorded.shard, entry))
     for pid, (shard, entry) in first.items():
         body = bodies.get(pid)
@@ -266,14 +270,6 @@ class LedgerUnusable(Exception):
     """Raised when a file cannot be read or written as a ledger. The message names it and the cure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """How many of the entries given are now in the file, and those stored apart because of a conflict."""
-
-    entries: int
-    conflicts: tuple[RecordedEntry, ...] = ()
-
-
 class AuditLedger:
     """One file. Each call opens and closes it, so that the file can be moved or copied between two calls."""
 
@@ -281,13 +277,16 @@ class AuditLedger:
         self.path = path
         self._signer = signer
 
-    def store(self, entries: Sequence[RecordedEntry], bodies: Sequence[AuditBody] = ()) -> Stored:
-        """Append all new entries and bodies, or nothing. Safe to repeat. Raises LedgerUnusable."""
+    def store(self, entries: Sequence[RecordedEntry], bodies: Sequence[AuditBody] = ()) -> list[RecordedEntry]:
+        """Append all new entries and bodies, or nothing. Return the entries stored apart because of a conflict.
+
+        Safe to repeat. Raises LedgerUnusable.
+        """
         with self._write() as connection:
             conflicts = [entry for entry in entries if not self._append(connection, entry)]
             for body in bodies:
                 self._store_body(connection, body)
-            return Stored(len(entries) - len(conflicts), tuple(conflicts))
+            return conflicts
 
     def entries(self) -> list[RecordedEntry]:
         """Return all entries by number, then those whose number was taken. Raises LedgerUnusable."""
@@ -325,7 +324,7 @@ class AuditLedger:
         """Append an entry. False: it is invalid, or another entry has its number, so it is stored apart."""
         sig = self._signer.sign("entry", recorded.shard, recorded.n, recorded.text)
         row = (recorded.shard, recorded.n, recorded.text, entry_hash(recorded.text), sig)
-        if AuditEntry.parse(recorded.text):
+        if recorded.entry:
             connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?)", row)
             stored = connection.execute("SELECT text FROM entries WHERE shard = ? AND n = ?", row[:2]).fetchone()
             if stored[0] == recorded.text:
