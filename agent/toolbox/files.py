@@ -15,7 +15,6 @@ from typing import Annotated
 from pydantic import Field
 
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
-from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool
 
 #: Bytes of the largest file that is read.
@@ -185,10 +184,8 @@ def search_files(
     return _write_matches(words, matches, skipped, complete=budget >= 0)
 
 
-def tools(folder: Path | None = None, _hosts: Sequence[str] = ()) -> list[Tool]:
+def tools(folder: Path, _hosts: Sequence[str] = ()) -> list[Tool]:
     """Return the tools of this family for one folder."""
-    if folder is None:
-        raise ToolLoadError("toolbox 'files' needs folder: the one folder whose files it may read")
     return folder_tools(folder, list_files, read_file, search_files)
 
 

@@ -42,6 +42,7 @@ _ALIASES = dict(
 #: Letters that mean a temperature only if the other unit is one too: F is also the farad.
 _TEMPERATURES = {"c": "degC", "f": "degF", "k": "kelvin"}
 _CURRENCIES = frozenset("eur usd gbp chf jpy cny inr brl euro euros dollar dollars € $ £".split())
+_SIGN_REPLACEMENTS = str.maketrans({"²": "^2", "³": "^3", "·": "*", "µ": "μ"})
 _AREA = re.compile(r"\b(?:sq(?:uare)?\.? )(\w+)")
 _VOLUME = re.compile(r"\b(?:cu(?:bic)?\.? )(\w+)")
 _SUFFIXED = re.compile(r"\b([^\W\d_]{1,20})([23])\b")
@@ -77,14 +78,7 @@ def convert_units(
 
 def _pint_spelling(unit: str) -> str:
     """Return the unit in pint's spelling. Raises ValueError for anything but names, *, / and powers of one digit."""
-    text = (
-        " ".join(unit.split())
-        .replace("²", "^2")
-        .replace("³", "^3")
-        .replace("·", "*")
-        .replace("**", "^")
-        .replace("µ", "μ")
-    )
+    text = " ".join(unit.split()).translate(_SIGN_REPLACEMENTS).replace("**", "^")
     text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text)).replace(" per ", "/")
     text = re.sub(r" ?([*/^]) ?", r"\1", text).replace(" ", "_")
     text = _SUFFIXED.sub(r"\1^\2", _replace_aliases(text))
