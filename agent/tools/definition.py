@@ -200,7 +200,9 @@ class ToolDefinition:
             self._set(input_schema=schema, parameters=())
         self._set(parameters=with_own_defaults(as_parameters(self.name, self.parameters), function))
         if self.input_schema is not None:
-            self._set(parameters=as_parameters(self.name, SchemaArguments(self.name, self.input_schema).parameters))
+            arguments = SchemaArguments(self.name, self.input_schema)
+            # `_compiled` is a cached property of Tool.
+            self._set(parameters=as_parameters(self.name, arguments.parameters), _compiled=arguments)
         self._check()
 
     @property
