@@ -243,16 +243,8 @@ def _styles() -> Mapping[str, Any]:
     from reportlab.lib.styles import ParagraphStyle
 
     _register_fonts()
-    body = ParagraphStyle(
-        "body",
-        fontName=_FONT,
-        fontSize=10.5,
-        leading=15.5,
-        spaceAfter=7,
-        textColor=_DARK,
-        bulletFontName=_FONT,
-        bulletFontSize=10.5,
-    )
+    font = {"fontName": _FONT, "fontSize": 10.5, "bulletFontName": _FONT, "bulletFontSize": 10.5}
+    body = ParagraphStyle("body", leading=15.5, spaceAfter=7, textColor=_DARK, **font)
     code = {"fontName": _MONO, "fontSize": 8.5, "leading": 12, "spaceBefore": 12, "spaceAfter": 14}
     styles = {
         "body": body,

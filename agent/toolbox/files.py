@@ -40,14 +40,6 @@ MAX_MATCHES = 50
 MAX_LINE_CHARS = 200
 #: Bytes that one search reads.
 MAX_SEARCHED_BYTES = 20_000_000
-FilePath = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=MAX_NAME_CHARS,
-        description="The file's name as list_files shows it, such as 'reports/may.csv'",
-    ),
-]
 FolderName = Annotated[str, Field(max_length=MAX_NAME_CHARS, description="A folder such as 'reports'; empty for all")]
 
 
@@ -136,13 +128,14 @@ def list_files(_folder: Folder, folder: FolderName = "") -> str:
 
 def read_file(
     _folder: Folder,
-    file: FilePath,
+    file: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)],
     first_line: Annotated[int, Field(ge=1, le=MAX_FILE_BYTES)] = 1,
     lines: Annotated[int, Field(ge=1, le=MAX_LINES)] = 200,
 ) -> str:
     """Read lines of a text file.
 
     Args:
+        file: The file's name as list_files shows it, such as 'reports/may.csv'
         first_line: Where to begin; 1 is the first line
         lines: How many lines to read
     """

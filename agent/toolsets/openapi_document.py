@@ -144,12 +144,8 @@ _SURROGATE_ESCAPE = re.compile(r"\\[uU](?:0000)?[dD][89a-fA-F]")
 _YAML_TAGS = (None, "!", *(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str")))
 #: Plain scalars that are no text in YAML 1.2, which OpenAPI uses: `no`, `on`, dates and 12:30 are text.
 _YAML_CONSTANTS = {
-    **dict.fromkeys(("", "~", "null", "Null")),
-    "true": True,
-    "True": True,
-    "false": False,
-    "False": False,
-}
+    "": None, "~": None, "null": None, "Null": None, "true": True, "True": True, "false": False, "False": False,
+}  # fmt: skip
 _YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
