@@ -36,14 +36,17 @@ def storable(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _hashed(text: str) -> str:
-    """Return the 20 hex digits that stand for an id of a platform. One turn asks for the same ones again and again."""
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+def digest(text: str) -> str:
+    """Return the 20 hex digits that stand for an id of a platform in keys and logs.
+
+    One turn asks for the same ones again and again.
+    """
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:20]
 
 
 def owner_of(channel: str, user_id: str) -> str:
     """Return the name under which a person's files of all conversations of a channel are stored: 20 hex digits."""
-    return _hashed(f"{channel}:{user_id}")
+    return digest(f"{channel}:{user_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Conversation:
     @property
     def id(self) -> str:
         """A stable name for keys, jobs and logs, without phone numbers: `<channel>:<20 hex digits>`."""
-        return f"{self.channel}:{_hashed(self.address)}"
+        return f"{self.channel}:{digest(self.address)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Scope:
     @property
     def id(self) -> str:
         """A stable name for keys, unique within its conversation: 20 hex digits, which hide the user id."""
-        return _hashed(self.user_id)
+        return digest(self.user_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ class Turn:
     @property
     def event_hash(self) -> str:
         """A stable name of the event for logs: 20 hex digits, which hide what an event id may contain."""
-        return _hashed(self.event_id)
+        return digest(self.event_id)
 
     @property
     def scope(self) -> Scope:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 from redis import Redis
 
 from sayso.channels.i18n.texts import TextsForTurn
-from sayso.channels.types import Reply, Turn
+from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
-from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting, digest
+from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting
 
 if TYPE_CHECKING:
     from limits.storage import MemoryStorage, RedisStorage

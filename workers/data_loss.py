@@ -19,7 +19,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from redis.connection import Connection
 from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
 from sayso.channels.types import random_id
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.connections import CURE, Connections, Halted
 from sayso.pending.redis.scripts import RESUMED, SHARDS, LuaScripts
@@ -72,9 +73,8 @@ redis.call('DEL', KEYS[3])
 return 1
 """
 
-Command = tuple[str | int, ...]
-#: A dialog with a server: yields commands, is sent the answers.
-Dialog = Generator[Command, Any, None]
+#: Sends a command over the connection that is checked, and returns the answer.
+Ask = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,38 +214,35 @@ class DataLossGuard:
         connections = Connections.of(client)
         connections.halted = self._refusing
         if connections.pipeline:
-            connections.pipeline.on_connect(self._check_async)
+            connections.pipeline.on_connect(self._greet_async)
 
     def greet(self, connection: Connection) -> None:
         """Check the watermark on a new connection. Raises redis.RedisError: the connection must not be used."""
         connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py's own
 
-        def ask(*command: str | int) -> Any:
+        async def ask(*command: str | int) -> Any:
             connection.send_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
             return connection.read_response()
 
-        run_dialog(self.dialog(), ask)
+        run_without_loop(self.check(ask))
 
-    async def _check_async(self, connection: AbstractConnection) -> None:
+    async def _greet_async(self, connection: AbstractConnection) -> None:
         """Check the watermark on a new connection of an event loop. Raises redis.RedisError: do not use it."""
         await connection.on_connect()
-        dialog = self.dialog()
-        try:
-            command = next(dialog)
-            while True:
-                try:
-                    await connection.send_command(*command)
-                    answer = await connection.read_response()
-                except RedisError as exc:
-                    command = dialog.throw(exc)
-                else:
-                    command = dialog.send(answer)
-        except StopIteration:
-            return
+
+        async def ask(*command: str | int) -> Any:
+            await connection.send_command(*command)
+            return await connection.read_response()
+
+        await self.check(ask)
 
     def look(self) -> None:
         """Check the server's watermark, and give it an identity if it has none. Raises redis.RedisError."""
-        run_dialog(self.dialog(creates_identity=True), self._client.execute_command)
+
+        async def ask(*command: str | int) -> Any:
+            return self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
+
+        run_without_loop(self.check(ask, creates_identity=True))
         known = self._known
         if not (self._file and known) or self._stored.get(self._address) == known:
             return
@@ -254,13 +251,13 @@ class DataLossGuard:
             self._stored[self._address] = known
             self._file.keep(self._address, known)
 
-    def dialog(self, *, creates_identity: bool = False) -> Dialog:
-        """Yield the commands that check a server, and receive their answers. Raises redis.RedisError: do not use it.
+    async def check(self, ask: Ask, *, creates_identity: bool = False) -> None:
+        """Check the server behind a connection. Raises redis.RedisError: the connection must not be used.
 
         With `creates_identity`, a server without an identity is given one: it was checked to be fit before.
         """
         known = self._known  # what is learned from here on may be newer than the answer
-        state = ServerState.of((yield ("MGET", *self._keys)))
+        state = ServerState.of(await ask("MGET", *self._keys))
         if state.halted:
             self._refusing.clear()
             if not self._halt:
@@ -271,11 +268,11 @@ class DataLossGuard:
             stored = (watermark for watermark in self._stored.values() if watermark.id in state.ids)
             known = max(stored, key=lambda watermark: watermark.n, default=None)
         if state.forgot(known) and known:
-            yield from self._write_halt(known, state)
+            await self._write_halt(ask, known, state)
             return
         if creates_identity and not state.ids:
-            yield ("SET", self._keys[1], random_id(8), "NX")
-            state = ServerState.of((yield ("MGET", *self._keys)))
+            await ask("SET", self._keys[1], random_id(8), "NX")
+            state = ServerState.of(await ask("MGET", *self._keys))
         self._learn(state)
 
     def watch(self) -> None:
@@ -297,7 +294,7 @@ class DataLossGuard:
                 log.exception("watermark.check_failed")
             time.sleep(LOOK_SECONDS)
 
-    def _write_halt(self, known: Watermark, state: ServerState) -> Dialog:
+    async def _write_halt(self, ask: Ask, known: Watermark, state: ServerState) -> None:
         """Write the halt into the server. Until that succeeds, this process refuses by itself."""
         same, seconds = known.id in state.ids, None
         with self._learning:
@@ -307,7 +304,7 @@ class DataLossGuard:
             seconds = last - next((at for at, seen in moments if seen > state.n), last) + LOOK_SECONDS
         halt = HaltReason(known.id, known.n, state.n if same else 0, seconds)
         try:
-            done = yield ("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
+            done = await ask("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
             raise
         except ResponseError as exc:
@@ -349,21 +346,6 @@ def address_of(client: Redis) -> str:
     where = client.connection_pool.connection_kwargs
     host = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
     return f"{host}/{where.get('db', 0)}"
-
-
-def run_dialog(dialog: Dialog, ask: Callable[..., Any]) -> None:
-    """Run a dialog over a function that sends commands. Raises what `ask` and the dialog raise."""
-    try:
-        command = next(dialog)
-        while True:
-            try:
-                answer = ask(*command)
-            except RedisError as exc:
-                command = dialog.throw(exc)
-            else:
-                command = dialog.send(answer)
-    except StopIteration:
-        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,14 +230,8 @@ def is_told_refusal(turn: Turn) -> bool:
 
 def refusal(texts: Texts, outcome: Outcome) -> Reply:
     """Return the notice to a sender whose turn was refused."""
-    match outcome:
-        case "too_fast":
-            text = texts.too_fast()
-        case "overloaded":
-            text = texts.crowded()
-        case _:
-            text = texts.busy()
-    return Reply(text, collapse=REFUSAL)
+    text = {"too_fast": texts.too_fast, "overloaded": texts.crowded}.get(outcome, texts.busy)
+    return Reply(text(), collapse=REFUSAL)
 
 
 def waited_ms(seconds: float) -> int:

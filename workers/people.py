@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import secrets
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 from redis import Redis
 
-from sayso.channels.types import Conversation
+from sayso.channels.types import Conversation, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.connections import Connections
 
@@ -234,8 +233,3 @@ def _waiting(entry: str) -> Waiting:
     fields: dict[str, Any] = json.loads(record)
     to = Conversation(**fields["conversation"])
     return Waiting(tuple(fields["ids"]), fields["name"], to, fields["language"], code, float(at))
-
-
-def digest(name: str) -> str:
-    """Return a digest of an id for keys and logs: 20 hex digits."""
-    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:20]

@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.connections import AutoPipeline, Connections, Halted
 from sayso.pending.redis.scripts import LuaScripts
@@ -21,7 +22,6 @@ from sayso.workers.data_loss import (
     Watermark,
     WatermarkFile,
     keys_of,
-    run_dialog,
 )
 from sayso.workers.mailbox import LUA, RedisMailbox
 from tests.contracts.rigs import RedisRig, turn, voice
@@ -133,7 +133,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     mailbox.accept(turn())
     tide.look()
     with pytest.raises(Halted):
-        run_dialog(tide.dialog(), answering([None, None, None], ResponseError("OOM")))
+        check(tide, answering([None, None, None], ResponseError("OOM")))
     with pytest.raises(Halted):
         mailbox.accept(turn())
     assert "sayso redis resume" in tide.trouble
@@ -167,22 +167,29 @@ def test_halt_after_the_operators_resume_is_ignored(rig, tide):
     """Between the look and the halt another process halted it and it was resumed, so the server judges again."""
     rig.accept(turn())
     tide.look()
-    talk = tide.dialog()
-    next(talk)
-    command = talk.send([None, None, None])
-    assert rig.client.execute_command(*command) == 0
-    assert not rig.client.exists(HALTED)
+    halts = []
+
+    def ask(*command: str) -> object:
+        if command[0] == "MGET":
+            return [None, None, None]
+        halts.append(rig.client.execute_command(*command))
+        return halts[-1]
+
+    check(tide, ask)
+    assert (halts, rig.client.exists(HALTED)) == ([0], 0)
 
 
 def test_overtaken_answer_halts_nothing(rig, tide):
     """One connection asks; before its answer is read, another one sees a higher counter."""
     rig.accept(turn())
-    talk = tide.dialog()
-    answer = rig.client.execute_command(*next(talk))
-    rig.accept(turn())
-    tide.look()
-    with pytest.raises(StopIteration):
-        talk.send(answer)
+
+    def ask(*command: str) -> object:
+        answer = rig.client.execute_command(*command)
+        rig.accept(turn())
+        tide.look()
+        return answer
+
+    check(tide, ask)
     assert not tide.trouble
 
 
@@ -196,7 +203,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
         for _ in range(30):
             mailbox.accept(turn())
             tide.look()
-            run_dialog(tide.dialog(), rig.client.execute_command)
+            check(tide, rig.client.execute_command)
 
     threads = [threading.Thread(target=busy) for _ in range(6)]
     for thread in threads:
@@ -228,14 +235,14 @@ def test_replica_does_not_count(rig, tide):
     rig.accept(turn())
     tide.look()
     with pytest.raises(ReadOnlyError):
-        run_dialog(tide.dialog(), answering([None, None, None], ReadOnlyError("read only")))
+        check(tide, answering([None, None, None], ReadOnlyError("read only")))
     assert not tide.trouble
 
 
 def test_lost_connection_is_reported_as_one(tide):
     """The caller retries, as for any lost connection."""
     with pytest.raises(RedisConnectionError):
-        run_dialog(tide.dialog(), answering(RedisConnectionError("gone")))
+        check(tide, answering(RedisConnectionError("gone")))
     assert not tide.trouble
 
 
@@ -328,6 +335,15 @@ def test_lost_seconds_are_reported_as_far_as_known(rig, redis_url):
     rig.client.set(TIDE, 2)
     tide.look()
     assert json.loads(rig.client.get(HALTED)) == {"id": tide.known.id, "remembered": 4, "found": 2, "seconds": 1.25}
+
+
+def check(tide, answer):
+    """Check a server that answers with this function."""
+
+    async def ask(*command: object) -> object:
+        return answer(*command)
+
+    run_without_loop(tide.check(ask))
 
 
 def answering(*answers):
