@@ -122,7 +122,6 @@ class ChannelAgent:
             files=self._files,
             confirm_ok=confirm_ok,
             run_agent=self._run_agent,
-            create_channel_run=self._channel_run,
         )
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
@@ -135,7 +134,7 @@ class ChannelAgent:
         JournalUnreadable.
         """
         memory = memory_from_json(queued.history, self.agent.memory)
-        user = queued.turn.scope.id
+        texts, user = self._texts_for(queued.turn, memory), queued.turn.scope.id
         long_texts = LongTexts(self._text_store, user)
         store_file = partial(self._files.store, queued.turn)
         context = TurnContext(
@@ -145,7 +144,8 @@ class ChannelAgent:
             tapped=StoredAction.from_hash(queued.tapped),
             memory=memory,
             received_at=queued.received_at,
-            texts=self._texts_for(queued.turn, memory),
+            texts=texts,
+            run=self._channel_run(queued.turn, texts),
             lease=lease,
             seq=queued.seq,
             timers=queued.timers,
@@ -153,20 +153,20 @@ class ChannelAgent:
             stream_listener=hear,
             long_texts=long_texts,
         )
-        answer = await self._answer_with_files(context)
+        answer = await self._answer(context)
         history = memory.to_dict()
         await long_texts.move_to_files(history["messages"])
         language = context.texts.language
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
         return replace(answer.change, replies=replies, history=json.dumps(history))
 
-    async def _answer_with_files(self, context: TurnContext) -> TurnAnswer:
-        """Answer a turn. Tools can read the files that the user sent."""
-        environment = tool_environment()._replace(received_files=lambda: self._files.received(context))
-        with context_field("environment", environment):
-            return await self._answer(context)
-
     async def _answer(self, context: TurnContext) -> TurnAnswer:
+        """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
+        environment = tool_environment()._replace(received_files=lambda: self._files.received(context))
+        with context_field("run", context.run, environment=environment):
+            return await self._answer_by_kind(context)
+
+    async def _answer_by_kind(self, context: TurnContext) -> TurnAnswer:
         """Answer a tap, a command, an answer to a question, or else a message for the model."""
         if context.settled and context.settled.action.kind != CHOICE_KIND:
             return await self._confirmation.repeat_outcome(context, context.settled)
@@ -176,7 +176,7 @@ class ChannelAgent:
             return fixed_answer(context, context.texts.anonymous())
         starts_with_slash = context.turn.text.lstrip().startswith("/")
         if self._commands and starts_with_slash and (name := self._commands.find(context.turn)):
-            return await self._commands.answer(name, context, self._channel_run(context))
+            return await self._commands.answer(name, context)
         live = context.live
         if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
             return await self._confirmation.decide(context, live)
@@ -197,20 +197,20 @@ class ChannelAgent:
         if live is None or not live.is_stale:
             return await self._run_agent(context)
         # The process died while it ran the action.
-        with context_field("run", self._channel_run(context)):
-            recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
+        recovered = await self.store.settlement.recover(Claim(turn.scope, live.pid, turn.event_id), live)
         return await self._run_agent(context, recovered.outcome_text)
 
     async def _run_agent(self, context: TurnContext, preface: str = "") -> TurnAnswer:
         """Run the agent for a turn. The reply begins with the preface."""
-        turn, run, timers = context.turn, self._channel_run(context), None
+        turn, run, timers = context.turn, context.run, None
         if context.lease:
             timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
+        text = user_message_text(turn) or ("" if turn.media else "(nothing)")
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
-        with context_field("run", run), context_field("environment", tool_environment()._replace(timers=timers)):
+        with context_field("environment", tool_environment()._replace(timers=timers)):
             result = await self.agent.arun(
-                [Message(Role.USER, user_message_text(turn) or turn_label(turn), media=turn.media)],
+                [Message(Role.USER, text, media=turn.media)],
                 memory=memory,
                 journal=StreamingJournal(context.journal or NoJournal(), hear) if hear else context.journal,
                 stream_handler=hear,
@@ -228,16 +228,15 @@ class ChannelAgent:
             return answer
         return answer.changed(timers=tuple(timers.added), silenced=tuple(timers.cancelled))
 
-    def _channel_run(self, context: TurnContext) -> ChannelRun:
+    def _channel_run(self, turn: Turn, texts: Texts) -> ChannelRun:
         """Return what tools, roles and proposals of this turn know about the user."""
-        turn = context.turn
         return ChannelRun(
             user_id=turn.user_id,
             channel_id=turn.conversation.channel,
             conversation_id=turn.conversation.address,
             ttl_seconds=self._confirm_ttl,
             parser_version=self.parser.version,
-            language=context.texts.language,
+            language=texts.language,
             aliases=turn.aliases,
             user_name=turn.user_name or "",
             role=partial(role_of_user, self.agent.selector),
@@ -365,14 +364,15 @@ class ChannelAgent:
             self._memories[key] = memory
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
-        received_at = live.looked_at if live else time.time()
-        return TurnContext(turn, user, live, tapped, memory, received_at, self._texts_for(turn, memory))
+        received_at, texts = live.looked_at if live else time.time(), self._texts_for(turn, memory)
+        run = self._channel_run(turn, texts)
+        return TurnContext(turn, user, live, tapped, memory, received_at, texts, run)
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""
         conversation, live = context.turn.conversation.id, context.live
         try:
-            answer = await self._answer_with_files(context)
+            answer = await self._answer(context)
         except BaseException:
             # A pending action does not survive a message that could not be answered.
             await self._apply(
@@ -450,11 +450,6 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     ]
     as_text = [result_text(unfenced(content)) for content in results if content not in shown]
     return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
-
-
-def turn_label(turn: Turn) -> str:
-    """Return the history's entry for a turn without text."""
-    return "" if turn.media else f"({'a tap' if turn.tap else 'nothing'})"
 
 
 def _join(paragraphs: Iterable[str]) -> str:

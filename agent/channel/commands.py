@@ -16,8 +16,6 @@ from sayso.agent.toolsets.selectors import roles_in, would_show
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply, Turn
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun
 from sayso.pending.turns import TurnChange
 
 #: The commands in the order of /help. /stop is handled before a turn gets here.
@@ -51,19 +49,18 @@ class Commands:
         is_ours = name in ANSWERED and turn.decides and turn.tap is None
         return name if is_ours and name not in self._tool_names() else ""
 
-    async def answer(self, name: str, context: TurnContext, run: ChannelRun) -> TurnAnswer:
+    async def answer(self, name: str, context: TurnContext) -> TurnAnswer:
         """Return the answer to a command. It is not added to the history."""
-        with context_field("run", run):
-            match name:
-                case "tools":
-                    return _text_answer(_tool_list(context, await self._usable()))
-                case "status":
-                    return _text_answer("\n".join(_status(context)))
-                case "whoami":
-                    return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
-                case "reset":
-                    return await self._reset(context)
-            return _text_answer(self._help(context, await self._usable()))
+        match name:
+            case "tools":
+                return _text_answer(_tool_list(context, await self._usable()))
+            case "status":
+                return _text_answer("\n".join(_status(context)))
+            case "whoami":
+                return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
+            case "reset":
+                return await self._reset(context)
+        return _text_answer(self._help(context, await self._usable()))
 
     def _tool_names(self) -> set[str]:
         return {tool.name.casefold() for tool in self._agent.tools}

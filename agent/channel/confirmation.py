@@ -24,8 +24,7 @@ from sayso.pending.consent import (
     read_answer,
     written_before,
 )
-from sayso.pending.context import context_field
-from sayso.pending.proposals import ChannelRun, Effect
+from sayso.pending.proposals import Effect
 from sayso.pending.repository import (
     CHANGED,
     EXECUTED_STATES,
@@ -55,7 +54,6 @@ class ConfirmationHandler:
         files: TurnFiles,
         confirm_ok: bool,
         run_agent: RunAgent,
-        create_channel_run: Callable[[TurnContext], ChannelRun],
     ) -> None:
         self._agent = agent
         self._store = store
@@ -64,7 +62,6 @@ class ConfirmationHandler:
         self._files = files
         self._confirm_ok = confirm_ok
         self._run = run_agent
-        self._channel_run = create_channel_run
 
     async def repeat_outcome(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         """Answer with the outcome that this turn reached before its worker died."""
@@ -279,8 +276,7 @@ class ConfirmationHandler:
         )
         if stored.is_genuine(self._store.signer, context.turn.scope):
             await load_schemas(self._agent.tools, stored.action)
-        run = context_field("run", self._channel_run(context))
-        with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope), run:
+        with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope):
             outcome = await self._store.settlement.confirm(claim, stored)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
@@ -299,8 +295,7 @@ class ConfirmationHandler:
             return False
         if not stored.is_genuine(self._store.signer, context.turn.scope):  # it is refused later
             return False
-        with context_field("run", self._channel_run(context)):
-            return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
+        return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
         outcome = outcome or _texts_of(stored).cancelled(stored.action.preview)

@@ -18,6 +18,7 @@ from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
+from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.turns import Lease, StreamListener, Timer, TurnChange
 
@@ -50,6 +51,8 @@ class TurnContext:
     received_at: float
     #: The texts in the person's language.
     texts: Texts
+    #: What tools, roles and proposals know about the person.
+    run: ChannelRun
     lease: Lease | None = None
     seq: int = 0
     #: Whether the person sees buttons; `ask_channel` returns text only.

@@ -121,7 +121,7 @@ class ConfirmPrompts:
         texts = texts_for(stored.action.language)
         yes = texts.undo_label if is_undo(stored.action) else texts.confirm_label
         label = {"cancelled": texts.cancel_label, "superseded": texts.cancel_label, "expired": ""}.get(state, yes)
-        mark = f"{state_symbol(state)} {label}".strip()
+        mark = f"{_SYMBOLS.get(state, _WARNING)} {label}".strip()
         return ((replace(closed, outcome_elsewhere=f"{kept_text}\n\n{mark}".strip()), ""),)
 
     def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
@@ -239,15 +239,10 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
     return stored.prompt
 
 
-def state_symbol(state: ActionState) -> str:
-    """Return the symbol before the outcome of an action in this state."""
-    return _SYMBOLS.get(state, _WARNING)
-
-
 def closed_prompt(prompt: str, kept_text: str, state: ActionState, outcome: str) -> Reply:
     """Return the reply that replaces the question without buttons. It is dropped if the message cannot be edited."""
     short = outcome if len(outcome) <= MAX_OUTCOME_CHARS else brief(outcome)
-    line = f"{state_symbol(state)} {short}"
+    line = f"{_SYMBOLS.get(state, _WARNING)} {short}"
     text = line if kept_text and kept_text in outcome else f"{kept_text}\n\n{line}"
     return Reply(text.strip(), edits=prompt, optional=True)
 
