@@ -133,7 +133,7 @@ for _event, _sources in _LOGGED_VALUES.items():
 Hooks = Mapping[str, Callable[..., Any]]
 
 #: For each hook the event that calls it, and its parameters with their sources.
-_HOOK_EVENTS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
+HOOKS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
     "on_agent_start": ("run_start", {"messages": "messages"}),
     "on_agent_end": ("run_end", {"response": "result", "usage": "result.usage"}),
     "on_iteration_start": ("iteration_start", {"iteration": "iteration", "messages": "messages"}),
@@ -149,8 +149,6 @@ _HOOK_EVENTS: Mapping[str, tuple[str, Mapping[str, Source]]] = {
     "on_llm_end": ("llm_end", {"response": "response", "usage": "usage"}),
     "on_error": ("error", {"error": "error", "context": "context"}),
 }
-#: The names of hooks, each with the parameters that it is called with.
-HOOKS: Mapping[str, tuple[str, ...]] = {hook: tuple(sources) for hook, (_, sources) in _HOOK_EVENTS.items()}
 #: How many characters of an argument or a result `verbose` prints.
 MAX_PRINTED_CHARS = 120
 
@@ -184,7 +182,7 @@ def _hook_method(hook: str, event: str, sources: Mapping[str, Source]) -> Callab
     return on_event
 
 
-for _hook, (_event, _sources) in _HOOK_EVENTS.items():
+for _hook, (_event, _sources) in HOOKS.items():
     setattr(_Hooks, f"on_{_event}", _hook_method(_hook, _event, _sources))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 OPERATION = "gen_ai.operation.name"
 AGENT_NAME = "gen_ai.agent.name"
 CONVERSATION = "gen_ai.conversation.id"
@@ -31,23 +33,15 @@ SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
-#: Request settings: a vendor's name -> the name in the conventions.
+#: Request settings: a vendor's name -> the name in the conventions. Gemini writes them in camelCase.
 REQUEST_SETTINGS = {
-    "max_tokens": "gen_ai.request.max_tokens",
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "topP": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "topK": "gen_ai.request.top_k",
-    "seed": "gen_ai.request.seed",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "frequencyPenalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
-    "presencePenalty": "gen_ai.request.presence_penalty",
-    "stop": "gen_ai.request.stop_sequences",
-    "stop_sequences": "gen_ai.request.stop_sequences",
-    "stopSequences": "gen_ai.request.stop_sequences",
-}
+    spelling: f"gen_ai.request.{name}"
+    for name in (
+        *("max_tokens", "temperature", "top_p", "top_k", "seed"),
+        *("frequency_penalty", "presence_penalty", "stop_sequences"),
+    )
+    for spelling in (name, re.sub("_(.)", lambda letter: letter[1].upper(), name))
+} | {"stop": "gen_ai.request.stop_sequences"}
 
 #: Our name of a provider -> its name in the conventions, where they differ.
 PROVIDER_NAMES = {"gemini": "gcp.gemini"}

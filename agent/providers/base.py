@@ -276,8 +276,13 @@ def _discard(items: list[StreamItem], on_text: OnText) -> None:
 
 
 async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
-    """Yield the answer's text, tool calls and usage as they arrive. Raise only ProviderError."""
-    if not _is_streamed(provider):
+    """Yield the answer's text, tool calls and usage as they arrive. Raise only ProviderError.
+
+    Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
+    yield text alone and lose the tool calls (seed: Fallback Behavior).
+    """
+    completes = hasattr(provider, "acomplete") or hasattr(provider, "complete") or not hasattr(provider, "stream")
+    if completes and not hasattr(provider, "astream"):
         answer, usage = await acall(provider, request)
         for item in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
             yield item
@@ -339,16 +344,6 @@ async def _read_in_thread(stream: Callable[[], Iterator[StreamItem]]) -> AsyncGe
     items = await call_in_tool_thread(lambda: context.run(lambda: iter(stream())))
     while (item := await call_in_tool_thread(lambda: context.run(next, items, _END))) is not _END:
         yield item
-
-
-def _is_streamed(provider: Provider) -> bool:
-    """Return whether to stream the answer.
-
-    A provider without `astream` is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
-    yield text alone and lose the tool calls (seed: Fallback Behavior).
-    """
-    completes = hasattr(provider, "acomplete") or hasattr(provider, "complete")
-    return hasattr(provider, "astream") or (hasattr(provider, "stream") and not completes)
 
 
 def _timeout(provider: Provider, request: ProviderRequest) -> float | None:

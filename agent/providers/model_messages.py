@@ -28,6 +28,7 @@ from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCal
 from sayso.agent.providers.base import MAX_NOT_JSON_CHARS
 from sayso.agent.providers.files import Binary, MessageWithFiles
 from sayso.agent.tools.screening import fenced
+from sayso.channels.types import storable
 
 T = TypeVar("T")
 #: What every real model is told about fenced text; without it a fence has no meaning.
@@ -155,13 +156,10 @@ def _legal_name(call: ToolCall) -> str:
 
 
 def without_lone_surrogates(value: T) -> T:
-    """Return the text, or a JSON value with all its texts, with each half of a broken surrogate pair replaced."""
+    """Return the text, or a JSON value with all its texts, without what UTF-8 cannot hold."""
     result: Any = value
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            result = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        result = storable(value)
     elif isinstance(value, dict):
         result = {without_lone_surrogates(key): without_lone_surrogates(each) for key, each in value.items()}
     elif isinstance(value, list | tuple):

@@ -53,10 +53,7 @@ _DELAY = r"in (?:\d+|an?|one|half an) (?:second|minute|hour|day|week)s?"
 _MOMENT = re.compile(
     rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?", re.IGNORECASE
 )
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
-#: Values that are booleans in a command, but not in a sentence: "on Monday", "1 guest".
-_BOOLEAN_ONLY_IN_COMMANDS = frozenset({"on", "off", "1", "0"})
+_BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 #: How many tools are named to a user whose text matches none.
 MAX_NAMED_TOOLS = 12
 #: Commands that list the tools. Telegram sends /start when a user opens the bot.
@@ -392,10 +389,7 @@ def _value(token: Token, name: str, parameter: Mapping[str, Any], today: date) -
         if match is None or (kind == "integer" and "." in match[1]):
             return None
         return float(match[1]) if "." in match[1] else int(match[1])
-    if kind == "boolean":
-        value = _boolean(text)
-        return value if isinstance(value, bool) and word not in _BOOLEAN_ONLY_IN_COMMANDS else None
-    if kind != "string":
+    if kind != "string":  # a boolean is taken from commands only: "on Monday" switches nothing on
         return None
     if parameter.get("format") in ("date", "date-time") or _DATE_PARAMETER.search(name):
         days = {"today": 0, "tomorrow": 1, "yesterday": -1}.get(word)
@@ -413,12 +407,6 @@ def _identifier(token: Token) -> str | None:
     return None
 
 
-def _boolean(text: str) -> bool | str:
-    if text.lower() in _TRUE:
-        return True
-    return False if text.lower() in _FALSE else text
-
-
 def convert(text: str, parameter: Mapping[str, Any]) -> Any:
     """Return a text as a value of the parameter's type: read as JSON, or for an array also as `a,b,c`.
 
@@ -426,7 +414,7 @@ def convert(text: str, parameter: Mapping[str, Any]) -> Any:
     """
     kind = parameter.get("type")
     if kind == "boolean":
-        return _boolean(text)
+        return _BOOLEANS.get(text.lower(), text)
     if kind not in ("integer", "number", "array", "object"):
         return text
     try:

@@ -178,7 +178,9 @@ def test_hooks_receive_the_arguments_of_the_seed():
     for event in EVENTS:
         run_sync(told.tell(event, *example(event)))
     assert heard.keys() == HOOKS.keys()
-    assert {name: len(args) for name, args in heard.items()} == {name: len(names) for name, names in HOOKS.items()}
+    assert {name: len(args) for name, args in heard.items()} == {
+        name: len(sources) for name, (_, sources) in HOOKS.items()
+    }
     assert heard["on_tool_end"] == ("tool_name", SECRET, 0.007)
     assert heard["on_agent_end"] == (RESULT, RESULT.usage)
     assert heard["on_tool_start"] == ("tool_name", {"to": SECRET})
