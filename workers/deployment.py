@@ -12,37 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redis import Redis
+from redis.client import Pipeline
 
 from sayso.pending.redis.client import PREFIX, RedisUnfit
 from sayso.workers.recovery import GONE_SECONDS
 
 #: Digits of the digest of a secret key or an account.
 _DIGITS = 16
-_CLAIM = """
--- Claim a deployment name. KEYS: the record, heartbeats of the workers. ARGV: the claim as JSON, own worker's name
--- or '', seconds after which a silent worker is gone. Returns the record that prevents it, or ''.
-local before = redis.call('GET', KEYS[1])
-local mine = cjson.decode(ARGV[1])
-local function shares(one, other)
-  for _, left in ipairs(one) do
-    for _, right in ipairs(other) do
-      if left == right then return true end
-    end
-  end
-  return false
-end
-if before then
-  local known = cjson.decode(before)
-  if not (shares(known.keys, mine.keys) and shares(known.channels, mine.channels)) then
-    local since = redis.call('TIME')[1] - ARGV[3]
-    for _, worker in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], since, '+inf')) do
-      if worker ~= ARGV[2] then return before end
-    end
-  end
-end
-redis.call('SET', KEYS[1], ARGV[1])
-return ''
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +35,23 @@ class Deployment:
 
         Raises RedisUnfit while workers of another bot use it, redis.RedisError.
         """
-        script = client.register_script(_CLAIM)
-        taken = script(keys=[f"{prefix}deployment", f"{prefix}workers"], args=[self._record(), worker, GONE_SECONDS])
-        if taken:
-            raise RedisUnfit(self._refusal(json.loads(taken)))
+        key = f"{prefix}deployment"
+
+        def claim(pipe: Pipeline) -> None:
+            before = json.loads(str(pipe.get(key) or "null"))
+            if before and not self._is_same_bot(before):
+                now, _ = client.time()
+                if set(client.zrangebyscore(f"{prefix}workers", now - GONE_SECONDS, "+inf")) - {worker}:
+                    raise RedisUnfit(self._refusal(before))
+            pipe.multi()
+            pipe.set(key, self._record())
+
+        client.transaction(claim, key)  # once more, if another process claims the name meanwhile
+
+    def _is_same_bot(self, other: Mapping[str, Sequence[str]]) -> bool:
+        """Return whether the record shares a key and a channel with this bot."""
+        mine = json.loads(self._record())
+        return all(set(mine[part]) & set(other[part]) for part in ("keys", "channels"))
 
     def _record(self) -> str:
         channels = [f"{name} {_digest(account)}" for name, account in sorted(self.channels.items())]

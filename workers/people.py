@@ -152,13 +152,6 @@ end
 return 'ok'
 """
 
-#: Delete these ids. KEYS: people, those who wait. ARGV: ids...
-_DROP = """
-redis.call('HDEL', KEYS[1], unpack(ARGV))
-redis.call('HDEL', KEYS[2], unpack(ARGV))
-return 'ok'
-"""
-
 
 class RedisPeople:
     """Operators' decisions, stored until they are deleted, and unknown senders, stored for an hour.
@@ -214,7 +207,8 @@ class RedisPeople:
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
         """Delete everything about these ids."""
-        self._connections.ask("EVAL", _DROP, 2, self._key("people", channel), self._key("waiting", channel), *ids)
+        for kind in ("people", "waiting"):
+            self._connections.ask("HDEL", self._key(kind, channel), *ids)
 
     def _key(self, kind: str, channel: str) -> str:
         return f"{self._prefix}{kind}:{channel}"

@@ -9,16 +9,22 @@ import logging
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import DeliveryUncertain
-from sayso.channels.types import Received, Turn
+from sayso.channels.types import Delivery, Received, Reply, Turn
 from sayso.config.wiring.observability import EventFormatter
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.context import add_log_fields
+from sayso.pending.turns import Lease
+from sayso.workers.lease import HeldLease
+from sayso.workers.processor import ConversationProcessor
+from sayso.workers.sender import ReceiptFiles
 from tests.channels.web import services
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender
 from tests.workers.fakes import FakeChannel
@@ -66,25 +72,32 @@ def web(rig: MemoryRig | RedisRig):
 
 
 class Site:
-    """A web process and workers. `look`, the tool of the agent, does `happens`."""
+    """A web process and workers. `look`, the tool of the agent, does `happens`, and waits if that is awaitable."""
 
     def __init__(self, rig: MemoryRig | RedisRig, happens=lambda: None) -> None:
+        self.begun = asyncio.Event()
+
         @tool(read_only=True)
         async def look() -> str:
             """Look."""
-            happens()
+            self.begun.set()
+            if waits := happens():
+                await waits
             return "seen"
 
         self.rig, self.web, self.channel = rig, web(rig), FakeChannel()
         config = AgentConfig(observers=[LoggingObserver()])
         self.agent = Agent([look], ScriptedProvider([ToolCall("look", {}), "done", "done again"]), config)
 
-    def work(self) -> None:
-        """Let a new worker do what there is to do."""
+    def worker(self) -> ConversationProcessor:
+        """Return the processor of a new worker."""
         channels = {CHAT.channel: self.channel}
         agents = {CHAT.channel: ChannelAgent(self.agent, self.rig.store, journals=self.rig.journals)}
-        processor = make_processor(self.rig.mailbox, make_sender(self.rig.outbox, channels), channels, agents)
-        asyncio.run(processor.run(CHAT.id))
+        return make_processor(self.rig.mailbox, make_sender(self.rig.outbox, channels), channels, agents)
+
+    def work(self) -> None:
+        """Let a new worker do what there is to do."""
+        asyncio.run(self.worker().run(CHAT.id))
 
 
 def test_repeated_webhook_is_answered_once(rig: MemoryRig | RedisRig, log: io.StringIO):
@@ -165,3 +178,52 @@ def test_log_has_no_event_id_in_clear(rig: MemoryRig | RedisRig, log: io.StringI
     site.web.post(f"/hooks/{CHAT.channel}")
     site.work()
     assert (PHONE in log.getvalue(), "SM7" in log.getvalue()) == (False, False)
+
+
+def test_line_about_a_turn_names_it(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """Also where the code that writes it knows no turn."""
+
+    def fail() -> None:
+        logging.getLogger("sayso.agent").warning("budget.unknown", extra={"reason": "RuntimeError"})
+
+    site = Site(rig, fail)
+    site.web.post(f"/hooks/{CHAT.channel}")
+    site.work()
+    assert f"budget.unknown reason=RuntimeError conversation={CHAT.id} seq=1" in story(log)
+
+
+def test_lease_that_is_not_renewed_names_its_turn(log: io.StringIO):
+    """The lease is renewed in a task of its own."""
+
+    async def away(_: Lease) -> int:
+        raise RedisConnectionError("away")
+
+    held = HeldLease(Lease(CHAT.id, 1, "token"), 0.0, away)
+    held.turn_seq = 7
+    asyncio.run(held._renew())
+    assert story(log) == [f"lease.not_renewed conversation={CHAT.id} seq=7 reason=ConnectionError"]
+
+
+def test_receipt_that_is_not_noted_names_its_delivery(tmp_path: Path, log: io.StringIO):
+    """After a crash this reply may come twice."""
+    (tmp_path / "receipts").touch()
+    ReceiptFiles(tmp_path / "receipts", "w1").note(Delivery(f"{CHAT.id}#3", CHAT, Reply("hello")), "m1")
+    assert story(log) == [f"receipt.not_noted delivery={CHAT.id}#3 reason=FileExistsError"]
+
+
+def test_worker_that_is_cut_off_says_which_turn_it_leaves(rig: MemoryRig | RedisRig, log: io.StringIO):
+    """The next worker does the turn again."""
+    seconds = iter([60.0])
+    site = Site(rig, lambda: asyncio.sleep(next(seconds, 0.0)))
+    site.web.post(f"/hooks/{CHAT.channel}")
+
+    async def cut_off() -> None:
+        work = asyncio.create_task(site.worker().run(CHAT.id))
+        await site.begun.wait()
+        work.cancel()
+        await asyncio.wait([work])
+
+    asyncio.run(cut_off())
+    assert story(log)[1:] == [f"conversation.left conversation={CHAT.id} seq=1 reason=cut off"]
+    site.work()
+    assert story(log)[-2].endswith(f"attempt=2 replies=1 conversation={CHAT.id} seq=1")
