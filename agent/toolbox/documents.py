@@ -9,7 +9,6 @@ import re
 import threading
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from xml.sax.saxutils import escape, quoteattr
@@ -39,8 +38,9 @@ MAX_PDF_CELL_CHARS = 600
 MAX_REPEATED_CHARS = 40
 #: Columns of the widest table of a PDF, and cells of all its tables: each cell is a paragraph of its own.
 MAX_COLUMNS, MAX_CELLS = 12, 3_000
-#: Headings, paragraphs, list items and blocks of a text.
+#: Headings, paragraphs, list items and blocks of a text. The paragraph of an item without blank lines is not counted.
 MAX_BLOCKS = 3_000
+_BLOCKS = frozenset(("heading", "paragraph", "list_item", "fence", "code_block", "hr", "table"))
 #: How deeply lists and quotes may be nested.
 MAX_NESTING = 12
 #: Characters of a line of code: more would not fit on a page.
@@ -211,7 +211,7 @@ def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
     out = io.BytesIO()
     margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN)
     with _reportlab_lock:
-        story = _StoryBuilder(title, _styles()).story(tree)
+        story = _story(title, tree)
         document = SimpleDocTemplate(out, pagesize=_PAGE, title=title, creator="Sayso", invariant=1, **margins)
         try:
             document.build(story, onFirstPage=_draw_page_number, onLaterPages=_draw_page_number)
@@ -221,13 +221,25 @@ def pdf_of_markdown(title: str, text: str) -> tuple[bytes, int]:
 
 
 def _parse(text: str) -> SyntaxTreeNode:
-    """Return the tree of a Markdown text. Pictures and HTML stay text: the URL of a picture would be opened."""
+    """Return the tree of a Markdown text. Raises ValueError for one with too many parts.
+
+    Pictures and HTML stay text: the URL of a picture would be opened.
+    """
     from markdown_it import MarkdownIt
     from markdown_it.tree import SyntaxTreeNode
 
     parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 4 * MAX_NESTING})
     parser.enable(["table", "strikethrough"]).disable(["image", "html_block", "html_inline"])
-    return SyntaxTreeNode(parser.parse(text))
+    tree = SyntaxTreeNode(parser.parse(text))
+    nodes = list(tree.walk())
+    if sum(node.type in _BLOCKS and not node.hidden for node in nodes) > MAX_BLOCKS:
+        raise ValueError(f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files")
+    rows = [len(node.children) for node in nodes if node.type == "tr"]
+    if max(rows, default=0) > MAX_COLUMNS or sum(rows) > MAX_CELLS:
+        raise ValueError(
+            f"tables of a PDF have at most {MAX_COLUMNS} columns and {MAX_CELLS} cells in all: use make_csv"
+        )
+    return tree
 
 
 def _draw_page_number(canvas: Any, document: Any) -> None:
@@ -275,121 +287,102 @@ def _register_fonts() -> None:
     )
 
 
-@dataclass(slots=True)
-class _StoryBuilder:
-    """Makes reportlab's list of flowables (its "story") from the tree of a Markdown text. One per document."""
+def _story(title: str, tree: SyntaxTreeNode) -> list[Any]:
+    """Return reportlab's flowables: the title, unless the text begins with it, and all blocks of the text."""
+    first = next(iter(tree.children), None)
+    repeated = first is not None and first.type == "heading" and _text(first).strip() == title.strip()
+    return [*([] if repeated else [_paragraph(escape(title), "h1")]), *_blocks(tree.children, 0)]
 
-    title: str
-    styles: Mapping[str, Any]
-    cells: int = 0
-    blocks: int = 0
 
-    def story(self, tree: SyntaxTreeNode) -> list[Any]:
-        """Return the title, unless the text begins with it, and all blocks of the text."""
-        first = next(iter(tree.children), None)
-        repeated = first is not None and first.type == "heading" and _text(first).strip() == self.title.strip()
-        head = [] if repeated else [self._paragraph(escape(self.title), "h1")]
-        return [*head, *self._all_blocks(tree.children, 0)]
+def _blocks(nodes: Sequence[SyntaxTreeNode], depth: int, paragraph_style: str = "body") -> list[Any]:
+    return [flowable for node in nodes for flowable in _block(node, depth, paragraph_style)]
 
-    def _all_blocks(self, nodes: Sequence[SyntaxTreeNode], depth: int) -> list[Any]:
-        return [flowable for node in nodes for flowable in self._block(node, depth)]
 
-    def _block(self, node: SyntaxTreeNode, depth: int, paragraph_style: str = "body") -> list[Any]:
-        from reportlab.platypus import HRFlowable
+def _block(node: SyntaxTreeNode, depth: int, paragraph_style: str) -> list[Any]:
+    from reportlab.platypus import HRFlowable
 
-        self._count_block()
-        match node.type:
-            case "heading":
-                return [self._paragraph(_markup(node), f"h{min(int(node.tag[1]), 4)}", depth)]
-            case "bullet_list" | "ordered_list":
-                return self._list(node, depth)
-            case "blockquote":
-                deeper = min(depth + 1, MAX_NESTING)
-                return [flowable for child in node.children for flowable in self._block(child, deeper, "quote")]
-            case "fence" | "code_block":
-                return self._code(node.content, depth)
-            case "table":
-                return [self._table(node)]
-            case "hr":
-                return [HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)]
-            case _:
-                return [self._paragraph(_markup(node), paragraph_style, depth)]
+    match node.type:
+        case "heading":
+            return [_paragraph(_markup(node), f"h{min(int(node.tag[1]), 4)}", depth)]
+        case "bullet_list" | "ordered_list":
+            return _list(node, depth)
+        case "blockquote":
+            return _blocks(node.children, min(depth + 1, MAX_NESTING), "quote")
+        case "fence" | "code_block":
+            return [_code(node.content, depth)]
+        case "table":
+            return [_table(node)]
+        case "hr":
+            return [HRFlowable(width="100%", thickness=0.7, color=_LIGHT, spaceBefore=8, spaceAfter=10)]
+    return [_paragraph(_markup(node), paragraph_style, depth)]
 
-    def _count_block(self) -> None:
-        self.blocks += 1
-        if self.blocks > MAX_BLOCKS:
-            raise ValueError(
-                f"the text has more than {MAX_BLOCKS} paragraphs, headings and list items: make several files"
-            )
 
-    def _paragraph(self, markup: str, style: str, depth: int = 0, **options: Any) -> Any:
-        from reportlab.platypus import Paragraph
+def _paragraph(markup: str, style: str, depth: int = 0, **options: Any) -> Any:
+    from reportlab.platypus import Paragraph
 
-        return Paragraph(markup, self._indented(style, depth), **options)
+    return Paragraph(markup, _indented(style, depth), **options)
 
-    def _indented(self, style: str, depth: int) -> Any:
-        base = self.styles[style]
-        if not depth:
-            return base
-        left = 16 * depth + base.leftIndent
-        return base.clone(f"{style} {depth}", leftIndent=left, bulletIndent=16 * depth - 12)
 
-    def _list(self, node: SyntaxTreeNode, depth: int) -> list[Any]:
-        from reportlab.platypus import Spacer
+def _indented(style: str, depth: int) -> Any:
+    base = _styles()[style]
+    if not depth:
+        return base
+    left = 16 * depth + base.leftIndent
+    return base.clone(f"{style} {depth}", leftIndent=left, bulletIndent=16 * depth - 12)
 
-        start = int(node.attrs.get("start", 1))
-        flowables: list[Any] = []
-        deeper = min(depth + 1, MAX_NESTING)
-        for number, item in enumerate(node.children, start):
-            self._count_block()
-            mark = f"{number}." if node.type == "ordered_list" else "•"
-            # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
-            has_text = bool(item.children) and item.children[0].type == "paragraph"
-            first, style = (_markup(item.children[0]), "item") if has_text else ("\N{NO-BREAK SPACE}", "lone mark")
-            flowables.append(self._paragraph(first, style, deeper, bulletText=mark))
-            flowables += self._all_blocks(item.children[has_text:], deeper)
-        return flowables if depth else [*flowables, Spacer(1, 5)]
 
-    def _code(self, code: str, depth: int) -> list[Any]:
-        from reportlab.platypus import XPreformatted
+def _list(node: SyntaxTreeNode, depth: int) -> list[Any]:
+    from reportlab.platypus import Spacer
 
-        whole = code.rstrip("\n").expandtabs(4).split("\n")
-        lines = [line[at : at + _CODE_CHARS] for line in whole for at in range(0, max(1, len(line)), _CODE_CHARS)]
-        return [XPreformatted(escape("\n".join(lines)), self._indented("code", depth))]
+    start = int(node.attrs.get("start", 1))
+    flowables: list[Any] = []
+    deeper = min(depth + 1, MAX_NESTING)
+    for number, item in enumerate(node.children, start):
+        mark = f"{number}." if node.type == "ordered_list" else "•"
+        # The mark stands beside the item's first paragraph, or on a line of its own if it has none.
+        has_text = bool(item.children) and item.children[0].type == "paragraph"
+        first, style = (_markup(item.children[0]), "item") if has_text else ("\N{NO-BREAK SPACE}", "lone mark")
+        flowables.append(_paragraph(first, style, deeper, bulletText=mark))
+        flowables += _blocks(item.children[has_text:], deeper)
+    return flowables if depth else [*flowables, Spacer(1, 5)]
 
-    def _table(self, node: SyntaxTreeNode) -> Any:
-        from reportlab.platypus import LongTable
 
-        rows = [row for part in node.children for row in part.children]
-        columns = max(len(row.children) for row in rows)
-        self.cells += columns * len(rows)
-        if columns > MAX_COLUMNS or self.cells > MAX_CELLS:
-            raise ValueError(
-                f"tables of a PDF have at most {MAX_COLUMNS} columns and {MAX_CELLS} cells in all: use make_csv"
-            )
-        lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
-        return LongTable(
-            [[self._cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)],
-            colWidths=_column_widths(lengths),
-            repeatRows=max(lengths[0]) <= MAX_REPEATED_CHARS,
-            splitInRow=1,
-            style=[
-                ("VALIGN", (0, 0), (-1, -1), "TOP"),
-                ("LINEBELOW", (0, 0), (-1, 0), 0.9, _GREY),
-                ("LINEBELOW", (0, 1), (-1, -1), 0.4, _LIGHT),
-                ("TOPPADDING", (0, 0), (-1, -1), 4),
-                ("BOTTOMPADDING", (0, 0), (-1, -1), 5),
-            ],
-            spaceBefore=6,
-            spaceAfter=12,
-            hAlign="LEFT",
-        )
+def _code(code: str, depth: int) -> Any:
+    from reportlab.platypus import XPreformatted
 
-    def _cell(self, node: SyntaxTreeNode, *, head: bool) -> Any:
-        side = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
-        text = _text(node)
-        markup = _markup(node) if len(text) <= MAX_PDF_CELL_CHARS else escape(text[:MAX_PDF_CELL_CHARS] + "…")
-        return self._paragraph(markup, f"{'head' if head else 'cell'} {side}")
+    whole = code.rstrip("\n").expandtabs(4).split("\n")
+    lines = [line[at : at + _CODE_CHARS] for line in whole for at in range(0, max(1, len(line)), _CODE_CHARS)]
+    return XPreformatted(escape("\n".join(lines)), _indented("code", depth))
+
+
+def _table(node: SyntaxTreeNode) -> Any:
+    from reportlab.platypus import LongTable
+
+    rows = [row for part in node.children for row in part.children]
+    lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
+    return LongTable(
+        [[_cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)],
+        colWidths=_column_widths(lengths),
+        repeatRows=max(lengths[0]) <= MAX_REPEATED_CHARS,
+        splitInRow=1,
+        style=[
+            ("VALIGN", (0, 0), (-1, -1), "TOP"),
+            ("LINEBELOW", (0, 0), (-1, 0), 0.9, _GREY),
+            ("LINEBELOW", (0, 1), (-1, -1), 0.4, _LIGHT),
+            ("TOPPADDING", (0, 0), (-1, -1), 4),
+            ("BOTTOMPADDING", (0, 0), (-1, -1), 5),
+        ],
+        spaceBefore=6,
+        spaceAfter=12,
+        hAlign="LEFT",
+    )
+
+
+def _cell(node: SyntaxTreeNode, *, head: bool) -> Any:
+    side = str(node.attrs.get("style", "")).rpartition(":")[2] or "left"
+    text = _text(node)
+    markup = _markup(node) if len(text) <= MAX_PDF_CELL_CHARS else escape(text[:MAX_PDF_CELL_CHARS] + "…")
+    return _paragraph(markup, f"{'head' if head else 'cell'} {side}")
 
 
 def _text(node: SyntaxTreeNode) -> str:
@@ -421,8 +414,5 @@ def _markup(node: SyntaxTreeNode) -> str:
 def _column_widths(lengths: Sequence[Sequence[int]]) -> list[float]:
     """Return each column's width in points: for its longest cell, within limits, and at most the page in all."""
     page = _PAGE[0] - 2 * _MARGIN
-    wanted = [
-        16.0 + 6.2 * min(40, max(3, *(row[column] for row in lengths if column < len(row))))
-        for column in range(len(lengths[0]))
-    ]
+    wanted = [16.0 + 6.2 * min(40, max(3, *column)) for column in zip(*lengths, strict=True)]
     return [width * min(1.0, page / sum(wanted)) for width in wanted]

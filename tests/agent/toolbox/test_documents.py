@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sayso.agent import Artifact, ToolExecutionError, ToolParameterError
 from sayso.agent.toolbox import documents as pdf
-from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parse, _StoryBuilder, _styles, filename, make_csv, make_pdf
+from sayso.agent.toolbox.documents import MAX_PDF_CHARS, _parse, _story, filename, make_csv, make_pdf
 from sayso.agent.tools.context import collect_artifacts
 from tests.agent.toolbox.words import said
 
@@ -113,10 +113,9 @@ def test_what_fits_on_no_page_is_told_in_words(monkeypatch: pytest.MonkeyPatch):
 )
 def test_an_item_is_set_with_its_mark_and_all_that_is_in_it(text: str, lines: list[str]):
     """Also where it begins with another block; and each part once."""
-    builder = _StoryBuilder("t", _styles())
     set_lines = [
         " ".join(filter(None, (getattr(part, "bulletText", None), part.getPlainText().strip())))
-        for part in builder.story(_parse(text))
+        for part in _story("t", _parse(text))
         if hasattr(part, "getPlainText")
     ]
     assert set_lines[1:] == lines
