@@ -17,10 +17,10 @@ import inspect
 import os
 import selectors
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from sayso.pending.threads import DaemonThreadPool, ThreadCall, own_pool, tool_pool
 
@@ -135,16 +135,10 @@ async def run_with_timeout(
     """
     if has_no_loop.get():
         return _call_isolated(lambda: _finish_sync(function()))
-    limit = asyncio.timeout(seconds)
-    outer = _state.get().time_limits
-    _set_state(time_limits=(*outer, limit))
     try:
-        call = None if inspect.iscoroutinefunction(function) else _CallInThread(function)
-        work = asyncio.ensure_future(_run_to_end(function, call))
-    finally:
-        _set_state(time_limits=outer)
-    try:
-        async with limit:
+        async with execution_timeout(seconds) as limit:
+            call = None if inspect.iscoroutinefunction(function) else _CallInThread(function)
+            work = asyncio.ensure_future(_run_to_end(function, call))
             return await asyncio.shield(work)
     except TimeoutError as exc:
         if not limit.expired():
@@ -224,32 +218,16 @@ def _note_abandoned(has_ended: Callable[[], bool]) -> None:
         calls.add(has_ended)
 
 
-class execution_timeout:  # noqa: N801  # used like asyncio.timeout
-    """Limit a block like `asyncio.timeout`, not counting the time in which its calls wait for a tool thread.
-
-    `expired` tells the limit's own TimeoutError from one that the code inside raised.
-    """
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-
-    async def __aenter__(self) -> Self:
-        if self._seconds is not None:
-            self._limit = asyncio.timeout(self._seconds)
-            await self._limit.__aenter__()
-            self._outer = _state.get().time_limits
-            _set_state(time_limits=(*self._outer, self._limit))
-        return self
-
-    async def __aexit__(self, *exc_info: Any) -> None:
-        if self._seconds is not None:
-            _set_state(time_limits=self._outer)
-            await self._limit.__aexit__(*exc_info)
-
-    @property
-    def expired(self) -> bool:
-        """Return whether the time was up."""
-        return self._seconds is not None and self._limit.expired()
+@contextlib.asynccontextmanager
+async def execution_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
+    """Limit a block like `asyncio.timeout`, not counting the time in which its calls wait for a tool thread."""
+    outer = _state.get().time_limits
+    async with asyncio.timeout(seconds) as limit:
+        _set_state(time_limits=(*outer, limit))
+        try:
+            yield limit
+        finally:
+            _set_state(time_limits=outer)
 
 
 async def await_isolated(awaitable: Awaitable[T]) -> T:

@@ -226,13 +226,12 @@ class Tool(ToolDefinition):
         if seconds is None:
             with self._declared():
                 return await self._value(parameters, checked, chunk_callback, call_in_caller_thread)
-        limit = execution_timeout(seconds)
         try:
-            async with limit:
+            async with execution_timeout(seconds) as limit:
                 with self._declared():
                     return await self._value(parameters, checked, chunk_callback, call_in_tool_thread)
         except TimeoutError as exc:
-            if not limit.expired:
+            if not limit.expired():
                 raise  # the tool's own
             raise ToolExecutionError(
                 f"tool {self.name!r} timed out: it gave no result within {seconds:g} seconds; it may still be running",
