@@ -6,7 +6,6 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -75,15 +74,6 @@ class Series(BaseModel):
     name: str = Field("", max_length=MAX_LABEL_CHARS, description="What the legend calls it")
 
 
-@dataclass(frozen=True, slots=True)
-class ChartTitles:
-    """The titles of a chart, of its labels and of its numbers."""
-
-    title: str = ""
-    x_label: str = ""
-    y_label: str = ""
-
-
 @tool(read_only=True)
 def draw_chart(
     kind: ChartKind,
@@ -105,8 +95,11 @@ def draw_chart(
     """
     _check(kind, labels, series)
     refuse_undrawable("chart", [title, x_label, y_label, *labels, *(one.name for one in series)])
-    picture = png(kind, labels, series, ChartTitles(title, x_label, y_label))
-    emit_artifact(picture, filename=filename(title or "chart", "png"), mime_type="image/png")
+    emit_artifact(
+        _png(kind, labels, series, title, x_label, y_label),
+        filename=filename(title or "chart", "png"),
+        mime_type="image/png",
+    )
     of_series = f" in {len(series)} series" if len(series) > 1 else ""
     return f"The {kind} chart is made and goes to the user with your reply: {plural(len(labels), 'value')}{of_series}."
 
@@ -138,7 +131,9 @@ def _check(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) -> 
             raise ValueError(f"the x numbers must be between -{MAX_VALUE:g} and {MAX_VALUE:g}")
 
 
-def png(kind: ChartKind, labels: Sequence[str], series: Sequence[Series], titles: ChartTitles) -> bytes:
+def _png(
+    kind: ChartKind, labels: Sequence[str], series: Sequence[Series], title: str, x_label: str, y_label: str
+) -> bytes:
     """Return the chart as a PNG picture. Drawn without pyplot, which shares its figures between threads."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -150,7 +145,7 @@ def png(kind: ChartKind, labels: Sequence[str], series: Sequence[Series], titles
     FigureCanvasAgg(figure)  # registers itself with the figure
     axes = figure.add_subplot()
     handles = _DRAW[kind](axes, labels, series)
-    _add_titles(axes, kind, titles)
+    _add_titles(axes, kind, title, x_label, y_label)
     if kind == "pie":
         total = sum(series[0].values)
         shares = zip(labels, series[0].values, strict=True)
@@ -179,12 +174,12 @@ def _height(kind: ChartKind, labels: Sequence[str], series: Sequence[Series]) ->
     return _HEIGHT
 
 
-def _add_titles(axes: Axes, kind: ChartKind, titles: ChartTitles) -> None:
-    axes.set_title(_plain(titles.title), loc="left", fontsize=14, fontweight="bold", color=_DARK, pad=14, wrap=True)
+def _add_titles(axes: Axes, kind: ChartKind, title: str, x_label: str, y_label: str) -> None:
+    axes.set_title(_plain(title), loc="left", fontsize=14, fontweight="bold", color=_DARK, pad=14, wrap=True)
     if kind == "pie":
         return
     horizontal = kind == "horizontal bar"
-    below, beside = (titles.y_label, titles.x_label) if horizontal else (titles.x_label, titles.y_label)
+    below, beside = (y_label, x_label) if horizontal else (x_label, y_label)
     axes.set_xlabel(_plain(below), color=_GREY, fontsize=10)
     axes.set_ylabel(_plain(beside, _LINE_CHARS), color=_GREY, fontsize=10)
     (axes.xaxis if horizontal else axes.yaxis).set_major_formatter(number_formatter())
