@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
-from sayso.agent.tools.context import ToolEnvironment, tool_environment
+from sayso.agent.tools.context import own_environment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
-from sayso.pending.context import context_field
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +31,15 @@ RULES = (
 )
 
 
-def in_scope(scope: str) -> AbstractContextManager[ToolEnvironment]:
+@contextmanager
+def in_scope(scope: str) -> Iterator[str]:
     """Set the memory scope, which names whose memory is used, in the `with` block and the tasks and threads it starts.
 
     It is the user or the conversation that the current run belongs to.
     """
-    return context_field("environment", tool_environment()._replace(memory_scope=scope))
+    with own_environment() as own:
+        own.memory_scope = scope
+        yield scope
 
 
 def current_scope() -> str | None:

@@ -33,11 +33,10 @@ from sayso.agent.run.structured import (
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import tool_environment
+from sayso.agent.tools.context import own_environment
 from sayso.agent.tools.registry import Toolset, schemas_for_model
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
-from sayso.pending.context import context_field
 
 log = logging.getLogger(__name__)
 
@@ -126,10 +125,8 @@ class AgentLoop:
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request. Raises SessionError."""
         if run.events.has_observers:
-            environment = tool_environment()._replace(
-                memory_scope=run.run_memory.tool_scope
-            )  # observers may ask for it
-            with context_field("environment", environment):
+            with own_environment() as own:
+                own.memory_scope = run.run_memory.tool_scope  # observers may ask for it
                 await run.events.tell("run_start", list(run.request.messages), self._model_caller.prompt)
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
@@ -139,8 +136,8 @@ class AgentLoop:
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
-        scope = run.run_memory.tool_scope
-        with context_field("environment", tool_environment()._replace(artifacts=run.artifacts, memory_scope=scope)):
+        with own_environment() as own:
+            own.artifacts, own.memory_scope = run.artifacts, run.run_memory.tool_scope
             if token is None:
                 return await self._run(run)
             try:

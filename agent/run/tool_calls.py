@@ -21,13 +21,12 @@ from sayso.agent.run.state import (
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
-from sayso.agent.tools.context import Artifact, TimerChange, restore_timers, tool_environment
+from sayso.agent.tools.context import Artifact, TimerChange, own_environment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
-from sayso.pending.context import call_context, context_field
 from sayso.pending.proposals import ProposedAction, begin_round, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
@@ -177,11 +176,10 @@ class _CallsRunner:
         proposals: list[ProposedAction] = []
         choices: list[str] = []
         suspicions: list[str] = []
-        environment = tool_environment()._replace(
-            artifacts=files, timer_changes=timers, choices=choices, suspicions=suspicions
-        )
-        key = self.journal.idempotency_key(at) or call_context().idempotency_key
-        with context_field("environment", environment, proposals=proposals, position=at, idempotency_key=key):
+        key = self.journal.idempotency_key(at)
+        with own_environment() as own:
+            own.artifacts, own.timer_changes, own.choices, own.suspicions = files, timers, choices, suspicions
+            own.proposals, own.position, own.idempotency_key = proposals, at, key or own.idempotency_key
             tool_run = await self.caller.run(request, suspicions)
         outcome = tool_run.outcome
         if files or proposals or timers:

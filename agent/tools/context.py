@@ -1,7 +1,7 @@
 """What the code of a running tool can reach: files to send and received, choices, and timers.
 
-All of it is in the ToolEnvironment, which is part of the CallContext of `sayso.pending.context`. Tasks and threads that
-are started inside a block inherit it.
+All of it is in the ToolEnvironment, which adds fields to the CallContext of `sayso.pending.context`. Tasks and threads
+that are started inside a block inherit it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sayso.agent.tools.errors import ToolError
@@ -22,7 +22,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.types import Media, storable
-from sayso.pending.context import call_context, context_field
+from sayso.pending.context import CallContext, call_context, own_context
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 
@@ -117,8 +117,9 @@ class TimerChange:
         return cls(Timer(**data["timer"])) if "timer" in data else cls(cancelled=str(data["cancelled"]))
 
 
-class ToolEnvironment(NamedTuple):
-    """What running tools hand over, and what they can look up: part of the CallContext. None: not available here."""
+@dataclass
+class ToolEnvironment(CallContext):
+    """What running tools hand over, and what they can look up. None: not available here."""
 
     artifacts: list[Artifact] | None = None
     choices: list[str] | None = None
@@ -136,24 +137,29 @@ _OUTSIDE = ToolEnvironment()
 
 def tool_environment() -> ToolEnvironment:
     """Return the environment of the code that runs now."""
-    environment = call_context().environment
-    return environment if isinstance(environment, ToolEnvironment) else _OUTSIDE
+    context = call_context()
+    return context if isinstance(context, ToolEnvironment) else _OUTSIDE
+
+
+def own_environment() -> own_context[ToolEnvironment]:
+    """Give a block an environment to set fields of: `with own_environment() as own: own.timers = timers`."""
+    return own_context(ToolEnvironment)
 
 
 @contextmanager
 def collect_artifacts() -> Iterator[list[Artifact]]:
     """Collect what `emit_artifact` makes in this block, including tasks and threads started in it."""
-    artifacts: list[Artifact] = []
-    with context_field("environment", tool_environment()._replace(artifacts=artifacts)):
-        yield artifacts
+    with own_environment() as own:
+        own.artifacts = []
+        yield own.artifacts
 
 
 @contextmanager
 def collect_choices() -> Iterator[list[str]]:
     """Collect what `offer_choices` offers in this block, including tasks and threads started in it."""
-    choices: list[str] = []
-    with context_field("environment", tool_environment()._replace(choices=choices)):
-        yield choices
+    with own_environment() as own:
+        own.choices = []
+        yield own.choices
 
 
 def scope_digest(scope: str) -> str:
@@ -168,19 +174,19 @@ class ArtifactsOfCall:
     `contextmanager`, which would take as long as checking the arguments.
     """
 
-    __slots__ = ("_change", "_outer", "_own")
+    __slots__ = ("_block", "_outer", "_own")
 
     def __enter__(self) -> None:
         self._outer = tool_environment().artifacts
         if self._outer is not None:
             self._own: list[Artifact] = []
-            self._change = context_field("environment", tool_environment()._replace(artifacts=self._own))
-            self._change.__enter__()
+            self._block = own_environment()
+            self._block.__enter__().artifacts = self._own
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
         if self._outer is None:
             return
-        self._change.__exit__(kind, *exc_info)
+        self._block.__exit__(kind, *exc_info)
         if kind is None:
             self._outer += self._own
 

@@ -7,9 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sayso.agent.tools.context import MAX_TIMER_CHARS, TurnTimers, tool_environment
+from sayso.agent.tools.context import MAX_TIMER_CHARS, TurnTimers, own_environment
 from sayso.examples.reminders import ZONE_VARIABLE, cancel_reminder, list_reminders, moment, remind_me
-from sayso.pending.context import context_field
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 
@@ -23,7 +22,8 @@ def book(monkeypatch):
     """Return the timer book of ana's turn at NOW in Berlin, where bob has a reminder."""
     monkeypatch.setenv(ZONE_VARIABLE, "Europe/Berlin")
     given = TurnTimers("ana", NOW, "en", (Timer("3", NOW + 60, "Reminder: tea", "bob", "tea"),))
-    with context_field("environment", tool_environment()._replace(timers=given)):
+    with own_environment() as own:
+        own.timers = given
         yield given
 
 

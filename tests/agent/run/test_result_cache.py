@@ -21,8 +21,7 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.run.tool_results import cache_key
-from sayso.agent.tools.context import TurnTimers, schedule_reply, tool_environment
-from sayso.pending.context import context_field
+from sayso.agent.tools.context import TurnTimers, own_environment, schedule_reply
 from sayso.pending.proposals import ChannelRun, stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer
 
@@ -173,10 +172,8 @@ def test_calls_with_effects_run_each_time(function, runs):
         runs.append(of)
         return function()
 
-    with (
-        context_field("environment", tool_environment()._replace(timers=TurnTimers("ana", 1000.0, "en"))),
-        context_field("run", ChannelRun("ana", "web", "chat", 60.0, "test")),
-    ):
+    with own_environment() as own:
+        own.timers, own.run = TurnTimers("ana", 1000.0, "en"), ChannelRun("ana", "web", "chat", 60.0, "test")
         run_agent([price], AGAIN)
     assert len(runs) == 2
 
