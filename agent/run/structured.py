@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.call_texts import truncate
-from sayso.agent.tools.schema_arguments import StepBudget, bounded_validator, draft_of, with_budget
+from sayso.agent.tools.json_validation import StepBudget, bounded_validator, draft_of, with_budget
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
-from typing import Any, NamedTuple, NoReturn
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
 
-from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolParameterError, nearest
-from sayso.agent.tools.json_schema import thawed
-from sayso.agent.tools.parameter import ParameterModel, ToolParameter
+from sayso.agent.tools.errors import (
+    FATAL_ERRORS,
+    ToolError,
+    ToolExecutionError,
+    ToolParameterError,
+    ToolValidationError,
+    nearest,
+)
+from sayso.agent.tools.json_schema import DEFINITIONS, frozen, plain
+from sayso.agent.tools.json_validation import Repairer, StepBudget, bounded_validator, with_budget
+from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
 from sayso.pending.context import with_context
 from sayso.pending.proposals import current_context
 
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+#: Most mistakes that are collected for one call by a JSON Schema.
+MAX_MISTAKES = 100
 #: Longest value that an error quotes to the model, in characters.
 MAX_QUOTED_CHARS = 80
 #: Most problems that one error lists: a list of a thousand wrong numbers has one problem.
@@ -110,22 +125,11 @@ class TypedArguments(ParameterModel):
             raise self._unusable(f"cannot be checked: {type(exc).__name__}: {exc}") from exc
 
     def _repaired(self, params: Mapping[str, Any], error: ValidationError) -> BaseModel:
-        """Validate again without the nulls that were refused: some models fill in everything.
-
-        A null in a required argument stays an error. A whole number written as 1e20 becomes an integer.
-        """
+        """Validate again, without the text and the nulls that stand for something else."""
         if not isinstance(params, Mapping):
             raise self._refusal(error)
-        repaired = thawed(dict(params))
-        for issue in error.errors(include_url=False, include_context=False):
-            parameter = self.parameters.get(str(issue["loc"][0]))
-            is_optional = len(issue["loc"]) > 1 or (parameter is not None and not parameter.required)
-            if issue["input"] is None and is_optional:
-                _repair(repaired, issue["loc"])
-            elif issue["type"] == "int_parsing_size" and isinstance(issue["input"], float):
-                _repair(repaired, issue["loc"], int(issue["input"]))
         try:
-            return self._validate(repaired)
+            return self._validate(Repairer(self.schema, StepBudget()).repaired(dict(params)))
         except ValidationError as exc:
             raise self._refusal(exc) from exc
 
@@ -153,17 +157,126 @@ class TypedArguments(ParameterModel):
         return ToolParameterError(tool_name=self._tool_name, issue=f"its arguments {why}")
 
 
-def _repair(value: Any, path: Sequence[Any], replacement: Any = None) -> None:
-    """Replace the refused value at a path, or delete it. Parts that name a member of a union are skipped."""
-    parent: Any = None
-    key: Any = None
-    for part in path:
-        if (isinstance(value, dict) and part in value) or (isinstance(value, list) and part in range(len(value))):
-            parent, key, value = value, part, value[part]
-    if replacement is not None and value == replacement and parent is not None:
-        parent[key] = replacement
-    elif value is None and isinstance(parent, dict):
-        del parent[key]
+class SchemaArguments:
+    """Checks the arguments of one tool by its JSON Schema. Values stay as they are where they fit."""
+
+    def __init__(self, tool_name: str, schema: Mapping[str, Any]) -> None:
+        """Raises ToolValidationError for a schema that is not an object's, or refers to something outside itself."""
+        self._tool_name = tool_name
+        self._raw = dict(schema)
+        if self._raw.get("type", "object") != "object":
+            raise ToolValidationError(f"the parameters of {tool_name!r} are {quoted(self._raw)}: give an object schema")
+        self._raw = {"type": "object", "properties": {}, **self._raw}
+        # No other properties. Only `unevaluatedProperties` takes those into account that parts of the schema name.
+        lists = [self._raw[key] for key in ("allOf", "anyOf", "oneOf") if isinstance(self._raw.get(key), list)]
+        parts = [part for each in lists for part in each if isinstance(part, dict)]
+        have_properties = any(part.keys() & {"properties", "$ref", "allOf", "anyOf", "oneOf"} for part in parts)
+        sees_parts = have_properties and "additionalProperties" not in self._raw
+        self._raw.setdefault("unevaluatedProperties" if sees_parts else "additionalProperties", False)
+        try:
+            self.schema: dict[str, Any] = frozen(plain(self._raw))
+            json.dumps(self.schema, allow_nan=False)
+            self.parameters = tuple(self._parameter(name) for name in self.schema["properties"])
+        except (AttributeError, TypeError, KeyError, ValueError, RecursionError) as exc:
+            raise ToolValidationError(f"the parameters of {tool_name!r} are no JSON Schema: {exc}") from exc
+
+    def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
+        """Return the arguments; text becomes the number or boolean it stands for. Raises ToolParameterError."""
+        values = self.values(params)
+        return ValidatedArguments(values, partial(self._copied, values))
+
+    def read_record(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of the arguments: JSON values read as themselves again. Raises ToolParameterError."""
+        return self.check(params).json
+
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of `check` alone."""
+        arguments: Any = dict(params) if isinstance(params, Mapping) else params
+        budget = StepBudget()
+        validator = with_budget(self._validator, budget)
+        try:
+            if validator.is_valid(arguments) and not _not_writable(arguments):
+                return dict(arguments)
+            arguments = Repairer(self.schema, budget).repaired(arguments)
+            errors = list(itertools.islice(validator.iter_errors(arguments), MAX_MISTAKES))
+        except RecursionError as exc:
+            raise ToolParameterError(tool_name=self._tool_name, issue="its arguments are nested too deep") from exc
+        except Exception as exc:  # a dangling reference, or too many steps
+            issue = f"its schema cannot be used ({type(exc).__name__}: {quoted(str(exc))})"
+            raise ToolParameterError(tool_name=self._tool_name, issue=issue) from exc
+        if errors:
+            errors.sort(key=lambda error: list(map(str, error.absolute_path)))
+            raise self._refusal([mistake for error in errors for mistake in _mistakes(error)])
+        if problem := _not_writable(arguments):
+            raise self._refusal([Mistake("parameters", f"is {quoted(arguments)}: {problem}")])
+        return dict(arguments)
+
+    def _copied(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            copied: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
+        except (TypeError, ValueError) as exc:
+            raise ToolParameterError(tool_name=self._tool_name, issue=f"its arguments are not JSON: {exc}") from exc
+        return copied
+
+    @cached_property
+    def _validator(self) -> Validator:
+        return bounded_validator(self._raw)
+
+    def _refusal(self, mistakes: list[Mistake]) -> ToolParameterError:
+        required = self.schema["required"]
+        return refusal(self._tool_name, mistakes, {name: name in required for name in self.schema["properties"]})
+
+    def _parameter(self, name: str) -> ToolParameter:
+        schema = self.schema["properties"][name]
+        kind = schema.get("type")
+        return ToolParameter(
+            name=name,
+            param_type=JSON_TYPES.get(kind, Any) if isinstance(kind, str) else Any,
+            description=str(schema.get("description", "")),
+            required=name in self.schema["required"],
+            enum=schema.get("enum"),
+            default=schema.get("default"),
+            json_schema=schema,
+        )
+
+
+def is_json_schema(parameters: Any) -> bool:
+    """Return whether parameters are given as one JSON Schema, and not as ToolParameters by their names."""
+    if not isinstance(parameters, Mapping) or any(isinstance(each, ToolParameter) for each in parameters.values()):
+        return False
+    return not parameters or any(key in parameters for key in ("type", "properties", *DEFINITIONS))
+
+
+def _mistakes(error: Any) -> list[Mistake]:
+    """Return jsonschema's error as mistakes."""
+    path, keyword, expected = ".".join(map(str, error.absolute_path)), error.validator, error.validator_value
+    if keyword == "required":
+        missing = [name for name in expected if name not in error.instance]
+        return [Mistake(f"{path}.{name}" if path else name, MISSING) for name in missing]
+    if keyword == "additionalProperties" and not path:
+        known = error.schema.get("properties", {})
+        return [Mistake(name, "") for name in error.instance if name not in known]
+    if keyword in ("type", "enum", "const", "format", "pattern"):
+        problem = f"must be of {keyword} {quoted(expected)}"
+    else:
+        problem = f"breaks {keyword}: {quoted(expected)}"
+    is_type = keyword == "type" and len(error.absolute_path) == 1 and isinstance(expected, str)
+    wanted = JSON_TYPES.get(expected) if is_type else None
+    cure = cure_of_type(path, error.instance, wanted) if wanted else ""
+    return [Mistake(path or "parameters", f"is {quoted(error.instance)}: {problem}", cure)]
+
+
+def _not_writable(value: Any) -> str:
+    """Return why the value cannot be written as JSON in UTF-8; "" if it can."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return LONE_SURROGATE
+    except ValueError:
+        return "JSON holds neither NaN nor infinities"
+    except TypeError:  # refused where it has to be written as JSON
+        return ""
+    return ""
 
 
 class Mistake(NamedTuple):

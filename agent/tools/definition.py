@@ -12,12 +12,11 @@ from enum import StrEnum
 from types import CodeType, NoneType
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
-from sayso.agent.tools.arguments import InjectedArguments, Injector
+from sayso.agent.tools.arguments import InjectedArguments, Injector, SchemaArguments, is_json_schema
 from sayso.agent.tools.call_texts import Preview, check_preview
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
-from sayso.agent.tools.schema_arguments import SchemaArguments, is_json_schema
 from sayso.agent.tools.signature import call_method, is_method, with_own_defaults
 from sayso.pending.action import MAX_TTL_SECONDS, PendingActionExistsError
 from sayso.pending.concurrency import call_foreign

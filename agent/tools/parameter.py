@@ -11,7 +11,7 @@ from enum import Enum
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, overload
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
@@ -23,13 +23,6 @@ from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain
 #: JSON's names of types, and Python's types.
 JSON_TYPES: Mapping[str, Any] = {
     "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None,
-}  # fmt: skip
-#: Text that small models send for a boolean.
-TRUE_WORDS, FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-#: The types of collections whose items are read leniently, and the types that the function is given. An Iterable
-#: becomes a list: pydantic would check its items one by one, in the middle of the function that reads them.
-_LENIENT_COLLECTIONS: Mapping[Any, Any] = {
-    list: list, set: set, frozenset: frozenset, tuple: tuple, dict: dict, Iterable: list,
 }  # fmt: skip
 #: How a Decimal is written. One that was read is written the same way again.
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,6})?$"
@@ -89,7 +82,7 @@ class ToolParameter:
     @property
     def annotation(self) -> Any:
         """The type hint that arguments are validated against."""
-        hint = lenient(limited_to(self._hint, tuple(self.enum)) if self.enum else self._hint)
+        hint = _read_whole(limited_to(self._hint, tuple(self.enum)) if self.enum else self._hint)
         return hint if self.required or self.default is not None else union(hint, None)
 
     @property
@@ -229,45 +222,11 @@ def choices_of_other_types(hint: Any, choices: Iterable[Any]) -> list[Any]:
     return [choice for choice in choices if isinstance(choice, Enum) or not (fits(choice) or fits([choice]))]
 
 
-def _is_enum(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Enum)
-
-
-def lenient(hint: Any) -> Any:
-    """Return the hint with numbers and booleans of a choice also read from text, at any depth.
-
-    Small models quote everything, and Gemini's enums hold only text.
-    """
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is Literal and not all(isinstance(choice, str) for choice in inside):
-        return Annotated[hint, _choice_reader(inside)]
-    if _is_enum(hint):
-        values = [each.value for each in hint]
-        return hint if all(isinstance(value, str) for value in values) else Annotated[hint, _choice_reader(values)]
-    if origin is Annotated:
-        return Annotated[(lenient(inside[0]), *inside[1:])]
-    if is_union(hint):
-        return union(*map(lenient, inside))
-    if origin in _LENIENT_COLLECTIONS:
-        return _LENIENT_COLLECTIONS[origin][tuple(map(lenient, inside))]
-    return hint
-
-
-def _choice_reader(choices: Sequence[Any]) -> BeforeValidator:
-    by_text: dict[str, Any] = {}
-    for choice in reversed(choices):
-        if isinstance(choice, bool):
-            by_text |= dict.fromkeys(TRUE_WORDS if choice else FALSE_WORDS, choice)
-        elif not isinstance(choice, str):
-            by_text[str(choice).lower()] = choice
-
-    def read(value: Any) -> Any:
-        if isinstance(value, str) and value not in choices:
-            return by_text.get(value.lower(), value)
-        # JSON has one kind of number: 1.0 is a member of an enum that has 1.
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-
-    return BeforeValidator(read)
+def _read_whole(hint: Any) -> Any:
+    """Return the hint with a list for an Iterable: pydantic would check its items while the function reads them."""
+    if get_origin(hint) is Iterable:
+        return GenericAlias(list, get_args(hint))
+    return union(*map(_read_whole, get_args(hint))) if is_union(hint) else hint
 
 
 #: Names of fields that stand for parameters whose own names pydantic reserves.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, Unpack, overload
 from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
-from sayso.agent.tools.arguments import HiddenArguments, TypedArguments, ValidatedArguments
+from sayso.agent.tools.arguments import HiddenArguments, SchemaArguments, TypedArguments, ValidatedArguments
 from sayso.agent.tools.call_texts import (
     REASON,
     ChunkCallback,
@@ -37,7 +37,6 @@ from sayso.agent.tools.definition import (
 )
 from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
-from sayso.agent.tools.schema_arguments import SchemaArguments
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 from sayso.pending.concurrency import (

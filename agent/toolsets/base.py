@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolTag
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
+from sayso.agent.tools.json_validation import draft_of, linear_search
 from sayso.agent.tools.registry import ToolRegistry
-from sayso.agent.tools.schema_arguments import draft_of, linear_search
 from sayso.agent.tools.tool import Tool
 
 log = logging.getLogger(__name__)

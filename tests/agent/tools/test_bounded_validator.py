@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import Tool, ToolParameterError
-from sayso.agent.tools.schema_arguments import linear_search
+from sayso.agent.tools.json_validation import linear_search
 from sayso.agent.toolsets.base import safe_schema
 
 

@@ -1,0 +1,223 @@
+"""JSON values checked by a JSON Schema that may come from a hostile server, and repaired where they do not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+#: Most keywords of a schema that are evaluated for one call: about a second of work. A schema whose references double
+#: at each level would take longer than any call lasts.
+MAX_STEPS = 100_000
+#: Text that small models send for a boolean.
+_TRUE_WORDS, _FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class Repairer:
+    """Repairs a call's arguments, for the second try: text becomes the value it stands for, as small models quote it.
+
+    A null for "left out" is removed; a null that the schema accepts stays.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], budget: StepBudget) -> None:
+        """`schema` is one that models read: its references lead to its own `$defs`."""
+        self._schema = schema
+        self._budget = budget
+
+    @cached_property
+    def _validator(self) -> Validator:
+        return with_budget(bounded_validator({**self._schema, "$schema": _CURRENT_DRAFT}), self._budget)
+
+    def repaired(self, arguments: Any) -> Any:
+        """Return the arguments repaired. Raises TooMuchWork, and RecursionError for arguments nested too deep."""
+        return self._by(self._schema, arguments)
+
+    def _by(self, schema: Mapping[str, Any], value: Any) -> Any:
+        if "$ref" in schema:
+            return self._by(self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), value)
+        value = self._children(schema, value)
+        for part in schema.get("allOf", ()):
+            value = self._by(part, value)
+        for key in ("anyOf", "oneOf"):
+            alternatives = schema.get(key, ())
+            fitting = next((part for part in alternatives if self._accepts(part, value)), None)
+            if fitting is None:
+                repaired = ((part, self._by(part, value)) for part in alternatives)
+                value = next((each for part, each in repaired if self._accepts(part, each)), value)
+            else:  # a whole float in it
+                value = self._by(fitting, value)
+        return value
+
+    def _children(self, schema: Mapping[str, Any], value: Any) -> Any:
+        if isinstance(value, list):
+            schemas = itertools.chain(schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {})))
+            return [self._by(part, each) for each, part in zip(value, schemas, strict=False)]
+        if isinstance(value, dict):
+            parts, required = schema.get("properties", {}), schema.get("required", ())
+            others = schema.get("additionalProperties")
+            return {
+                name: self._by(parts.get(name, others if isinstance(others, dict) else {}), each)
+                for name, each in value.items()
+                if each is not None or name in required or name not in parts or self._accepts(parts[name], None)
+            }
+        return _read_as(schema, value)
+
+    def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
+        if value is None and isinstance(schema.get("type"), str):  # the common case, without jsonschema
+            return bool(schema["type"] == "null")
+        return bool(self._validator.evolve(schema=schema).is_valid(value))
+
+
+def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
+    """Return text as the choice, number or boolean it stands for, and a whole float as an integer; else the value."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value) if "enum" in schema or schema.get("type") == "integer" else value
+    if not isinstance(value, str):
+        return value
+    if "enum" in schema:
+        choices = (each for each in schema["enum"] if not isinstance(each, str) and _spells(value, each))
+        return value if value in schema["enum"] else next(choices, value)
+    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    for kind in kinds if "string" not in kinds else ():
+        if kind in _READERS:
+            with contextlib.suppress(ValueError):
+                return _READERS[kind](value)
+    return value
+
+
+def _spells(text: str, choice: Any) -> bool:
+    if isinstance(choice, bool):
+        return text.lower() in (_TRUE_WORDS if choice else _FALSE_WORDS)
+    return str(choice) == text
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in (*_TRUE_WORDS, *_FALSE_WORDS):
+        raise ValueError(text)
+    return text.lower() in _TRUE_WORDS
+
+
+_READERS: Mapping[Any, Callable[[str], Any]] = {"integer": int, "number": float, "boolean": _boolean}
+
+
+class TooMuchWork(Exception):
+    """Raised when arguments cannot be checked within MAX_STEPS."""
+
+
+class StepBudget:
+    """Counts the evaluated keywords of one call, so that a hostile schema cannot hold the process.
+
+    It takes the place of jsonschema's format checker, the only field that every validator hands to those of its
+    subschemas. Formats are not checked.
+    """
+
+    def __init__(self) -> None:
+        self._steps_left = MAX_STEPS
+
+    def spend(self) -> None:
+        """Count one keyword. Raises TooMuchWork."""
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise TooMuchWork(f"it takes more than {MAX_STEPS} steps")
+
+    def check(self, *_: Any) -> None:
+        """Accept any format."""
+
+
+def bounded_validator(schema: Mapping[str, Any]) -> Validator:
+    """Return the validator of a schema, by its draft. Use it `with_budget` only.
+
+    It has a registry of its own, so that no reference is ever fetched: the address would be chosen by the schema's
+    author.
+    """
+    from jsonschema_specifications import REGISTRY
+
+    validator: Validator = _bounded_class(draft_of(schema))(schema, registry=REGISTRY)
+    return validator
+
+
+def with_budget(validator: Validator, budget: StepBudget) -> Validator:
+    """Return the validator for one call: it raises TooMuchWork when the budget is spent."""
+    return validator.evolve(format_checker=budget)
+
+
+def draft_of(schema: Mapping[str, Any]) -> Any:
+    """Return the validator class of the draft that a schema names, else of the newest draft that accepts the schema."""
+    import jsonschema
+
+    newest = jsonschema.Draft202012Validator
+    if "$schema" in schema or "$defs" in schema:  # older drafts do not know `$defs`
+        return jsonschema.validators.validator_for(schema, default=newest)
+    for draft in (newest, jsonschema.Draft7Validator, jsonschema.Draft4Validator):
+        with contextlib.suppress(jsonschema.SchemaError):
+            draft.check_schema(schema)
+            return draft
+    return newest
+
+
+#: Evaluates one keyword: validator, the keyword's value, the checked value, and the schema around.
+_Keyword = Callable[[Any, Any, Any, Any], Any]
+
+
+@functools.cache
+def _bounded_class(draft: Any) -> Any:
+    """Return the validator of a draft whose keywords each spend a step."""
+    import jsonschema
+
+    def counted(keyword: _Keyword, validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        validator.format_checker.spend()
+        return keyword(validator, value, instance, schema)
+
+    own: dict[str, _Keyword] = {"pattern": _pattern, "uniqueItems": _unique_items}
+    keywords = {name: partial(counted, own.get(name, keyword)) for name, keyword in draft.VALIDATORS.items()}
+    return jsonschema.validators.extend(draft, keywords)  # type: ignore[no-untyped-call]  # missing in the stubs
+
+
+def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
+    """Search in linear time, unless only Python's own engine accepts the pattern."""
+    from jsonschema.exceptions import ValidationError
+
+    if isinstance(instance, str):
+        search = linear_search(pattern) or re.compile(pattern).search
+        if not search(instance):
+            yield ValidationError(f"does not match {pattern!r}")
+
+
+@functools.lru_cache(maxsize=1024)
+def linear_search(pattern: str) -> Callable[[str], bool] | None:
+    """Return what searches a text without backtracking; None for a pattern that needs it, or that is invalid."""
+    from pydantic_core import PydanticSerializationError, SchemaError, SchemaValidator, core_schema
+
+    try:
+        schema = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex", strict=True)
+        return SchemaValidator(schema).isinstance_python
+    except (SchemaError, PydanticSerializationError, TypeError, ValueError):
+        return None
+
+
+def _unique_items(_: Any, is_set: bool, instance: Any, __: Any) -> Iterator[Any]:
+    """Compare items by their text: comparing each with each would take quadratic time."""
+    from jsonschema.exceptions import ValidationError
+
+    if is_set and isinstance(instance, list):
+        texts = {json.dumps(_comparable(each), sort_keys=True) for each in instance}
+        if len(texts) < len(instance):
+            yield ValidationError("has items that are alike")
+
+
+def _comparable(value: Any) -> Any:
+    """Return the value with whole floats as integers: 1 and 1.0 are equal in JSON."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _comparable(each) for name, each in value.items()}
+    return [_comparable(each) for each in value] if isinstance(value, list | tuple) else value
