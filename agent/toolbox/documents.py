@@ -360,9 +360,12 @@ def _table(node: SyntaxTreeNode) -> Any:
 
     rows = [row for part in node.children for row in part.children]
     lengths = [[len(_text(cell)) for cell in row.children] for row in rows]
+    # A column is as wide as its longest cell, within limits, and all together at most as wide as the page.
+    widths = [16.0 + 6.2 * min(40, max(3, *column)) for column in zip(*lengths, strict=True)]
+    share = min(1.0, (_PAGE[0] - 2 * _MARGIN) / sum(widths))
     return LongTable(
         [[_cell(cell, head=at == 0) for cell in row.children] for at, row in enumerate(rows)],
-        colWidths=_column_widths(lengths),
+        colWidths=[width * share for width in widths],
         repeatRows=max(lengths[0]) <= MAX_REPEATED_CHARS,
         splitInRow=1,
         style=[
@@ -409,10 +412,3 @@ def _markup(node: SyntaxTreeNode) -> str:
             return f'<a href={quoteattr(str(node.attrs["href"]))} color="{_ACCENT}">{inside}</a>'
     tag = _MARKUP_TAGS.get(node.type)
     return f"<{tag}>{inside}</{tag}>" if tag else inside
-
-
-def _column_widths(lengths: Sequence[Sequence[int]]) -> list[float]:
-    """Return each column's width in points: for its longest cell, within limits, and at most the page in all."""
-    page = _PAGE[0] - 2 * _MARGIN
-    wanted = [16.0 + 6.2 * min(40, max(3, *column)) for column in zip(*lengths, strict=True)]
-    return [width * min(1.0, page / sum(wanted)) for width in wanted]
