@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sayso.agent import Tool
 from sayso.agent.guards.policy import PolicyDecision, effective_decision
 from sayso.agent.tools.definition import MEMORY
-from sayso.agent.tools.errors import ToolError, did_you_mean
+from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import unknown_tool
 from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
 from sayso.config.checks.describe import DECISIONS
@@ -34,8 +34,8 @@ _VERDICT_TEXTS: Mapping[str, str] = {
 }
 
 
-class BadQuestionError(Exception):
-    """Raised when the configuration has no channel or no tool of that name."""
+class ToolUnknown(Exception):
+    """Raised when the configuration has no tool of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +86,12 @@ def explain(
 ) -> Explanation:
     """Return what would happen. No tool is run; a tool's preview function is, and it may look things up.
 
-    Raises BadQuestionError, and ConfigError for a selector that cannot be built.
+    Raises ToolUnknown, and ConfigError for a selector that cannot be built.
     """
-    if channel not in settings.channels:
-        hint = did_you_mean(channel, settings.channels, "{} ")
-        raise BadQuestionError(f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}")
     own = {each.name: each for each in own_tools(settings)}
     known_tools = own | {each.name: each for each in opened.tools}
     if tool not in known_tools:
-        raise BadQuestionError(unknown_tool(tool, known_tools))
+        raise ToolUnknown(unknown_tool(tool, known_tools))
     of_channel = settings.channels[channel]
     run = ChannelRun(user, channel, "", of_channel.confirm_ttl, "", of_channel.speaks)
     call = _Call(settings, channel, of_channel, known_tools[tool], run)

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, exit_on_failure, fail, pass_options
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoCommand,
+    check_channel,
+    clear_errors,
+    exit_on_failure,
+    fail,
+    pass_options,
+)
 
 if TYPE_CHECKING:
     from sayso.agent import Tool
@@ -115,13 +124,14 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
     ARGS are name=value ..., or one JSON object. Only the tool's preview is run. Exits with 0 where the tool would run
     or ask first, with 1 where it would never run.
     """
-    from sayso.config.checks.explain import BadQuestionError, explanation_lines
+    from sayso.config.checks.explain import ToolUnknown, explanation_lines
     from sayso.config.checks.explain import explain as explain_call
     from sayso.config.wiring.agents import load_bot_tools
 
     os.environ.setdefault("SAYSO_DATA", str(options.data))
     with clear_errors():
         settings = options.load(running=False)
+        check_channel(settings, channel)
         opened = load_bot_tools(settings, remote=True)
         opened.close()
         for problem in opened.problems:
@@ -129,7 +139,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         arguments = _arguments(args, next((each for each in opened.tools if each.name == tool), None))
         try:
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
-        except BadQuestionError as exc:
+        except ToolUnknown as exc:
             raise click.UsageError(str(exc)) from None
     options.print(asdict(explanation), explanation_lines(explanation))
     sys.exit(FINDING if explanation.verdict == "never" else 0)

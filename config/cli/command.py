@@ -165,8 +165,11 @@ def exit_on_failure(results: Iterable[CheckResult]) -> None:
 
 def check_channel(settings: Settings, channel: str) -> None:
     """Raise click.UsageError unless the configuration has a channel of this name."""
+    from sayso.agent.tools.errors import did_you_mean
+
     if channel not in settings.channels:
-        raise click.UsageError(f"no channel {channel!r}; known: {', '.join(settings.channels)}")
+        hint = did_you_mean(channel, settings.channels, "{} ")
+        raise click.UsageError(f"no channel {channel!r}; {hint}known: {', '.join(settings.channels)}")
 
 
 def one_line(text: str, width: int) -> str:

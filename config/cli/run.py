@@ -118,7 +118,6 @@ def chat(options: Options, channel: str | None) -> None:
     bot = terminal_agent(
         settings,
         data=options.data,
-        channel=channel,
         media=files,
         report_problem=lambda problem: click.echo(problem, err=True),
     )

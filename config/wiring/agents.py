@@ -57,7 +57,7 @@ from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, GuardrailSettings, name_of
 from sayso.config.settings.channels import AnyChannel, PolicySettings
-from sayso.config.settings.loader import ConfigError, UnknownChannel
+from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_
 from sayso.config.wiring.models import Models
@@ -344,20 +344,17 @@ def terminal_agent(
     settings: Settings,
     *,
     data: Path,
-    channel: str | None,
     media: ArtifactStore | None = None,
     report_problem: Callable[[str], object] = lambda _: None,
 ) -> Iterator[ChannelAgent]:
-    """Yield the agent of one channel, by default the first, with everything in memory. Closes its connections after.
+    """Yield the agent of the first channel, with everything in memory. Closes its connections after.
 
     Files that tools make are stored in `media`; `report_problem` is called for each tool that could not be loaded.
     Raises ConfigError.
     """
     os.environ.setdefault("SAYSO_DATA", str(data))
     open_data(data)
-    name = channel or next(iter(settings.channels))
-    if name not in settings.channels:
-        raise UnknownChannel([f"no channel {name!r}; known: {', '.join(settings.channels)}"])
+    name = next(iter(settings.channels))
     deps = AgentDeps.open(settings, data)
     opened = load_bot_tools(settings, remote=True)
     try:

@@ -216,7 +216,7 @@ def test_a_channels_prompt_and_limits_reach_its_agent(tmp_path: Path):
     given = configured(tmp_path, "{memory: {max_messages: 7, max_tokens: 99}, tool_timeout: 3}")
     file = tmp_path / "sayso.yaml"
     file.write_text(file.read_text().replace("console}", "console, agent: {system_prompt: Be a pirate.}}"))
-    with terminal_agent(load_settings(file, {}), data=tmp_path, channel=None) as bot:
+    with terminal_agent(load_settings(file, {}), data=tmp_path) as bot:
         memory = bot.agent.memory
         assert memory
         assert (memory.max_messages, memory.max_tokens) == (7, 99)

@@ -42,7 +42,7 @@ def desk(tmp_path: Path) -> Path:
 def test_bot_answers_with_the_other_tools_and_every_problem_is_reported(desk: Path):
     """The report has the lines of the YAML and of the file, and the cure, for four kinds of problems."""
     told: list[str] = []
-    with terminal_agent(load_settings(desk, {}), data=desk.parent, channel=None, report_problem=told.append) as agent:
+    with terminal_agent(load_settings(desk, {}), data=desk.parent, report_problem=told.append) as agent:
         assert agent.ask_channel("ana", "/greet name=Ana").content == "hello Ana"
     broken, path, twice, document = told
     assert broken.startswith(f"{desk}:3:5: tools: cannot load tools from './broken.py'")

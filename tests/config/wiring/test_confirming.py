@@ -47,14 +47,14 @@ def test_language_without_a_table_is_refused(tmp_path: Path, line: str, said: st
 )
 def test_channel_reads_its_own_languages(tmp_path: Path, line: str, version: str):
     """Without a list it reads all shipped ones; emoji only count if configured."""
-    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data") as agent:
         assert agent.parser.version == version
 
 
 @pytest.mark.parametrize(("line", "takes"), [("title: Sayso", False), ("confirm_ok: true", True)])
 def test_plain_ok_is_a_yes_only_if_configured(tmp_path: Path, line: str, takes: bool):
     """By default the bot asks again."""
-    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data") as agent:
         agent.ask_channel("ana", "delete invoice INV-7")
         told = agent.ask_channel("ana", "ok").content
         assert ("INV-7 is deleted" in told, "could not tell whether you meant" in told) == (takes, not takes)
@@ -62,7 +62,7 @@ def test_plain_ok_is_a_yes_only_if_configured(tmp_path: Path, line: str, takes: 
 
 def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
     """A command was answered between the question and the ok."""
-    with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data", channel=None) as agent:
+    with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data") as agent:
         agent.ask_channel("ana", "delete invoice INV-8")
         agent.ask_channel("ana", "/status")
         assert "could not tell whether you meant" in agent.ask_channel("ana", "ok").content
@@ -72,6 +72,6 @@ def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
 @pytest.mark.parametrize(("line", "answered"), [("title: Sayso", True), ("commands: false", False)])
 def test_channel_answers_commands_unless_switched_off(tmp_path: Path, line: str, answered: bool):
     """Switched off, they go to the model."""
-    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data", channel=None) as agent:
+    with terminal_agent(settings_of(tmp_path, line), data=tmp_path / "data") as agent:
         told = agent.ask_channel("ana", "/whoami").content
         assert told.startswith("Your id here: `ana`") == answered

@@ -119,7 +119,7 @@ def test_channel_without_a_selector_shows_all_tools(tmp_path):
 def test_roles_of_the_yaml_decide(tmp_path):
     """The role of the speaker's platform id decides, in the channel's real agent."""
     roles = "{roles: {allowed: {admin: ['*'], viewer: [find_*]}, users: {U1: Admin}, default: viewer}}"
-    with terminal_agent(load(tmp_path, roles), data=tmp_path, channel="web") as bot:
+    with terminal_agent(load(tmp_path, roles), data=tmp_path) as bot:
         assert "Unknown tool" not in bot.ask_channel("U1", "/delete_invoice invoice_id=INV-1").content
     settings = load(tmp_path, roles)
     assert shown(settings, "U1") == ["find_invoice", "delete_invoice", "sales_chart", "sales_report"]
@@ -130,7 +130,7 @@ def test_roles_of_the_yaml_decide(tmp_path):
 def shown(settings, user: str, text: str = "delete the invoice") -> list[str]:
     """Return the tools that the model sees for this user's text."""
     with (
-        terminal_agent(settings, data=settings.origin.folder, channel="web") as bot,
+        terminal_agent(settings, data=settings.origin.folder) as bot,
         context_field("run", ChannelRun(user, "web", "1", 60.0, "v")),
     ):
         chosen = asyncio.run(bot.agent.selector.select([Message(Role.USER, text)], bot.agent.tools))

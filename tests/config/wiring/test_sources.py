@@ -282,9 +282,7 @@ def test_unreachable_server_does_not_stop_the_bot(file: Path):
     """The other tools load, and one line names the missing server and the next step."""
     text = "tools:\n  - good.py\n  - mcp: {command: [no-such-command]}\n    namespace: box\n"
     told: list[str] = []
-    with terminal_agent(
-        settings(file, text), data=file.parent / "data", channel=None, report_problem=told.append
-    ) as agent:
+    with terminal_agent(settings(file, text), data=file.parent / "data", report_problem=told.append) as agent:
         assert [tool.name for tool in agent.agent.tools] == ["good"]
     assert len(told) == 1
     assert told[0].startswith(f"{file}:3:5: tools: 'box' does not answer yet: the MCP server 'box' cannot be reached: ")
