@@ -111,7 +111,7 @@ def test_channel_without_access_rules_is_reported(people):
     """A block would have no effect there."""
     code, words = run("block", "open", "spam")
     assert (code, "add `access: {}` below channels.open" in words) == (3, True)
-    assert "no channel 'nope'; known: chat, wa, open" in run("list", "nope")[1]
+    assert "no channel 'nope'; did you mean 'open'? known: chat, wa, open" in run("list", "nope")[1]
     assert "everybody may" in run("approve", "group", "ana")[1]
 
 
