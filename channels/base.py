@@ -178,6 +178,14 @@ class MediaStore(Protocol):
 
 
 @runtime_checkable
+class HasAliases(Protocol):
+    """A channel on which a conversation may have two addresses."""
+
+    async def place(self, conversation: Conversation) -> Conversation:
+        """Return the address under which the user writes; for most conversations the same one. Raises SendError."""
+
+
+@runtime_checkable
 class QuoteSource(Protocol):
     """An adapter whose webhooks give only the id of a quoted message, without its text."""
 

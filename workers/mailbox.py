@@ -1,7 +1,4 @@
-"""Ingress (what platforms send), Inbox (accept) and Mailbox (lease, commit, release) of conversations on Redis.
-
-AliasForwarder serves conversations with a second address.
-"""
+"""Ingress (what platforms send) and RedisMailbox (accept, lease, commit, release) of conversations."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
-from sayso.channels.base import Overloaded, SendError
+from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.types import AddressChange, Conversation, Received, Reply, Turn, shown_to
+from sayso.channels.types import AddressChange, Received, Reply, Turn, shown_to
 from sayso.pending.action import split_button_token
-from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.turns import (
     Lease,
@@ -24,9 +20,7 @@ from sayso.pending.turns import (
     NextItem,
     QueuedTurn,
     StaleTurn,
-    StreamListener,
     TurnChange,
-    TurnHandler,
     is_tap_or_status,
     outbox_entry,
     parse_next_item,
@@ -94,17 +88,6 @@ class Accepted:
         return self.outcome in ("full", "too_fast", "overloaded")
 
 
-class Inbox(Protocol):
-    """Accepts turns."""
-
-    def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Store a turn once and wake a worker, in one step. `tapped` is the pending action that its button is for.
-
-        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its sender gets no notice
-        of a refusal: it waits on.
-        """
-
-
 class RedisMailbox:
     """Turns in, one lease at a time, commits out. Each call is one script in Redis, and safe to repeat.
 
@@ -125,7 +108,11 @@ class RedisMailbox:
         self._limits = limits or InboxLimits()
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Store a turn once and wake a worker, as Inbox says."""
+        """Store a turn once and wake a worker, in one step. `tapped` is the pending action that its button is for.
+
+        A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its sender gets no notice
+        of a refusal: it waits on.
+        """
         conversation, limits = turn.conversation.id, self._limits
         job = self._wake_up(conversation)
         outcome, seq = self._scripts.run(
@@ -308,55 +295,3 @@ def _is_storable(turn: Turn) -> bool:
         log.error("turn.malformed", extra={"channel": turn.conversation.channel, "reason": type(exc).__name__})
         return False
     return True
-
-
-@runtime_checkable
-class HasAliases(Protocol):
-    """A channel on which a conversation may have two addresses."""
-
-    async def place(self, conversation: Conversation) -> Conversation:
-        """Return the address under which the user writes; for most conversations the same one. Raises SendError."""
-
-
-@dataclass(frozen=True, slots=True)
-class AliasForwarder:
-    """A turn handler that forwards a turn to the conversation's main address, and answers turns that are there already.
-
-    A turn is forwarded before it is finished here, and the other mailbox stores it once: after a crash it is forwarded
-    again without effect. Turns that were joined are forwarded one by one: the next attempt may not join them.
-    """
-
-    agent: TurnHandler
-    channel: HasAliases
-    inbox: Inbox
-
-    async def answer(self, queued: QueuedTurn, lease: Lease, listener: StreamListener | None = None) -> TurnChange:
-        """Return what the turn changes: nothing here if it is forwarded. A refusal is told at the main address."""
-        there = await self._place(queued)
-        if there == queued.turn.conversation:
-            return await self.agent.answer(queued, lease, listener)
-        for turn in queued.parts or (queued.turn,):
-            await call_in_thread(self.inbox.accept, replace(turn, conversation=there))
-        return TurnChange()
-
-    async def give_up(self, queued: QueuedTurn, lease: Lease, text: str) -> TurnChange:
-        """Return what a turn changes that took too long or failed."""
-        return await self.agent.give_up(queued, lease, text)
-
-    def is_answer(self, text: str) -> bool:
-        """Return whether this text would be a yes or a no."""
-        return self.agent.is_answer(text)
-
-    def may_settle(self, queued: QueuedTurn) -> bool:
-        """Return whether the turn may decide a pending action."""
-        return self.agent.may_settle(queued)
-
-    async def _place(self, queued: QueuedTurn) -> Conversation:
-        """Return the conversation to answer in: here for a tap, for a turn begun here, and if no other is found."""
-        here = queued.turn.conversation
-        if queued.turn.tap or queued.journal:
-            return here
-        try:
-            return await self.channel.place(here)
-        except SendError:
-            return here

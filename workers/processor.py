@@ -13,7 +13,7 @@ from functools import partial
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, FetchError, QuoteSource
+from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
@@ -273,6 +273,8 @@ class ConversationProcessor:
         try:
             may_settle = agent.may_settle(queued)
             async with held.working_on(queued, self.turn_timeout, may_be_stopped=not may_settle):
+                if await self._forward(queued):
+                    return TurnChange()
                 if not may_settle:  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
                 return await agent.answer(await self._with_files(queued), lease, draft)
@@ -301,6 +303,27 @@ class ConversationProcessor:
         except Exception:
             log.exception("turn.not_given_up")
             return TurnChange(replies=((Reply(text), ""),))
+
+    async def _forward(self, queued: QueuedTurn) -> bool:
+        """Forward a turn to the conversation's main address, if it has come in under another; return whether it did.
+
+        The mailbox there stores it once, so after a crash it is forwarded again without effect. Turns that were joined
+        are forwarded one by one: the next attempt may not join them. A refusal is told there. A tap and a turn that was
+        begun here are answered here, as is a turn whose main address cannot be found.
+        """
+        here = queued.turn.conversation
+        channel = self.channels.get(here.channel)
+        if queued.turn.tap or queued.journal or not isinstance(channel, HasAliases):
+            return False
+        try:
+            there = await channel.place(here)
+        except SendError:
+            return False
+        if there == here:
+            return False
+        for turn in queued.parts or (queued.turn,):
+            await call_in_thread(self.mailbox.accept, replace(turn, conversation=there))
+        return True
 
     async def _with_quote(self, queued: QueuedTurn) -> QueuedTurn:
         """Return the turn with the text that it quotes, if its platform only names the message but can return it."""

@@ -21,7 +21,8 @@ from sayso.channels.base import StorageDown
 from sayso.channels.storage.files import open_database, transaction
 from sayso.channels.types import Turn
 from sayso.pending.redis.connections import CircuitOpen, RedisCircuitBreaker
-from sayso.workers.mailbox import Accepted, Inbox
+from sayso.workers.access import AccessControl
+from sayso.workers.mailbox import Accepted
 
 log = logging.getLogger(__name__)
 
@@ -208,16 +209,13 @@ class Spool:
     def __init__(
         self,
         file: SpoolFile,
-        mailbox: Inbox,
-        ignores: Callable[[Turn], str] = lambda _: "",
+        inbox: AccessControl,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`ignores` returns why the bot ignores a turn, "" if it does not. Ignored turns are not written to disk."""
         self._file = file
-        self._ignores = ignores
-        self._mailbox = mailbox
+        self._inbox = inbox
         self._clock = clock
         self._circuit_breaker = RedisCircuitBreaker(pause_seconds=PAUSE_SECONDS, clock=monotonic)
         self._watching = 0
@@ -229,12 +227,12 @@ class Spool:
         if not self._file.holds(turn.conversation.id):
             try:
                 with self._circuit_breaker.attempt():
-                    return self._mailbox.accept(turn, tapped=tapped)
+                    return self._inbox.accept(turn, tapped=tapped)
             except CircuitOpen:
                 pass
             except RedisError as exc:  # it may have arrived all the same: then it will be a duplicate
                 log.error("redis.away", extra={"reason": type(exc).__name__})
-        if reason := self._ignores(turn):
+        if reason := self._inbox.ignores(turn):  # not written to disk
             ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
             log.info("turn.ignored", extra={**ids, "reason": reason})
             return Accepted("ignored", 0)
@@ -307,7 +305,7 @@ class Spool:
         waited = max(self._clock() - spooled.received_at, 0.001)  # it did wait, even if the clock was set back
         ids = {"conversation": spooled.turn.conversation.id, "event": spooled.turn.event_hash}
         try:
-            accepted = self._mailbox.accept(spooled.turn, tapped=spooled.tapped, waited_seconds=waited)
+            accepted = self._inbox.accept(spooled.turn, tapped=spooled.tapped, waited_seconds=waited)
         except ResponseError as exc:  # Redis is there: it may accept turns of other conversations
             log.warning("spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__})
             return False

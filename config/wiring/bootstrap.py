@@ -41,13 +41,12 @@ from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.consent import phrasebook
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
-from sayso.pending.turns import TurnHandler
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.data_loss import DataLossGuard
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
-from sayso.workers.mailbox import LUA, AliasForwarder, HasAliases, Inbox, InboxLimits, RedisMailbox
+from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.people import RedisPeople
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
@@ -137,13 +136,13 @@ def bootstrap(
         receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=redis.alerts,
     )  # fmt: skip
     processor = ConversationProcessor(
-        mailbox, sender, channels, forward_aliases(agents, channels, mailbox), texts_for_turn, redis.cache, media,
+        mailbox, sender, channels, agents, texts_for_turn, redis.cache, media,
         worker=worker_lock.name, turn_timeout=settings.workers.turn_timeout,
         joins=settings.workers.join_bursts, notice_after=settings.workers.still_after,
         streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     )  # fmt: skip
     reaper = Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
-    spool = Spool(SpoolFile(state / SPOOL), access_control, access_control.ignores) if settings.spool else None
+    spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
@@ -215,17 +214,6 @@ def _open_inbox(
     limits = InboxLimits(**settings.limits.model_dump())
     mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits)
     return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis))
-
-
-def forward_aliases(
-    agents: Mapping[str, TurnHandler], channels: Mapping[str, Channel], inbox: Inbox
-) -> dict[str, TurnHandler]:
-    """Return the agents as workers call them: a turn under an alias of a conversation goes to the conversation."""
-    handlers: dict[str, TurnHandler] = {
-        name: AliasForwarder(agent, channel, inbox) if isinstance(channel := channels[name], HasAliases) else agent
-        for name, agent in agents.items()
-    }
-    return handlers
 
 
 def _configured_rates(settings: Settings) -> dict[str, float]:

@@ -9,13 +9,12 @@ import pytest
 
 from sayso.channels.base import Refused
 from sayso.channels.types import Conversation, Tap
-from sayso.pending.turns import TurnChange
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.workers.mailbox import AliasForwarder, InboxLimits
+from sayso.workers.mailbox import InboxLimits
 from tests.channels.harness import slack, slack_hook
 from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
-from tests.workers.fakes import Bot, FakeAgent
+from tests.workers.fakes import Bot
 
 SECOND = Conversation("chat", "U0ADA")
 
@@ -31,8 +30,8 @@ class Names:
 
 
 def relaying(bot: Bot) -> Bot:
-    """Return the bot with its agent behind the alias forwarder."""
-    bot.processor.agents["chat"] = AliasForwarder(bot.agent, Names(), bot.rig.mailbox)
+    """Return the bot on a channel with second ids."""
+    bot.channel.place = Names().place
     return bot
 
 
@@ -84,7 +83,7 @@ def test_forwarded_burst_is_not_forwarded_again_in_pieces():
     for text in ("one", "two"):
         bot.rig.accept(replace(turn(text), conversation=SECOND))
     _, first = bot.rig.mailbox.lease(SECOND.id, "dying")
-    asyncio.run(bot.processor.agents["chat"].answer(processor._joined(first), None))
+    assert asyncio.run(processor._forward(processor._joined(first)))
     bot.rig.pass_time(100)
     for conversation in (SECOND, CHAT):
         asyncio.run(processor.run(conversation.id))
@@ -108,11 +107,8 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
     with FakePlatforms() as platforms:
         channel, rig = slack(None, platforms.slack_url), MemoryRig()
         bot = Bot(rig, "A", lines=["done"])
-        agents, sender = (
-            {"sl": AliasForwarder(bot.agent, channel, rig.mailbox)},
-            make_sender(rig.outbox, {"sl": channel}),
-        )
-        processor = make_processor(rig.mailbox, sender, {"sl": channel}, agents)
+        sender = make_sender(rig.outbox, {"sl": channel})
+        processor = make_processor(rig.mailbox, sender, {"sl": channel}, {"sl": bot.agent})
         for body in (
             signing.slack_interaction(kind, trigger_id="1.2", **began),
             signing.slack_text("1795204800.000100", "yes"),
@@ -122,12 +118,3 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
             for chat in (came.conversation, Conversation("sl", "D0ADA")):
                 asyncio.run(processor.run(chat.id))
     assert ({entry["chat"] for entry in platforms.sent}, bot.deleted) == ({"D0ADA"}, ["A"])
-
-
-def test_relay_is_its_agent_in_all_else():
-    """The agent decides what a given up turn says and what counts as an answer."""
-    agent = FakeAgent()
-    relay = AliasForwarder(agent, Names(), MemoryRig().mailbox)
-    assert not relay.is_answer("yes")
-    change = asyncio.run(relay.give_up(None, None, "sorry"))
-    assert (isinstance(change, TurnChange), change.replies[0][0].text) == (True, "sorry")

@@ -29,6 +29,10 @@ class Link:
     def __init__(self, mailbox) -> None:
         self.mailbox, self.error, self.answers, self.dies, self.asked = mailbox, None, -1, None, 0
 
+    def ignores(self, given) -> str:
+        """Return "": no turn is ignored."""
+        return ""
+
     def accept(self, given, **options):
         """Accept the turn, or fail as planned."""
         self.asked += 1

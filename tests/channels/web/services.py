@@ -49,6 +49,10 @@ class FakeMailbox:
         self.outcome = outcome
         self.turns: list[tuple[Turn, str]] = []
 
+    def ignores(self, turn: Turn) -> str:
+        """Return "": no turn is ignored."""
+        return ""
+
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Record the turn."""
         assert Turn.from_json(turn.to_json()) == turn

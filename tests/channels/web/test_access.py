@@ -39,7 +39,7 @@ class Door:
         gate = AccessControl(
             self.lanes, voice, AccessConfig({"shop": AccessRules(**access)}, self.people, memory_quota())
         )
-        self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate, gate.ignores) if spool else None
+        self.channel, self.spool = FakeChannel(), Spool(SpoolFile(spool), gate) if spool else None
         if self.spool:
             self.spool.watch = lambda: None  # type: ignore[method-assign]
         self.client = browser(self.channel, self.lanes, access_control=gate, spool=self.spool)

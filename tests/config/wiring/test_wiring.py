@@ -10,12 +10,12 @@ from redis import Redis
 
 from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import RedisJournals
+from sayso.channels.base import HasAliases
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.pending.redis.client import WEB_ANSWER_SECONDS
 from sayso.pending.redis.connections import Connections
-from sayso.workers.mailbox import AliasForwarder
 
 
 def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
@@ -52,13 +52,13 @@ def test_escalation_is_wired_as_configured(tmp_path: Path, redis_url: str, redis
     assert redis_client.llen("rq:queue:sayso-sayso") == 1
 
 
-def test_slack_agent_forwards_aliases_of_a_conversation(tmp_path: Path, redis_url: str):
-    """On other platforms a conversation has one name, so their agents have no forwarder."""
+def test_slack_has_aliases_of_a_conversation(tmp_path: Path, redis_url: str):
+    """On other platforms a conversation has one address, so workers forward nothing."""
     file = tmp_path / "sayso.yaml"
     slack = "{platform: slack, bot_token: '${T}', signing_secret: '${T}'}"
     file.write_text(f"channels:\n  sl: {slack}\n  web: {{platform: console}}\n")
-    agents = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).processor.agents
-    assert [isinstance(agents[name], AliasForwarder) for name in ("sl", "web")] == [True, False]
+    channels = bootstrap(load_settings(file, {"T": "x"}), data=tmp_path, redis_url=redis_url).processor.channels
+    assert [isinstance(channels[name], HasAliases) for name in ("sl", "web")] == [True, False]
 
 
 def test_whatsapp_is_wired_as_configured(tmp_path: Path, redis_url: str):
