@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from sayso.agent.memory.extraction import TIMEOUT_SECONDS, ExtractingMemory, one_line, section, text_of
-from sayso.agent.messages import Message, UsageStats
+from sayso.agent.memory.extraction import ExtractingMemory, one_line, section, text_of
 from sayso.agent.providers.base import Provider
-from sayso.pending.concurrency import run_sync
 
 #: The most characters of a name or type, and of an attribute's value, and the most attributes of an entity.
 NAME_CHARS, VALUE_CHARS, MAX_ATTRIBUTES = 80, 200, 10
@@ -64,12 +62,15 @@ class Entity:
         )
 
 
-class EntityMemory(ExtractingMemory):
+class EntityMemory(ExtractingMemory[Entity]):
     """The entities of one conversation. Thread-safe.
 
     `model` of `provider` extracts them from the latest `relevance_window` messages. At most `max_entities` are kept;
     those not mentioned for longest are removed first. `clock` returns Unix seconds.
     """
+
+    kind = "entities"
+    prompt = PROMPT
 
     def __init__(
         self,
@@ -91,33 +92,12 @@ class EntityMemory(ExtractingMemory):
         with self._lock:
             return list(reversed(self._entities.values()))
 
-    async def aextract_entities(
-        self,
-        messages: Sequence[Message],
-        model: str | None = None,
-        *,
-        timeout: float | None = TIMEOUT_SECONDS,  # acall enforces it
-    ) -> tuple[list[Entity], UsageStats]:
-        """Return the entities that the messages mention, without keeping them, and what it cost.
-
-        Return none if the model fails.
-        """
-        objects, usage = await self._extract("entities", PROMPT, messages, model, timeout)
-        now = self._clock()
-        entities = []
-        for each in objects:
-            entity_type = text_of(each.get("type") or each.get("entity_type"))
-            attributes = each.get("attributes")
-            if not isinstance(attributes, Mapping):
-                attributes = {}
-            entity = Entity(text_of(each.get("name")), entity_type, attributes, now, now)
-            if entity.name:
-                entities.append(entity)
-        return entities, usage
-
-    def extract_entities(self, messages: Sequence[Message], model: str | None = None) -> list[Entity]:
-        """Do the same as `aextract_entities` for sync code, without the cost."""
-        return run_sync(self.aextract_entities(messages, model))[0]
+    def _item(self, found: Mapping[str, Any], turn: int) -> Entity | None:
+        attributes, now = found.get("attributes"), self._clock()
+        entity_type = text_of(found.get("type") or found.get("entity_type"))
+        known_attributes = attributes if isinstance(attributes, Mapping) else {}
+        entity = Entity(text_of(found.get("name")), entity_type, known_attributes, now, now)
+        return entity if entity.name else None
 
     def update(self, entities: Iterable[Entity]) -> None:
         """Add entities. One that is known by its name is merged."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
 from sayso.agent.tools.context import own_environment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
+from sayso.pending.concurrency import run_sync
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: How many characters of one message are read.
 MAX_MESSAGE_CHARS = 4000
@@ -61,11 +64,15 @@ def spoken_messages(messages: Sequence[Message]) -> list[Message]:
     return [message for message in messages if message.role in (Role.USER, Role.ASSISTANT) and message.content.strip()]
 
 
-class ExtractingMemory:
+class ExtractingMemory(ABC, Generic[T]):
     """Base of the memories whose facts a model extracts from conversations.
 
     `model` of `provider` reads the latest `relevance_window` messages. `clock` returns Unix seconds.
     """
+
+    #: The name of what is extracted, for the log, and the prompt for the model.
+    kind: ClassVar[str]
+    prompt: ClassVar[str]
 
     def __init__(
         self, provider: Provider, model: str | None, relevance_window: int, clock: Callable[[], float], **limits: int
@@ -79,12 +86,16 @@ class ExtractingMemory:
         self.relevance_window = relevance_window
         self._clock = clock
 
-    async def _extract(
-        self, kind: str, prompt: str, messages: Sequence[Message], model: str | None, timeout: float | None
-    ) -> tuple[list[Mapping[str, Any]], UsageStats]:
-        """Return the objects that the model found, unchecked, and what it cost.
+    async def aextract(
+        self,
+        messages: Sequence[Message],
+        model: str | None = None,
+        *,
+        timeout: float | None = TIMEOUT_SECONDS,  # acall enforces it
+    ) -> tuple[list[T], UsageStats]:
+        """Return what the messages state, without keeping it, and what it cost.
 
-        A failure is logged and finds nothing.
+        A failure of the model is logged and finds nothing.
         """
         conversation = spoken_messages(messages)[-self.relevance_window :]
         if not conversation:
@@ -94,18 +105,28 @@ class ExtractingMemory:
         text = "\n".join(storable(json.dumps(line, ensure_ascii=False)) for line in lines)
         request = ProviderRequest(
             model=model or self.model or str(getattr(self.provider, "default_model", "")),
-            system_prompt=prompt + RULES,
+            system_prompt=self.prompt + RULES,
             messages=(Message(Role.USER, f"The conversation:\n{fenced(text)}"),),
             max_tokens=MAX_TOKENS,
             timeout=timeout,
         )
         try:
             answer, usage = await acall(self.provider, request)
-            return parse_objects(answer.content), usage
+            objects = parse_objects(answer.content)
         except Exception as exc:  # an extraction must never cost an answer
-            details = {"kind": kind, "reason": type(exc).__name__, "model": request.model}
+            details = {"kind": self.kind, "reason": type(exc).__name__, "model": request.model}
             log.warning("memory.extraction_failed", extra=details)
             return [], UsageStats()
+        turn = sum(message.role is Role.USER for message in messages)
+        return [item for each in objects if (item := self._item(each, turn)) is not None], usage
+
+    def extract(self, messages: Sequence[Message], model: str | None = None) -> list[T]:
+        """Do the same as `aextract` for sync code, without the cost."""
+        return run_sync(self.aextract(messages, model))[0]
+
+    @abstractmethod
+    def _item(self, found: Mapping[str, Any], turn: int) -> T | None:
+        """Return an object of the model's answer as an item, or None if it is incomplete."""
 
 
 def parse_objects(text: str) -> list[Mapping[str, Any]]:

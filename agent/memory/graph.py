@@ -9,25 +9,22 @@ import sqlite3
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from sayso.agent.memory.extraction import (
-    TIMEOUT_SECONDS,
     ExtractingMemory,
     one_line,
     required_scope,
     section,
     text_of,
 )
-from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider
 from sayso.agent.toolsets.embedding import has_word, needs_no_space
 from sayso.channels.storage.files import open_database, transaction
-from sayso.pending.concurrency import run_sync
 
 #: The most characters of a subject, a relation or an object.
 PART_CHARS = 120
@@ -183,13 +180,16 @@ def _bytes(scope: str) -> bytes:
     return scope.encode("utf-8", "surrogatepass")
 
 
-class KnowledgeGraphMemory(ExtractingMemory):
+class KnowledgeGraphMemory(ExtractingMemory[Triple]):
     """Relationships that were stated in conversations. Thread-safe.
 
     `model` of `provider` extracts them from the latest `relevance_window` messages. Each scope keeps at most
     `max_triples`; the oldest are removed first. `storage` is "memory", "sqlite" (a file at `path`) or a TripleStore.
     `clock` returns Unix seconds.
     """
+
+    kind = "triples"
+    prompt = PROMPT
 
     def __init__(
         self,
@@ -229,33 +229,14 @@ class KnowledgeGraphMemory(ExtractingMemory):
         """The triples of the scope, oldest first. Raises TripleStoreError, as all methods below do."""
         return self.store.all(self._scope)
 
-    async def aextract_triples(
-        self,
-        messages: Sequence[Message],
-        model: str | None = None,
-        *,
-        timeout: float | None = TIMEOUT_SECONDS,  # acall enforces it
-    ) -> tuple[list[Triple], UsageStats]:
-        """Return the relationships that the messages state, without keeping them, and what it cost.
-
-        Return none if the model fails.
-        """
-        objects, usage = await self._extract("triples", PROMPT, messages, model, timeout)
-        turn, now = sum(message.role is Role.USER for message in messages), self._clock()
-        triples = []
-        for each in objects:
-            subject, relation, object_ = (text_of(each.get(name)) for name in ("subject", "relation", "object"))
-            confidence = each.get("confidence", 1.0)
-            if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
-                confidence = 1.0
-            triple = Triple(subject, relation, object_, min(1.0, max(0.0, float(confidence))), turn, now)
-            if triple.subject and triple.relation and triple.object:
-                triples.append(triple)
-        return triples, usage
-
-    def extract_triples(self, messages: Sequence[Message], model: str | None = None) -> list[Triple]:
-        """Do the same as `aextract_triples` for sync code, without the cost."""
-        return run_sync(self.aextract_triples(messages, model))[0]
+    def _item(self, found: Mapping[str, Any], turn: int) -> Triple | None:
+        confidence = found.get("confidence", 1.0)
+        if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not math.isfinite(confidence):
+            confidence = 1.0
+        subject, relation, object_ = (text_of(found.get(name)) for name in ("subject", "relation", "object"))
+        limited = min(1.0, max(0.0, float(confidence)))
+        triple = Triple(subject, relation, object_, limited, turn, self._clock())
+        return triple if triple.subject and triple.relation and triple.object else None
 
     def update(self, triples: Iterable[Triple]) -> None:
         """Store triples. Blocks until they are written."""

@@ -109,7 +109,7 @@ class RunMemory:
         if memory is None or (self.memory is None and not self._own):
             return
         began, model = time.perf_counter(), self._model(memory.provider, memory.model)
-        entities, usage = await memory.aextract_entities(messages, model, timeout=self._config.request_timeout)
+        entities, usage = await memory.aextract(messages, model, timeout=self._config.request_timeout)
         _text_or_nothing("entities", lambda: self._keep_entities(entities))
         self._note("entity_extraction", began, usage, f"{len(entities)} entities")
         await self.events.tell("entity_extraction", entities, sum(each.role is Role.USER for each in messages))
@@ -127,7 +127,7 @@ class RunMemory:
         if graph is None:
             return
         began, model = time.perf_counter(), self._model(graph.provider, graph.model)
-        triples, usage = await graph.aextract_triples(messages, model, timeout=self._config.request_timeout)
+        triples, usage = await graph.aextract(messages, model, timeout=self._config.request_timeout)
         await call_in_thread(_text_or_nothing, "triples", lambda: graph.update(triples))
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
         await self.events.tell("kg_extraction", triples)

@@ -153,7 +153,7 @@ def test_no_event_hook_step_or_setting_of_the_agents_seed_is_left_out():
     items = "\n".join(SEEDS["selectools_agent"])
     documented = [
         *(f"on_{event}(" for event in EVENTS),
-        *(f"hook {name}({', '.join(parameters)})" for name, parameters in HOOKS.items()),
+        *(f"hook {name}({', '.join(sources)})" for name, (_, sources) in HOOKS.items()),
         *(f"TraceStep {kind}\n" for kind in get_args(StepType)[:14]),
         *(f"AgentConfig.{name}" for name in (*DEFAULTS, *UNTOLD)),
     ]

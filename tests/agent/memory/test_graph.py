@@ -44,31 +44,31 @@ def test_empty_scope_is_refused():
 )
 def test_incomplete_relationship_is_ignored(found):
     """All three parts must be text."""
-    assert graph(found).extract_triples([user("hi")]) == []
+    assert graph(found).extract([user("hi")]) == []
 
 
 @pytest.mark.parametrize(("said", "kept"), [(7, 1), (-1, 0), ("high", 1), (True, 1), (None, 1), (0.5, 0.5)])
 def test_confidence_is_limited_to_its_range(said, kept):
     """The model may state any value."""
-    [triple] = graph({**MANAGES, "confidence": said}).extract_triples([user("hi")])
+    [triple] = graph({**MANAGES, "confidence": said}).extract([user("hi")])
     assert triple.confidence == kept
 
 
 def test_invalid_confidence_counts_as_full():
     """Python's JSON parser accepts NaN."""
     text = '[{"subject": "A", "relation": "is", "object": "B", "confidence": NaN}]'
-    assert graph(says=text).extract_triples([user("hi")])[0].confidence == 1
+    assert graph(says=text).extract([user("hi")])[0].confidence == 1
 
 
 def test_failing_model_finds_no_relationship():
     """The caller continues."""
-    assert graph(says=DOWN).extract_triples([user("hi")]) == []
+    assert graph(says=DOWN).extract([user("hi")]) == []
 
 
 def test_example_of_the_seed():
     """A relationship is extracted, stored, and returned for a question about it."""
     known = graph(MANAGES)
-    found, usage = asyncio.run(known.aextract_triples([user("Alice manages Project Alpha"), Message(Role.TOOL, "x")]))
+    found, usage = asyncio.run(known.aextract([user("Alice manages Project Alpha"), Message(Role.TOOL, "x")]))
     known.update(found)
     assert (found, usage.total_tokens) == ([Triple("Alice", "manages", "Project Alpha", 0.9, 1, 100.0)], 12)
     assert known.build_context("who runs alpha?") == (
