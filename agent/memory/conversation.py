@@ -169,7 +169,8 @@ def _validated(messages: Sequence[Message]) -> tuple[list[Message], list[tuple[i
         elif message.role is Role.TOOL and call is not None:
             while starts[-1] > call:  # a user message came in between
                 starts.pop()
-        calls |= dict.fromkeys((each.id for each in message.tool_calls), len(kept))
+        if message.tool_calls:
+            calls |= dict.fromkeys((each.id for each in message.tool_calls), len(kept))
         kept.append(message)
     return kept, rejected, starts
 

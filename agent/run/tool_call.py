@@ -257,12 +257,12 @@ async def invoke(
     checked: ValidatedArguments | None = None,
 ) -> Any:
     """Return the tool's value. Of the time limits of the tool and of the agent (`seconds`), the shorter one applies."""
+    if seconds is None:
+        return await tool.ainvoke(dict(parameters), chunks, checked=checked)
     try:
         async with execution_timeout(seconds):
             return await tool.ainvoke(dict(parameters), chunks, checked=checked)
     except TimeoutError as exc:
-        if seconds is None:
-            raise
         raise ToolCallRefused(
             f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
         ) from exc
