@@ -40,8 +40,6 @@ class _RunSpans:
     #: The attribute that names the conversation, for each span of the run.
     conversation: dict[str, str] = field(default_factory=dict)
     chat: Span | None = None
-    #: Whether the chat span already has the model's answer.
-    has_answer: bool = False
     #: The class of the provider error that the run ends with.
     provider_error: str = ""
     #: For each running tool call its span, and the context to restore when it ends.
@@ -127,29 +125,17 @@ class OpenTelemetryObserver(AgentObserver):
             self._set_content(run.chat, gen_ai.INPUT_MESSAGES, [_message(message) for message in messages])
 
     def on_llm_call(self, run_id: str, call: LlmCall) -> None:
-        """Record metrics of a model call and add its details to the chat span; end the span if the call failed."""
+        """Record the metrics of a model call, and end the chat span with its details and its cost."""
         self._metrics.record(call)
         run = self._runs.get(run_id)
         if run is None or run.chat is None:
             return
-        run.chat.set_attributes(_chat_attributes(call))
-        if call.error is not None:
-            self._end_span(run.chat, _class_name(call.error), call.error)
-            run.chat = None
-        elif call.answer is not None:
+        run.chat.set_attributes(_chat_attributes(call) | _usage(call.usage or UsageStats()))
+        if call.answer is not None:
             reason = call.answer.details.finish_reason if call.answer.details else ""
             reason = reason or ("tool_call" if call.answer.tool_calls else "stop")
             self._set_content(run.chat, gen_ai.OUTPUT_MESSAGES, [_message(call.answer) | {"finish_reason": reason}])
-            run.has_answer = True
-
-    def on_llm_end(self, run_id: str, response: str, usage: UsageStats | None) -> None:
-        """End the chat span, with its cost."""
-        run = self._runs.get(run_id)
-        if run and run.chat:
-            run.chat.set_attributes(_usage(usage or UsageStats()))
-            if not run.has_answer:
-                self._set_content(run.chat, gen_ai.OUTPUT_MESSAGES, [_message(Message(Role.ASSISTANT, response))])
-            self._end_chat(run)
+        self._end_chat(run, _class_name(call.error) if call.error else "", call.error)
 
     def on_llm_retry(
         self, run_id: str, attempt: int, max_retries: int, error: BaseException, backoff_seconds: float
@@ -213,10 +199,10 @@ class OpenTelemetryObserver(AgentObserver):
                 self._end_tool(run, call_id, error_type or gen_ai.OTHER)
             self._end_span(run.span, error_type, error)
 
-    def _end_chat(self, run: _RunSpans, error_type: str = "") -> None:
+    def _end_chat(self, run: _RunSpans, error_type: str, error: BaseException | None = None) -> None:
         if run.chat:
-            self._end_span(run.chat, error_type)
-            run.chat, run.has_answer = None, False
+            self._end_span(run.chat, error_type, error)
+            run.chat = None
 
     def _end_tool(self, run: _RunSpans, call_id: str, error_type: str = "", error: BaseException | None = None) -> None:
         span, context = run.tools.pop(call_id)

@@ -29,6 +29,7 @@ from sayso.agent import (
 )
 from sayso.agent.observability import conventions as gen_ai
 from sayso.agent.observability import otel
+from sayso.agent.observability.observer import LlmCall
 from sayso.agent.observability.otel import OpenTelemetryObserver
 
 SECRET = "s3cret"
@@ -38,6 +39,7 @@ MESSAGES = [
     Message(Role.TOOL, SECRET, tool_call_id="c0", tool_name="search"),
 ]
 USAGE = UsageStats(100, 50, 150, 0.25, "m-2026", "openai", 40, 0)
+ANSWERED = LlmCall("openai", "m", 0.5, answer=Message(Role.ASSISTANT, SECRET), usage=USAGE)
 
 
 class Stage:
@@ -67,7 +69,7 @@ class Stage:
     def whole(self):
         """Run a model call, a tool that works and one that fails; return the spans."""
         self.begin()
-        self.observer.on_llm_end("r1", SECRET, USAGE)
+        self.observer.on_llm_call("r1", ANSWERED)
         self.observer.on_tool_start("r1", "c1", "search", {"q": SECRET})
         self.observer.on_tool_start("r1", "c2", "send", {"to": SECRET})
         self.observer.on_tool_error("r1", "c2", "send", KeyError(SECRET), {"to": SECRET}, 1.0)
@@ -156,7 +158,7 @@ def test_late_events_of_an_ended_run_are_ignored():
     stage = Stage()
     stage.whole()
     before = len(stage.spans)
-    stage.observer.on_llm_end("r1", "", None)
+    stage.observer.on_llm_call("r1", ANSWERED)
     stage.observer.on_tool_end("r1", "c1", "search", "", 1.0)
     stage.end()
     assert len(stage.spans) == before
@@ -213,7 +215,7 @@ def test_retry_is_an_event_of_the_model_call():
     stage = Stage()
     stage.begin()
     stage.observer.on_llm_retry("r1", 1, 2, TimeoutError(SECRET), 1.0)
-    stage.observer.on_llm_end("r1", "", None)
+    stage.observer.on_llm_call("r1", ANSWERED)
     (event,) = stage.spans["chat m"].events
     assert dict(event.attributes) == {"sayso.attempt": 1, "error.type": "TimeoutError"}
 
