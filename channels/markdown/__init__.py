@@ -25,7 +25,8 @@ from sayso.channels.markdown.dialects import (
     Dialect,
     bare_link,
     hides_host,
-    set_own_hosts,
+    own_hosts,
+    plain_host,
 )
 
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
@@ -70,7 +71,8 @@ def terminal_text(md: str, *, styled: bool = False) -> str:
 
 def trust_hosts(hosts: Iterable[str]) -> None:
     """Set the hosts whose links need not show their address: the bot's own and those in its configuration."""
-    set_own_hosts(hosts)
+    own_hosts.clear()
+    own_hosts.update(plain_host(host) for host in hosts if host)
     _telegram.cache_clear()
     _render.cache_clear()
 

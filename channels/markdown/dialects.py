@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -35,17 +35,17 @@ class Dialect:
     address: Wrap = str
 
 
+#: A symbol for each control character except tab and line end.
+_SYMBOLS = {
+    **{code: 0x2400 + code for code in (*range(0x09), *range(0x0B, 0x20))},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+}
+
+
 def _visible(text: str) -> str:
-    """Return the text with a symbol for each control character, which could move the cursor or change colors."""
-
-    def symbol(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return "\u2421" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else "\ufffd"
-
-    return _CONTROL.sub(symbol, text)
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+    """Return the text with symbols for control characters, which could move the cursor or change colors."""
+    return text.translate(_SYMBOLS)
 
 
 #: Escapes text for HTML between two tags.
@@ -146,27 +146,22 @@ TERMINAL = replace(
 ANSI = replace(
     TERMINAL, marks={"strong": ("\x1b[1m", "\x1b[22m"), "em": ("\x1b[3m", "\x1b[23m"), "s": ("\x1b[9m", "\x1b[29m")}
 )
-#: Hosts, with their subdomains, whose links need not show their address. One set per process, since it has one bot.
-_own_hosts: frozenset[str] = frozenset()
+#: Hosts, with their subdomains, whose links need not show their address. One set per process, since it has one bot. Set
+#: by `sayso.channels.markdown.trust_hosts`.
+own_hosts: set[str] = set()
 _MARKS = re.compile(r"<[^>]*>|[*_~`]")
-
-
-def set_own_hosts(hosts: Iterable[str]) -> None:
-    """Set the hosts whose links need not show their address. Called by `sayso.channels.markdown.trust_hosts`."""
-    global _own_hosts  # noqa: PLW0603  # set once at start, from the configuration
-    _own_hosts = frozenset(_plain_host(host) for host in hosts if host)
 
 
 def hides_host(label: str, href: str) -> bool:
     """Return whether a label, plain or rendered, hides the host that its link leads to."""
     try:
         parts = urlsplit(href)
-        host = _plain_host(parts.hostname or "")
+        host = plain_host(parts.hostname or "")
     except ValueError:
         return True
     if parts.scheme.lower() not in ("http", "https"):
         return False
-    if any(host == own or host.endswith(f".{own}") for own in _own_hosts):
+    if any(host == own or host.endswith(f".{own}") for own in own_hosts):
         return False
     shown = _bare(html.unescape(label))
     return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
@@ -177,5 +172,6 @@ def _bare(address: str) -> str:
     return re.sub(r"^https?://(www\.)?|^www\.", "", _MARKS.sub("", address).strip().casefold()).rstrip("/")
 
 
-def _plain_host(host: str) -> str:
+def plain_host(host: str) -> str:
+    """Return a host name without capitals, "www." and last dot."""
     return host.casefold().strip(".").removeprefix("www.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sayso.channels.markdown import inner_bars
 
@@ -45,17 +46,16 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
     pieces: list[str] = []
-    start, opening, lengths = 0, "", _MeasureCache(measure)
+    start, opening, lengths = 0, "", _Lengths(measure)
     while start < len(md):
         piece, start, opening = _Cut(md, start, opening, limit, lengths).best()
         pieces.append(piece)
-        lengths.known.clear()
     return pieces
 
 
 def head(md: str, limit: int, measure: Measure = len) -> str:
     """Return the first piece of `split`, "" for an empty text."""
-    return _Cut(md, 0, "", limit, _MeasureCache(measure)).best()[0] if md else ""
+    return _Cut(md, 0, "", limit, _Lengths(measure)).best()[0] if md else ""
 
 
 def fits(md: str, limit: int, measure: Measure = len) -> bool:
@@ -63,21 +63,14 @@ def fits(md: str, limit: int, measure: Measure = len) -> bool:
     return len(md) <= _WINDOW * limit and measure(md) <= limit
 
 
-@dataclass(slots=True)
-class _MeasureCache:
+class _Lengths:
     """Measures each text only once, since measuring takes nearly all the time.
 
     `density` is the last measured length per source character, 0 before the first measurement.
     """
 
-    measure: Measure
-    density: float = 0.0
-    known: dict[str, int] = field(default_factory=dict)
-
-    def length(self, text: str) -> int:
-        if text not in self.known:
-            self.known[text] = self.measure(text)
-        return self.known[text]
+    def __init__(self, measure: Measure) -> None:
+        self.of, self.density = functools.cache(measure), 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +81,7 @@ class _Cut:
     start: int
     opening: str
     limit: int
-    lengths: _MeasureCache
+    lengths: _Lengths
     escapes: bool = True
 
     def best(self) -> tuple[str, int, str]:
@@ -172,7 +165,7 @@ class _Cut:
         return self._length(end) <= self.limit
 
     def _length(self, end: int) -> int:
-        measured = self.lengths.length(self._piece(end))
+        measured = self.lengths.of(self._piece(end))
         if end - self.start > 1:
             self.lengths.density = measured / (end - self.start)
         return measured
