@@ -1,13 +1,16 @@
-"""Stores of one process: people who are approved, blocked or waiting, a console's feed and log-ins, alerts, caches."""
+"""Stores of one process: people, a console's feed and log-ins, alerts, caches, files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
+from typing import BinaryIO
 
 from sayso.channels.console.store import (
     CLEAR,
@@ -19,7 +22,7 @@ from sayso.channels.console.store import (
     FeedEntry,
     network,
 )
-from sayso.channels.types import Delivery
+from sayso.channels.types import Delivery, Media
 from sayso.workers.alerts import ALERT_SECONDS, CACHE_SECONDS, MAX_CHARS, Alert, AlertKind, newest_first
 from sayso.workers.people import (
     MAX_PEOPLE,
@@ -242,3 +245,24 @@ class NoReceipts:
     def find(self, delivery: Delivery) -> str | None:
         """Return None."""
         return None
+
+
+class MemoryMediaStore:
+    """Files of one process. No platform can download them, and the declared type counts."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+        """Store the bytes under their SHA-256."""
+        ref = hashlib.sha256(data).hexdigest()
+        self._files[ref] = data
+        return Media(ref, mime_type, filename, len(data), stored=True)
+
+    def read(self, ref: str) -> bytes:
+        """Return the stored bytes. Raises KeyError for an unknown file."""
+        return self._files[ref]
+
+    def open(self, ref: str) -> BinaryIO:
+        """Open a stored file. Raises KeyError for an unknown file."""
+        return BytesIO(self._files[ref])

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, cast
@@ -95,27 +94,6 @@ class NoRoom(Exception):
 
 class QuotaExceeded(NoRoom):
     """Raised when a person's files would exceed the limit of one person."""
-
-
-class MemoryMediaStore:
-    """Files in this process's memory, for a conversation in a terminal. No platform can download them."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, bytes] = {}
-
-    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
-        """Store the bytes under their SHA-256."""
-        ref = hashlib.sha256(data).hexdigest()
-        self._files[ref] = data
-        return Media(ref, mime_type, _label(filename), len(data), stored=True)
-
-    def read(self, ref: str) -> bytes:
-        """Return the stored bytes. Raises KeyError for an unknown file."""
-        return self._files[ref]
-
-    def open(self, ref: str) -> BinaryIO:
-        """Open a stored file. Raises KeyError for an unknown file."""
-        return BytesIO(self._files[ref])
 
 
 class LocalMediaStore:

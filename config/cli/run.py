@@ -9,6 +9,8 @@ import signal
 import sqlite3
 import sys
 from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import NoReturn
 
@@ -106,7 +108,7 @@ def chat(options: Options, channel: str | None) -> None:
     CHANNEL is the channel whose tools and policy are used, by default the first one.
     """
     from sayso.channels.console.terminal import Terminal
-    from sayso.channels.storage.media import MemoryMediaStore
+    from sayso.channels.storage.media import LocalMediaStore
     from sayso.config.settings.loader import load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
     from sayso.config.wiring.observability import set_up_logs
@@ -114,14 +116,15 @@ def chat(options: Options, channel: str | None) -> None:
     set_up_logs(logging.WARNING)  # INFO lines would stand between the lines of the conversation
     with clear_errors():
         settings = load_for_terminal(options.file(running=False), channel)
-    files = MemoryMediaStore()
-    bot = terminal_agent(
-        settings,
-        data=options.data,
-        media=files,
-        report_problem=lambda problem: click.echo(problem, err=True),
-    )
     with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="sayso-chat-"))
+        files = LocalMediaStore(Path(folder), keys=["no link is made"], public_url="")
+        bot = terminal_agent(
+            settings,
+            data=options.data,
+            media=files,
+            report_problem=lambda problem: click.echo(problem, err=True),
+        )
         with clear_errors():
             agent = stack.enter_context(bot)
         if isinstance(sys.stdin, io.TextIOWrapper):

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from sayso.agent import Agent, ChannelAgent, ScriptedProvider, ToolCall, received_file, received_files, tool
-from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Conversation, Media, Turn
+from sayso.testing.stores import MemoryMediaStore
 
 CHAT = Conversation("chat", "1")
 DELETED = "Deleted: a, b"

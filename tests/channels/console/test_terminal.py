@@ -10,7 +10,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.console.terminal import Terminal
-from sayso.channels.storage.media import MemoryMediaStore
+from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Media, Reply, Turn
 from sayso.pending import InMemoryPendingStore
 
@@ -22,7 +22,7 @@ class Screen:
 
     def __init__(self, folder: Path, **options: bool) -> None:
         self.lines: list[str] = []
-        self.files = MemoryMediaStore()
+        self.files = LocalMediaStore(folder.with_name("media"), keys=["key"], public_url="")
         self.terminal = Terminal(folder=folder, read_file=self.files.read, print_text=self.lines.append, **options)
 
     def show(self, reply: Reply) -> str:

@@ -27,11 +27,10 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.storage.media import MemoryMediaStore
 from sayso.channels.types import Media, Turn
 from sayso.config.wiring.stores import secret_keys
 from sayso.pending.redis.client import PREFIX
-from sayso.testing.stores import MemoryFeed
+from sayso.testing.stores import MemoryFeed, MemoryMediaStore
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.channels.parts import console_channel
 from tests.channels.web import services
