@@ -123,10 +123,6 @@ class SessionRecord:
         """The record without its messages."""
         return SessionMetadata(self.session_id, len(self.memory["messages"]), self.created_at, self.updated_at)
 
-    def is_expired(self, now: float) -> bool:
-        """Return whether the session has expired."""
-        return self.expires_at is not None and self.expires_at <= now
-
     def to_json(self) -> str:
         """Return the record as ASCII JSON, which preserves lone surrogates. Raise BrokenSession for other data."""
         try:
@@ -137,14 +133,19 @@ class SessionRecord:
             ) from exc
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Return the record that `to_json` wrote. Raise KeyError, ValueError, TypeError or RecursionError."""
+    def from_json(cls, text: str, digest: str) -> Self:
+        """Return the record that `to_json` wrote for the session with this digest.
+
+        Raise KeyError, ValueError, TypeError or RecursionError for anything else.
+        """
         record = cls(**json.loads(text))
         times = (record.created_at, record.updated_at, record.expires_at or 0.0)
         if not all(isinstance(at, int | float) for at in times):
             raise TypeError("its times are no numbers")
         if not isinstance(record.memory, dict) or not isinstance(record.memory["messages"], list):
             raise TypeError("it has no messages")
+        if record.key.digest != digest:
+            raise ValueError("it is another session's")
         return record
 
 
@@ -201,9 +202,7 @@ class KeyValueSessions(ABC):
         sessions = []
         for digest, text in texts:
             try:
-                record = SessionRecord.from_json(text)
-                if (record.key.namespace_digest, record.key.digest) != (namespace_digest, digest):
-                    raise ValueError("it is another session's")
+                record = SessionRecord.from_json(text, digest)
             except _UNREADABLE as exc:
                 log.warning("sessions.broken name=%s reason=%s", digest, type(exc).__name__)
                 continue
@@ -263,18 +262,16 @@ class KeyValueSessions(ABC):
         try:
             with self._translated_errors(key):
                 text = self._get(key)
-            record = None if text is None else SessionRecord.from_json(text)
+            if text is None:
+                return None
+            record = SessionRecord.from_json(text, key.digest)
         except _UNREADABLE as exc:
             raise _broken(key) from exc
-        if record is None or text is None:
-            return None
-        if record.key != key:
-            raise _broken(key)
         return self._unless_expired(record, text)
 
     def _unless_expired(self, record: SessionRecord, text: str) -> SessionRecord | None:
         """Return the record, or remove it and return None if it has expired."""
-        if not record.is_expired(self._clock()):
+        if record.expires_at is None or self._clock() < record.expires_at:
             return record
         with self._translated_errors(record.key):
             self._remove_if(record.key, text)
