@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import docstring_parser
 from pydantic import Field
@@ -158,19 +159,27 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "") or type(function).__name__
 
 
-#: Docstring sections about parameters, whose texts become the parameters' descriptions.
-_PARAMETER_SECTIONS = ("Args", "Arguments", "Parameters", "Params", "Other Parameters")
+_PARAMETERS = "Args|Arguments|Parameters|Params|Other[ ]Parameters"
 #: Docstring sections that are useless to a model.
-_DROPPED_SECTIONS = ("Raises", "Exceptions", "Except", "Warns", "Attributes")
-_TITLE = re.compile(rf"({'|'.join([*_PARAMETER_SECTIONS, *_DROPPED_SECTIONS])})(:?)\s*")
-_UNDERLINE = re.compile(r"[-=]{3,}\s*")
-_NUMPY_ENTRY = re.compile(r"\*{0,2}\w+(?:, *\*{0,2}\w+)*\s*(?::(?!\w+\s).*)?")
-_SPHINX_FIELD = re.compile(
-    r"[:@](?:(?P<parameter>param|parameter|arg|argument|key|keyword|type)"
-    r"|raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype)\b[^:]*:"
+_DROPPED = "Raises|Exceptions|Except|Warns|Attributes"
+#: A section about parameters, or one that is dropped, with all of its lines.
+_SECTION = re.compile(
+    rf"""^(?:
+        (?: (?P<parameters>{_PARAMETERS}) | {_DROPPED} )
+        (?:
+            # Google: the lines are indented.
+            :[ ]*\n (?=(?:[ ]*\n)*[ ]+\S) (?: [ ].*\n | \n )*+
+            # NumPy: the title is underlined, and the names of entries are not indented.
+            | :?[ ]*\n[-=]{{3,}}[ ]*\n
+              (?: [ ].*\n | \n | \*{{0,2}}\w+(?:,[ ]*\*{{0,2}}\w+)*[ ]*(?::(?!\w+\s).*)?\n(?![-=]{{3,}}[ ]*\n) )*+
+        )
+        # Sphinx: a field ends at the next one, or at text behind a blank line.
+        | [:@](?: (?P<field>param|parameter|arg|argument|key|keyword|type)
+                  | raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype )\b[^:\n]*:.*\n
+          (?: [ ].*\n | \n(?=[ ]) | (?![:@]).+\n )*+
+    )""",
+    re.MULTILINE | re.VERBOSE,
 )
-
-_Style = Literal["google", "numpy", "sphinx"]
 
 
 def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -181,65 +190,14 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """
     while isinstance(function, functools.partial):  # a partial's own docstring is Python's
         function = function.func
-    first, *rest = (inspect.getdoc(function) or "").splitlines() or [""]
-    title = _TITLE.fullmatch(first)
-    if title and title[2] and not _is_indented(next(filter(str.strip, rest), "")):
-        rest = [
-            f"    {line}" for line in rest
-        ]  # `getdoc` takes this indent from a docstring that begins with a section
-    lines = [first, *rest]
-    general: list[str] = []
-    of_parameters: list[str] = []
-    target = general
-    style: _Style | None = None
-    for index, line in enumerate(lines):
-        if style is not None and _has_ended(style, lines, index):
-            target, style = general, None
-        section = _section_at(lines, index)
-        if section is not None:
-            is_about_parameters, style = section
-            target = of_parameters if is_about_parameters else []
-        target.append(line)
+    first, _, rest = f"{inspect.getdoc(function) or ''}\n".partition("\n")
+    if re.fullmatch(f"(?:{_PARAMETERS}|{_DROPPED}): *", first) and rest.lstrip("\n")[:1] not in ("", " "):
+        rest = textwrap.indent(rest, "    ")  # `getdoc` takes the indent from a docstring that begins with a section
+    text = f"{first}\n{rest}"
+    of_parameters = [each[0] for each in _SECTION.finditer(text) if each["parameters"] or each["field"]]
     try:  # the library expects a summary before the first section
         params = docstring_parser.parse("\n".join(["-", "", *of_parameters])).params
     except docstring_parser.ParseError:
         params = []
     descriptions = {param.arg_name: " ".join(param.description.split()) for param in params if param.description}
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(general)).strip(), descriptions
-
-
-def _section_at(lines: Sequence[str], index: int) -> tuple[bool, _Style] | None:
-    """Return whether the section that begins in this line is about parameters, and its style.
-
-    None where no section begins, or one that belongs to the description.
-    """
-    field = _SPHINX_FIELD.match(lines[index])
-    if field:
-        return field["parameter"] is not None, "sphinx"
-    title = _TITLE.fullmatch(lines[index])
-    if title is None:
-        return None
-    if title[2] and _is_indented(next(filter(str.strip, lines[index + 1 :]), "")):
-        return title[1] in _PARAMETER_SECTIONS, "google"
-    return (title[1] in _PARAMETER_SECTIONS, "numpy") if _is_underlined(lines, index) else None
-
-
-def _has_ended(style: _Style, lines: Sequence[str], index: int) -> bool:
-    """Return whether a section has ended before this line."""
-    line = lines[index]
-    if style == "sphinx" and line.startswith((":", "@")):  # the next field
-        return True
-    if not line or _is_indented(line):
-        return False
-    if style == "numpy":  # ends at the next title, and at text that is no entry
-        is_entry = _NUMPY_ENTRY.fullmatch(line) is not None and not _is_underlined(lines, index)
-        return not is_entry and not _UNDERLINE.fullmatch(line)
-    return style == "google" or not lines[index - 1].strip()
-
-
-def _is_indented(line: str) -> bool:
-    return line[:1].isspace()
-
-
-def _is_underlined(lines: Sequence[str], index: int) -> bool:
-    return index + 1 < len(lines) and _UNDERLINE.fullmatch(lines[index + 1]) is not None
+    return re.sub(r"\n{3,}", "\n\n", _SECTION.sub("", text)).strip(), descriptions
