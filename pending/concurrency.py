@@ -383,7 +383,8 @@ class _CallInThread(Generic[T]):
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[tuple[T | None, BaseException | None]] = self._loop.create_future()
-        self._limits, self._seconds_left = _state.get().time_limits, dict[asyncio.Timeout, float]()
+        self._limits = _state.get().time_limits
+        self._seconds_left: dict[asyncio.Timeout, float] = {}
         self._call = ThreadCall(self._run)
         self._pool = pool or tool_pool()
 

@@ -65,9 +65,9 @@ class CallOutcome:
     @property
     def message(self) -> Message:
         """Return the outcome as a message for the model."""
-        pictures = tuple(Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown)
-        name = self.call.tool_name
-        return Message(Role.TOOL, self.content, tool_call_id=self.call.id, tool_name=name, pictures=pictures)
+        pictures = [Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown]
+        id_, name = self.call.id, self.call.tool_name
+        return Message(Role.TOOL, self.content, tool_call_id=id_, tool_name=name, pictures=tuple(pictures))
 
 
 def text_digest(text: str) -> str:

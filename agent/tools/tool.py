@@ -257,8 +257,7 @@ class Tool(ToolDefinition):
         with ArtifactsOfCall():
             if self.config_injector is not None:
                 return await self._with_injector(call, thread, chunk_callback)
-            value = call() if self._returns_awaitable else await thread(call)
-            return await await_value(value, chunk_callback) if is_async_value(value) else value
+            return await await_value(call() if self._returns_awaitable else await thread(call), chunk_callback)
 
     async def _with_injector(
         self,
