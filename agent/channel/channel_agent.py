@@ -163,25 +163,21 @@ class ChannelAgent:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
         with own_environment() as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
-            return await self._answer_by_kind(context)
-
-    async def _answer_by_kind(self, context: TurnContext) -> TurnAnswer:
-        """Answer a tap, a command, an answer to a question, or else a message for the model."""
-        if context.settled and context.settled.action.kind != CHOICE_KIND:
-            return await self._confirmation.repeat_outcome(context, context.settled)
-        if context.turn.tap:
-            return await self._confirmation.handle_tap(context)
-        if context.turn.kind == "anonymous":
-            return fixed_answer(context, context.texts.anonymous())
-        starts_with_slash = context.turn.text.lstrip().startswith("/")
-        if self._commands and starts_with_slash and (name := self._commands.find(context.turn)):
-            return await self._commands.answer(name, context)
-        live = context.live
-        if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
-            return await self._confirmation.decide(context, live)
-        if live and self._confirmation.is_late_answer(context, live):
-            return await self._confirmation.answer_ended(context, live)
-        return await self._answer_without_question(context)
+            if context.settled and context.settled.action.kind != CHOICE_KIND:
+                return await self._confirmation.repeat_outcome(context, context.settled)
+            if context.turn.tap:
+                return await self._confirmation.handle_tap(context)
+            if context.turn.kind == "anonymous":
+                return fixed_answer(context, context.texts.anonymous())
+            starts_with_slash = context.turn.text.lstrip().startswith("/")
+            if self._commands and starts_with_slash and (name := self._commands.find(context.turn)):
+                return await self._commands.answer(name, context)
+            live = context.live
+            if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
+                return await self._confirmation.decide(context, live)
+            if live and self._confirmation.is_late_answer(context, live):
+                return await self._confirmation.answer_ended(context, live)
+            return await self._answer_without_question(context)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""

@@ -52,12 +52,6 @@ def _visible(text: str) -> str:
 escape_html = functools.partial(html.escape, quote=False)
 
 
-def _html_pre(text: str, language: str) -> str:
-    if language:
-        return f'<pre><code class="language-{html.escape(language)}">{escape_html(text)}</code></pre>'
-    return f"<pre>{escape_html(text)}</pre>"
-
-
 def _prefix(text: str, marker: str) -> str:
     return "\n".join(f"{marker}{line}" for line in text.split("\n"))
 
@@ -98,7 +92,11 @@ HTML = Dialect(
     escape=escape_html,
     marks={"strong": ("<b>", "</b>"), "em": ("<i>", "</i>"), "s": ("<s>", "</s>")},
     code=lambda text: f"<code>{escape_html(text)}</code>",
-    pre=_html_pre,
+    pre=lambda text, language: (
+        f'<pre><code class="language-{html.escape(language)}">{escape_html(text)}</code></pre>'
+        if language
+        else f"<pre>{escape_html(text)}</pre>"
+    ),
     link=lambda label, href: f'<a href="{html.escape(href)}">{label or escape_html(href)}</a>',
     hides=True,
     address=escape_html,
