@@ -216,11 +216,12 @@ class ConversationProcessor:
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         """Answer a turn and commit what it changes. Return what is next."""
         channel = self.channels.get(queued.turn.conversation.channel)
-        is_shown = channel is not None and not (queued.is_stopped and queued.attempt == 1)  # or stopped before any work
-        draft = self._draft(queued, channel) if channel and is_shown else None
+        if queued.is_stopped and queued.attempt == 1:  # stopped before any work: nothing is shown
+            channel = None
+        draft = self._draft(queued, channel) if channel else None
 
         held.begin(queued)
-        if channel and is_shown:
+        if channel:
             texts = partial(self.texts_for, queued.turn)
             async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None)
@@ -258,7 +259,7 @@ class ConversationProcessor:
             return None
         rate_limiter = self._draft_limiters.get(channel.name)
         if rate_limiter is None:
-            rate_limiter = self._draft_limiters[channel.name] = DraftRateLimiter.of(pace)
+            rate_limiter = self._draft_limiters[channel.name] = DraftRateLimiter(pace)
         return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, rate_limiter=rate_limiter)
 
     async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:

@@ -67,17 +67,15 @@ class BackgroundTask:
 
 
 class DraftRateLimiter:
-    """Limits the drafts of one channel in this process to one every `gap` seconds, since replies come first."""
+    """Limits the drafts of one channel in this process to a share of the channel's rate, since replies come first.
 
-    def __init__(self, gap: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._gap = gap
+    Without a rate, all drafts together have the pace of one.
+    """
+
+    def __init__(self, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gap = 1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap
         self._clock = clock
         self._free = 0.0
-
-    @classmethod
-    def of(cls, pace: RateLimit, *, clock: Callable[[], float] = time.monotonic) -> Self:
-        """Return a limiter that gives drafts a share of the channel's rate, or one draft's pace if it has no rate."""
-        return cls(1 / (pace.per_second * DRAFT_SHARE) if pace.per_second else pace.draft_gap, clock=clock)
 
     async def turn(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         """Wait until the next draft may be shown, and book that slot."""
@@ -104,14 +102,14 @@ class DraftMessage:
         notes: RedisSharedCache,
         *,
         gap: float,
-        rate_limiter: DraftRateLimiter | None = None,
+        rate_limiter: DraftRateLimiter,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
         self._queued = queued
         self._notes = notes
         self._gap = gap
-        self._rate_limiter = rate_limiter or DraftRateLimiter()
+        self._rate_limiter = rate_limiter
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
         self._pause_key = f"rest:{channel.name}"

@@ -54,7 +54,7 @@ class Show:
         self.slept = []
         self.notes = notes or MemorySharedCache(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
-        rate_limiter = rate_limiter or DraftRateLimiter(clock=lambda: sum(self.slept))
+        rate_limiter = rate_limiter or DraftRateLimiter(RateLimit(), clock=lambda: sum(self.slept))
         self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, rate_limiter=rate_limiter, sleep=self._sleep)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
@@ -170,7 +170,7 @@ def taking_turns(rate_limiter: DraftRateLimiter, clock: list[float], times: int)
 def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
     """Otherwise many answers at once would make the platform pause the whole channel, replies included."""
     clock = [100.0]
-    rate_limiter = DraftRateLimiter.of(pace, clock=lambda: clock[0])
+    rate_limiter = DraftRateLimiter(pace, clock=lambda: clock[0])
     assert taking_turns(rate_limiter, clock, 3) == shown
 
 
@@ -180,7 +180,7 @@ def test_drafts_of_a_channel_leave_room_for_its_replies(pace, shown):
 def test_all_drafts_of_a_channel_wait_when_the_platform_asks_one(asked, shown):
     """Each one would be refused, and the platform would count it."""
     clock = [100.0]
-    rate_limiter = DraftRateLimiter(clock=lambda: clock[0])
+    rate_limiter = DraftRateLimiter(RateLimit(), clock=lambda: clock[0])
 
     async def scene() -> None:
         screen = Screen()
