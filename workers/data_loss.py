@@ -12,7 +12,6 @@ restarts that lose nothing, processes that start or end, and clocks raise no ala
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -20,10 +19,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from redis import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.connection import Connection
@@ -123,10 +123,8 @@ class HaltReason:
     def read(cls, text: str) -> HaltReason:
         """Parse the halt of a server. Of a damaged halt nothing is known but that it is there."""
         try:
-            said = json.loads(text)
-            seconds = None if said["seconds"] is None else float(said["seconds"])
-            return cls(str(said["id"]), int(said["remembered"]), int(said["found"]), seconds)
-        except (ValueError, TypeError, KeyError):
+            return _HALT_REASON.validate_json(text)
+        except ValueError:
             return cls("", 0, 0)
 
     def __str__(self) -> str:
@@ -134,6 +132,10 @@ class HaltReason:
             return f"everything it knew is gone ({self.remembered:,} steps)"
         missing = f"{self.remembered - self.found:,} of {self.remembered:,} steps are missing"
         return missing if self.seconds is None else f"{missing}, about the last {self.seconds:.1f} s of them"
+
+
+_HALT_REASON = TypeAdapter(HaltReason)
+_WATERMARKS = TypeAdapter(dict[str, Watermark])
 
 
 class WatermarkFile:
@@ -147,11 +149,10 @@ class WatermarkFile:
     def read(self) -> Mapping[str, Watermark]:
         """Return the last watermark of each server address. A missing or damaged file counts as empty."""
         try:
-            found = json.loads(self._path.read_text())
-            return {str(address): Watermark(str(each["id"]), int(each["n"])) for address, each in found.items()}
+            return _WATERMARKS.validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+        except (OSError, ValueError) as exc:
             log.warning("watermark.not_read", extra={"reason": type(exc).__name__})
             return {}
 
@@ -162,11 +163,11 @@ class WatermarkFile:
         if before and before.id == watermark.id and before.n > watermark.n:
             watermark = before
         watermarks[address] = watermark
-        stored = {name: asdict(watermarks[name]) for name in list(watermarks)[-MAX_ADDRESSES:]}
+        stored = dict(list(watermarks.items())[-MAX_ADDRESSES:])
         new_file = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new_file.write_text(json.dumps(stored))
+            new_file.write_bytes(_WATERMARKS.dump_json(stored))
             new_file.replace(self._path)
         except OSError as exc:
             log.warning("watermark.not_stored", extra={"reason": type(exc).__name__})
@@ -303,8 +304,9 @@ class DataLossGuard:
             last, _ = moments[-1]
             seconds = last - next((at for at, seen in moments if seen > state.n), last) + LOOK_SECONDS
         halt = HaltReason(known.id, known.n, state.n if same else 0, seconds)
+        text = _HALT_REASON.dump_json(halt).decode()
         try:
-            done = await ask("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, json.dumps(asdict(halt)))
+            done = await ask("EVAL", _HALT, len(self._keys), *self._keys, known.id, known.n, text)
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
             raise
         except ResponseError as exc:
@@ -315,7 +317,7 @@ class DataLossGuard:
             return
         self._refusing.clear()
         log.error("redis.rolled_back", extra=self._extra(halt) | {"advice": CURE})
-        self._halt = json.dumps(asdict(halt))
+        self._halt = text
 
     def _extra(self, halt: HaltReason) -> dict[str, Any]:
         seconds = "unknown" if halt.seconds is None else f"{halt.seconds:.1f}"

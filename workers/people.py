@@ -6,9 +6,10 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from pydantic import TypeAdapter
 from redis import Redis
 
 from sayso.channels.types import Conversation, digest
@@ -59,6 +60,9 @@ class ListedPerson:
     state: Literal["approved", "blocked"]
     name: str = ""
     at: float = 0.0
+
+
+_WAITING, _PERSON = TypeAdapter(Waiting), TypeAdapter(ListedPerson)
 
 
 def new_code() -> str:
@@ -167,12 +171,12 @@ class RedisPeople:
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
         """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
         entries = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
-        states = {_person(entry).state for entry in entries if entry}
+        states = {_PERSON.validate_json(entry).state for entry in entries if entry}
         return "blocked" if "blocked" in states else "approved" if states else ""
 
     def code(self, channel: str, sender: Waiting) -> str:
         """Return the code of an unknown sender, the same one while it is valid; "" while too many wait."""
-        record = json.dumps({**asdict(sender), "code": "", "at": 0})
+        record = _WAITING.dump_json(replace(sender, code="", at=0.0)).decode()
         key, own = self._key("waiting", channel), sender.ids[0]
         given = (own, self._new_code(), record, MAX_WAITING, WAIT_SECONDS)
         return str(self._connections.ask("EVAL", _CODE, 1, key, *given))
@@ -188,7 +192,7 @@ class RedisPeople:
     def people(self, channel: str) -> list[ListedPerson]:
         """Return all people who are approved or blocked, the newest first."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
-        by_ids = {person.ids: person for person in map(_person, entries)}
+        by_ids = {person.ids: person for person in map(_PERSON.validate_json, entries)}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
@@ -217,13 +221,6 @@ class RedisPeople:
         return f"{self._prefix}told:{channel}:{digest(name)}"
 
 
-def _person(entry: str) -> ListedPerson:
-    fields: dict[str, Any] = json.loads(entry)
-    return ListedPerson(tuple(fields["ids"]), fields["state"], fields["name"], float(fields["at"]))
-
-
 def _waiting(entry: str) -> Waiting:
     at, code, record = entry.split(" ", 2)
-    fields: dict[str, Any] = json.loads(record)
-    to = Conversation(**fields["conversation"])
-    return Waiting(tuple(fields["ids"]), fields["name"], to, fields["language"], code, float(at))
+    return replace(_WAITING.validate_json(record), code=code, at=float(at))
