@@ -287,26 +287,21 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
         for item in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
             yield item
         return
-    seconds = _timeout(provider, request)
+    limit = asyncio.timeout(None)
     try:
         async with _opened_stream(provider, request.as_kwargs()) as stream:
-            while (item := await _next_item(stream, request, seconds)) is not _END:
+            while True:
+                # Around each item: a limit around the `yield` would count the time of the consumer.
+                async with asyncio.timeout(_timeout(provider, request)) as limit:
+                    item = await await_isolated(anext(stream, _END))
+                if item is _END:
+                    return
                 yield _valid_item(item)
     except ProviderError:
         raise
     except Exception as exc:
-        raise _as_provider_error(exc) from exc
-
-
-async def _next_item(stream: AsyncIterator[StreamItem], request: ProviderRequest, seconds: float | None) -> Any:
-    """Return the next item, or _END after the last. Raise ProviderError after so many seconds of silence."""
-    try:  # around each item: a limit around the `yield` would count the time of the consumer
-        async with asyncio.timeout(seconds) as limit:
-            return await await_isolated(anext(stream, _END))
-    except TimeoutError as exc:
-        if not limit.expired():
-            raise
-        raise _no_answer(request) from exc
+        is_late = isinstance(exc, TimeoutError) and limit.expired()
+        raise _no_answer(request) if is_late else _as_provider_error(exc) from exc
 
 
 async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:

@@ -90,39 +90,36 @@ class _Translation:
 
     def error(self, exc: Exception) -> ProviderError:
         """Return the error as a ProviderError, with the vendor's status, code and model."""
-        error = self._by_type(exc)
-        if isinstance(exc, ModelAPIError):
-            error.model = exc.model_name
-            error.code = self._cleaned(exc.provider_error_code or exc.provider_error_type or "")
-            error.status = exc.status_code if isinstance(exc, ModelHTTPError) else None
-            if _is_too_long(exc, error.status):
-                error.kind = "too_long"
-            elif error.status in _OVERLOADED:
-                error.kind = "busy"
-            elif _is_filtered(exc):
-                error.code = FILTERED
-        return error
-
-    def cause(self, exc: Exception) -> Exception | None:
-        """Return the error itself, or None if its traceback would show the key."""
-        text = "".join(format_exception(exc))
-        return None if self._without_key(text) != text else exc
-
-    def _by_type(self, exc: Exception) -> ProviderError:
         match exc:
             case ModelRequestTimeout():
-                return self._error(f"no answer within {exc.timeout:g} seconds", retryable=True)
+                error = self._error(f"no answer within {exc.timeout:g} seconds", retryable=True)
             case TimeoutError():
                 return self._error("no answer in time", retryable=True)
             case ModelAPIError():
-                return self._api_error(exc)
+                error = self._api_error(exc)
             case ContentFilterError():
                 return content_filtered(self._provider)
             case UnexpectedModelBehavior():
                 return unreadable_answer(self._provider)
             case UserError() | NotImplementedError() | AssertionError():
                 return self._refused(f"it cannot be asked this: {self._cleaned(str(exc))}")
-        return self._error(f"the answer broke off ({type(exc).__name__})", retryable=True)
+            case _:
+                return self._error(f"the answer broke off ({type(exc).__name__})", retryable=True)
+        error.model = exc.model_name
+        error.code = self._cleaned(exc.provider_error_code or exc.provider_error_type or "")
+        error.status = exc.status_code if isinstance(exc, ModelHTTPError) else None
+        if _is_too_long(exc, error.status):
+            error.kind = "too_long"
+        elif error.status in _OVERLOADED:
+            error.kind = "busy"
+        elif _is_filtered(exc):
+            error.code = FILTERED
+        return error
+
+    def cause(self, exc: Exception) -> Exception | None:
+        """Return the error itself, or None if its traceback would show the key."""
+        text = "".join(format_exception(exc))
+        return None if self._without_key(text) != text else exc
 
     def _api_error(self, exc: ModelAPIError) -> ProviderError:
         status = exc.status_code if isinstance(exc, ModelHTTPError) else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import re
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -66,6 +65,10 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 600.0
 MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS = 1000, 100
 #: Collects the HTTP responses that a vendor's library opens; see `closing_responses`.
 _opened_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("sayso_responses", default=None)
+#: Logs the same line once, for the latest thousand: a misconfigured server may invent model names.
+_log_once = functools.lru_cache(maxsize=1000)(log.info)
+#: Returns the TLS context of this process. Loading the certificates takes 20 ms.
+_tls_context = functools.cache(httpx2.create_ssl_context)
 #: Characters that the name of an answer's schema may not have.
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -216,7 +219,7 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
         cost = float(response.cost().total_price)
     except Exception as exc:  # an unknown price never costs an answer
         cost = 0.0
-        _log_unpriced(provider, name, type(exc).__name__)
+        _log_once("provider.no_price provider=%s model=%s reason=%s", provider, name, type(exc).__name__)
     return UsageStats(
         prompt_tokens=usage.input_tokens,
         completion_tokens=usage.output_tokens,
@@ -227,12 +230,6 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
-
-
-@functools.lru_cache(maxsize=1000)
-def _log_unpriced(provider: str, model: str, reason: str) -> None:
-    """Log a model without a known price, once for each model."""
-    log.info("provider.no_price provider=%s model=%s reason=%s", provider, model, reason)
 
 
 class ChatModel(OpenAIChatModel):
@@ -299,12 +296,6 @@ def http_client() -> httpx2.AsyncClient:
     limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_IDLE_CONNECTIONS)
     hooks = {"response": [_collect]}
     return httpx2.AsyncClient(timeout=timeout, limits=limits, verify=_tls_context(), event_hooks=hooks)
-
-
-@functools.cache
-def _tls_context() -> ssl.SSLContext:
-    """Return the TLS context of this process. Loading the certificates takes 20 ms."""
-    return httpx2.create_ssl_context()
 
 
 async def _collect(response: httpx2.Response) -> None:

@@ -167,10 +167,6 @@ class VendorProvider(ABC):
     def _model(self, client: Any, name: str) -> Model[Any]:
         """Return pydantic-ai's model of this name."""
 
-    def _vendor_settings(self) -> Mapping[str, Any]:
-        """Return the pydantic-ai settings that this vendor's requests need."""
-        return {}
-
     def _missing(self, library: str) -> ProviderConfigurationError:
         return ProviderConfigurationError(f"the library {library!r} is missing: {install_command(self.extra)}")
 
@@ -187,9 +183,8 @@ class VendorProvider(ABC):
             raise ProviderConfigurationError(f"{self.name} was asked for no model: give it a default_model")
         files = FileReading(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
         async with files.holding(request.messages) as messages:
-            settings = {**self._library_settings, **self._vendor_settings()}
             model = self._model(self._client()[1], name)
-            yield ModelRequest(self, model, request, messages, settings, self._api_key)
+            yield ModelRequest(self, model, request, messages, self._library_settings, self._api_key)
 
 
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
@@ -285,9 +280,10 @@ class AnthropicProvider(VendorProvider):
         cache_prompt: bool = True,
         **options: Unpack[VendorOptions],
     ) -> None:
-        self._cache_prompt = cache_prompt
         key = key_of(api_key, "ANTHROPIC_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
+        if cache_prompt:
+            self._library_settings |= {"anthropic_cache_instructions": True, "anthropic_cache_tool_definitions": True}
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from anthropic import AsyncAnthropic
@@ -299,10 +295,6 @@ class AnthropicProvider(VendorProvider):
         from pydantic_ai.providers.anthropic import AnthropicProvider as Anthropic
 
         return AnthropicModel(name, provider=Anthropic(anthropic_client=client))
-
-    def _vendor_settings(self) -> Mapping[str, Any]:
-        caches = ("anthropic_cache_instructions", "anthropic_cache_tool_definitions")
-        return dict.fromkeys(caches, True) if self._cache_prompt else {}
 
 
 class GeminiProvider(VendorProvider):
@@ -441,13 +433,14 @@ class OpenAIResponsesProvider(OpenAIProvider):
     )
     ends_streams = True
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        body = self._library_settings.get("extra_body", {})
+        if (effort := body.pop("reasoning_effort", None)) is not None:  # a field of another name in this API
+            self._library_settings["openai_reasoning_effort"] = effort
+        self._library_settings |= {"openai_store": False, "extra_body": body or None}
+
     def _model(self, client: Any, name: str) -> Model[Any]:
         from pydantic_ai.models.openai import OpenAIResponsesModel
 
         return OpenAIResponsesModel(name, provider=self._library_provider(client))
-
-    def _vendor_settings(self) -> Mapping[str, Any]:
-        body = dict(self._library_settings.get("extra_body") or {})
-        effort = body.pop("reasoning_effort", None)  # a field of another name in this API
-        settings = {} if effort is None else {"openai_reasoning_effort": effort}
-        return {"openai_store": False, "extra_body": body or None, **settings}

@@ -121,7 +121,7 @@ def test_name_of_a_model_becomes_its_provider(tmp_path: Path, monkeypatch: pytes
     assert (local.default_model, local.base_url) == ("llama3.2:1b", "http://gpu:11434/v1")
     frugal = provider(tmp_path, "{model: anthropic:m, api_key: '${KEY}', cache_prompt: false}")
     assert isinstance(frugal, AnthropicProvider)
-    assert not frugal._vendor_settings()
+    assert not frugal._library_settings
 
 
 def test_fallbacks_are_called_in_order_and_with_text_tools_where_needed(tmp_path: Path):
