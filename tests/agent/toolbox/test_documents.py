@@ -121,6 +121,14 @@ def test_an_item_is_set_with_its_mark_and_all_that_is_in_it(text: str, lines: li
     assert set_lines[1:] == lines
 
 
+def test_a_long_paragraph_is_set_with_its_markup_and_its_words():
+    """Bold stays bold, and no blank stands in a long word."""
+    text = "word " * 600 + "x" * 90
+    (paragraph,) = _story("t", _parse(f"**bold** {text}"))[1:]
+    assert paragraph.getPlainText() == f"bold {text}"
+    assert [part.fontName for part in paragraph.frags] == ["SaysoSans-Bold", "SaysoSans"]
+
+
 def test_a_megabyte_of_text_is_refused_by_the_schema():
     """Before it is read."""
     with pytest.raises(ToolParameterError, match=f"at most {MAX_PDF_CHARS} characters"):
