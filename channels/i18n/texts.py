@@ -30,12 +30,7 @@ _RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d
 @lru_cache(maxsize=256)
 def texts_for(language: str = "") -> Texts:
     """Return the texts for a BCP 47 tag: pt for "pt-BR", English for an unknown tag or none."""
-    return _texts(shipped(language) or FALLBACK)
-
-
-@cache
-def _texts(language: str) -> Texts:
-    return Texts(language, catalogue(language))
+    return Texts(language, catalogue(language)) if language in LANGUAGES else texts_for(shipped(language) or FALLBACK)
 
 
 def shipped(tag: str) -> str:
@@ -189,7 +184,6 @@ class Texts:
                 return "\n".join([*lines, "", self.say(f"after_{state}")])
         return "\n".join(lines)
 
-    #: The preview of undoing an action.
     undo = _with("undo", "preview")
 
     def undo_offer(self, seconds: float) -> str:
@@ -235,7 +229,6 @@ class Texts:
     too_many_steps = _fixed("too_many_steps")
     #: The running work was stopped and the waiting messages were dropped.
     stopped = _fixed("stopped")
-    #: Nothing was running or waiting.
     nothing_to_stop = _fixed("nothing_to_stop")
     #: Nothing of this person was running in the group; the work of others goes on.
     nothing_of_yours = _fixed("nothing_of_yours")
@@ -264,18 +257,14 @@ class Texts:
     choose = _fixed("choose")
     #: One of these answers was chosen before.
     already_chosen = _with("already_chosen", "label")
-    #: The text above the list of commands.
     help_intro = _fixed("help_intro")
 
     def command(self, name: str) -> str:
         """Return what a command does. Raises KeyError for an unknown command."""
         return self.say(f"help_{name}")
 
-    #: The tools that need a yes.
     asks_first = _with("asks_first", "names")
-    #: The mark of a tool that needs a yes.
     needs_yes = _fixed("needs_yes")
-    #: This person may use no tools here.
     no_tools = _fixed("no_tools")
 
     def who(self, what: Literal["id", "name", "channel", "role", "aliases"], value: str) -> str:
@@ -286,7 +275,6 @@ class Texts:
         """Return an open question and how long it can be answered."""
         return self.say("status_waiting", preview=brief(preview), duration=self._duration(seconds))
 
-    #: An action that is running.
     status_running = _about("status_running")
     #: No question is open and no action is running.
     status_idle = _fixed("status_idle")

@@ -124,19 +124,25 @@ def readiness(services: Services) -> HealthReport:
 def health(services: Services) -> HealthReport:
     """Return how the whole bot is, and whether all is well."""
     web_report, accepts = readiness(services)
+    workers, queue = _work(services)
+    try:
+        alerts = services.alerts.of(services.channels)
+    except RedisError:
+        alerts = []
+    try:
+        disk = services.media.full() or "ok"
+    except OSError as exc:
+        disk = type(exc).__name__
+    # `sayso deliveries list` has the words of alerts, which may name accounts.
+    since = {alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at)) for alert in alerts}
     report = {
         **web_report,
-        "workers": _workers(services),
-        "queue": _queue(services),
-        **_alerts(services),
-        "disk": _disk(services),
+        "workers": workers,
+        "queue": queue,
+        "alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()},
+        "disk": disk,
     }
-    well = bool(
-        accepts
-        and (report["redis"], report["queue"], report["disk"]) == ("ok", "ok", "ok")
-        and report["workers"]
-        and not report["alerts"]
-    )
+    well = accepts and (web_report["redis"], queue, disk) == ("ok", "ok", "ok") and workers > 0 and not alerts
     return {**report, "status": "ok" if well else "degraded"}, well
 
 
@@ -144,9 +150,10 @@ def why_waiting(services: Services) -> str:
     """Return why stored messages are not answered now, as a text for users; "" where the reason is unknown."""
     if _redis_trouble(services):
         return "Its storage is away."
-    if not _workers(services):
+    workers, queue = _work(services)
+    if not workers:
         return "No worker is running."
-    return "" if _queue(services) == "ok" else "Its queue is suspended."
+    return "" if queue == "ok" else "Its queue is suspended."
 
 
 def _redis_trouble(services: Services) -> str:
@@ -162,32 +169,10 @@ def _redis_trouble(services: Services) -> str:
     return guard.trouble
 
 
-def _workers(services: Services) -> int:
+def _work(services: Services) -> tuple[int, str]:
+    """Return how many workers are alive, and "ok" or why the queue does not move."""
     try:
-        return Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
-    except RedisError:
-        return 0
-
-
-def _queue(services: Services) -> str:
-    try:
-        return "suspended: run `rq resume`" if is_suspended(services.redis) else "ok"
+        workers = Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
+        return workers, "suspended: run `rq resume`" if is_suspended(services.redis) else "ok"
     except RedisError as exc:
-        return type(exc).__name__
-
-
-def _alerts(services: Services) -> dict[str, dict[str, str]]:
-    """Return channels with an alert and since when. `sayso deliveries list` has the words, which may name accounts."""
-    try:
-        alerts = services.alerts.of(services.channels)
-    except RedisError:
-        alerts = []
-    since = {alert.channel: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(alert.at)) for alert in alerts}
-    return {"alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()}}
-
-
-def _disk(services: Services) -> str:
-    try:
-        return services.media.full() or "ok"
-    except OSError as exc:
-        return type(exc).__name__
+        return 0, type(exc).__name__
