@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import unescape
 
@@ -296,8 +296,8 @@ def parser(*, images: bool = True) -> MarkdownIt:
     parser.inline.ruler2.after("fragments_join", "deep_marks", _flatten)
     ends = ["paragraph", "reference"]
     parser.block.ruler.at("table", _table, {"alt": ends})
-    parser.block.ruler.at("blockquote", _quote, {"alt": [*ends, "blockquote", "list"]})
-    parser.block.ruler.at("list", _list, {"alt": [*ends, "blockquote"]})
+    parser.block.ruler.at("blockquote", _up_to(_DEEPEST_QUOTE, blockquote), {"alt": [*ends, "blockquote", "list"]})
+    parser.block.ruler.at("list", _up_to(_DEEPEST_LIST, list_block), {"alt": [*ends, "blockquote"]})
     return parser if images else parser.disable("image")
 
 
@@ -306,12 +306,11 @@ def parser(*, images: bool = True) -> MarkdownIt:
 _DEEPEST_QUOTE, _DEEPEST_LIST, _DEEPEST_MARK = 6, 10, 20
 
 
-def _quote(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    return state.level < _DEEPEST_QUOTE and blockquote(state, line, end, silent)
+_Rule = Callable[[StateBlock, int, int, bool], bool]
 
 
-def _list(state: StateBlock, line: int, end: int, silent: bool) -> bool:
-    return state.level < _DEEPEST_LIST and list_block(state, line, end, silent)
+def _up_to(deepest: int, rule: _Rule) -> _Rule:
+    return lambda state, line, end, silent: state.level < deepest and rule(state, line, end, silent)
 
 
 def _table(state: StateBlock, line: int, end: int, silent: bool) -> bool:

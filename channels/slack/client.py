@@ -135,14 +135,10 @@ def _error_of(response: Any) -> SendError:
     kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed}
     if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator
         kinds["scope"] = ChannelDown
-    return kinds.get(reaction, Refused)(f"Slack error {code}{_cure(code, response.data)}")
-
-
-def _cure(code: str, data: Mapping[str, Any]) -> str:
-    needed = str(data.get("needed") or "")
+    cure, needed = _CURES.get(code, ""), str(response.data.get("needed") or "")
     if code == "missing_scope" and re.fullmatch(r"[\w:.,]{1,200}", needed):
-        return f": add the scope {needed} and install the app again"
-    return f": {_CURES[code]}" if code in _CURES else ""
+        cure = f"add the scope {needed} and install the app again"
+    return kinds.get(reaction, Refused)(f"Slack error {code}{f': {cure}' if cure else ''}")
 
 
 def setup_problem(exc: Exception) -> Problem | None:
