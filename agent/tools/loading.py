@@ -247,12 +247,12 @@ class ToolReloader:
         self._replace = replace
         self._files = {source: self._state(source, each.files) for source, each in watched.items()}
 
-    def start(self, every_seconds: float = CHECK_SECONDS) -> None:
-        """Check the files periodically, in a daemon thread."""
+    def start(self) -> None:
+        """Check the files every CHECK_SECONDS, in a daemon thread."""
 
         def check_forever() -> None:
             while True:
-                time.sleep(every_seconds)
+                time.sleep(CHECK_SECONDS)
                 self.check()
 
         threading.Thread(target=check_forever, name="reload", daemon=True).start()
