@@ -82,15 +82,15 @@ class UnknownChannel(ConfigError):
     """Raised when a command names a channel that the configuration does not have."""
 
 
-def given_config(environ: Mapping[str, str] | None = None) -> Path | None:
+def given_config() -> Path | None:
     """Return the file that SAYSO_CONFIG names, if it names one."""
-    named = (os.environ if environ is None else environ).get("SAYSO_CONFIG")
+    named = os.environ.get("SAYSO_CONFIG")
     return Path(named) if named else None
 
 
-def default_config(environ: Mapping[str, str] | None = None) -> Path:
+def default_config() -> Path:
     """Return the file to use when none is given: SAYSO_CONFIG, else ./sayso.yaml. Raises ConfigError without either."""
-    file = given_config(environ) or DEFAULT
+    file = given_config() or DEFAULT
     if file is DEFAULT and not file.exists():
         cure = "run this where sayso.yaml is, give one with --config or SAYSO_CONFIG, or write one with `sayso init`"
         raise ConfigError([f"no configuration: there is no sayso.yaml in {Path.cwd()}: {cure}"])

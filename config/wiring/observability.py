@@ -9,7 +9,6 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, TextIO
@@ -102,14 +101,13 @@ class TracingError(Exception):
     """Raised when there is no exporter for spans. The message names the cure."""
 
 
-def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
+def set_up_tracing() -> None:
     """Export this process's spans and metrics as the OTEL_ variables say, unless a tracer provider is already set.
 
     By default they go to an OTLP collector on this machine. Where OTEL_TRACES_EXPORTER names other exporters only,
     metrics are not exported unless OTEL_METRICS_EXPORTER says so. Call it after a fork: its threads survive none.
     Raises TracingError.
     """
-    environ = os.environ if environ is None else environ
     try:
         from opentelemetry import metrics, trace
         from opentelemetry.sdk.metrics import MeterProvider
@@ -123,12 +121,12 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         raise TracingError(f"OpenTelemetry is missing: {install_command('otel')}") from exc
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return
-    traces = environ.get("OTEL_TRACES_EXPORTER", "otlp")
-    exporters = [_exporter(name.strip(), environ) for name in traces.split(",")]
-    metrics_exporters = environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none")
-    metric_exporters = [_exporter(name.strip(), environ, _METRICS_GROUP) for name in metrics_exporters.split(",")]
+    traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
+    exporters = [_exporter(name.strip()) for name in traces.split(",")]
+    metrics_exporters = os.environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none")
+    metric_exporters = [_exporter(name.strip(), _METRICS_GROUP) for name in metrics_exporters.split(",")]
     readers = [PeriodicExportingMetricReader(exporter) for exporter in filter(None, metric_exporters)]
-    is_named = "OTEL_SERVICE_NAME" in environ or "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    is_named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if is_named else {SERVICE_NAME: "sayso"})
     provider = TracerProvider(resource=resource)
     for exporter in filter(None, exporters):
@@ -138,7 +136,7 @@ def set_up_tracing(environ: Mapping[str, str] | None = None) -> None:
         metrics.set_meter_provider(MeterProvider(readers, resource=resource))
 
 
-def _exporter(name: str, environ: Mapping[str, str], group: str = _GROUP) -> Any:
+def _exporter(name: str, group: str = _GROUP) -> Any:
     """Return the exporter of a name, which reads the OTEL_ variables itself; None for the name `none`."""
     from importlib.metadata import entry_points
 
@@ -147,7 +145,8 @@ def _exporter(name: str, environ: Mapping[str, str], group: str = _GROUP) -> Any
     points = {point.name: point for point in entry_points(group=group)}
     names: tuple[str, ...] = (name,)
     if name == "otlp":
-        protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "")
+        variables = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        protocol = next(filter(None, map(os.environ.get, variables)), "")
         names = _OTLP[1:] if protocol == "grpc" else _OTLP[:1] if protocol else _OTLP
     installed = [points[each] for each in names if each in points]
     if not installed:

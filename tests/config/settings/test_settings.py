@@ -249,11 +249,13 @@ def test_empty_url_counts_as_missing(file: Path, empty: str):
 def test_configuration_comes_from_the_environment_or_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """All entry points use the same rule. An empty variable counts as missing, and no other file is used."""
     monkeypatch.chdir(tmp_path)
-    assert default_config({"SAYSO_CONFIG": "my.yaml"}) == Path("my.yaml")
+    monkeypatch.setenv("SAYSO_CONFIG", "my.yaml")
+    assert default_config() == Path("my.yaml")
+    monkeypatch.setenv("SAYSO_CONFIG", "")
     with pytest.raises(ConfigError, match=r"there is no sayso\.yaml in .*: .* write one with `sayso init`"):
-        default_config({"SAYSO_CONFIG": ""})
+        default_config()
     Path("sayso.yaml").touch()
-    assert default_config({}) == Path("sayso.yaml")
+    assert default_config() == Path("sayso.yaml")
     assert DEMO.is_file()
 
 

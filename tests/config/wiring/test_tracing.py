@@ -33,15 +33,16 @@ def run(before: str = "", **environ: str) -> str:
 def test_missing_exporter_is_refused_with_its_fix(name: str, monkeypatch: pytest.MonkeyPatch):
     """Without the check, the spans would be lost silently."""
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", name)
     with pytest.raises(TracingError, match=f"'{name}' of spans is not installed: pip install opentelemetry-exporter"):
-        set_up_tracing({"OTEL_TRACES_EXPORTER": name})
+        set_up_tracing()
 
 
 def test_missing_library_is_refused_with_its_fix(monkeypatch: pytest.MonkeyPatch):
     """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(TracingError, match=r"pip install 'opentelemetry-sdk>="):
-        set_up_tracing({})
+        set_up_tracing()
 
 
 def test_spans_go_where_the_environment_says():
