@@ -163,27 +163,20 @@ def hooks_observer(hooks: Hooks) -> AgentObserver:
     unknown = sorted(set(hooks) - set(HOOKS))
     if unknown:
         raise ValueError(f"unknown hook {unknown[0]!r}; known: {sorted(HOOKS)}")
-    return _Hooks(hooks)
+    methods = dict[str, Any]()
+    for hook, function in hooks.items():
+        event, sources = HOOKS[hook]
+        methods[f"on_{event}"] = _hook_method(function, event_reader(event, sources))
+    observer: AgentObserver = type("HooksObserver", (AgentObserver,), methods)()
+    return observer
 
 
-class _Hooks(AgentObserver):
-    def __init__(self, hooks: Hooks) -> None:
-        self.hooks = dict(hooks)
-
-
-def _hook_method(hook: str, event: str, sources: Mapping[str, Source]) -> Callable[..., None]:
-    read = event_reader(event, sources)
-
-    def on_event(self: _Hooks, *args: Any, **kwargs: Any) -> None:
-        if hook in self.hooks:
-            _, values = read(*args, **kwargs)
-            self.hooks[hook](*values.values())
+def _hook_method(hook: Callable[..., Any], read: Callable[..., tuple[str, dict[str, Any]]]) -> Callable[..., None]:
+    def on_event(self: AgentObserver, *args: Any, **kwargs: Any) -> None:
+        _, values = read(*args, **kwargs)
+        hook(*values.values())
 
     return on_event
-
-
-for _hook, (_event, _sources) in HOOKS.items():
-    setattr(_Hooks, f"on_{_event}", _hook_method(_hook, _event, _sources))
 
 
 class VerboseObserver(AgentObserver):

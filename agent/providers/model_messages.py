@@ -88,21 +88,30 @@ class _TranscriptWriter:
     used_ids: set[str] = field(default_factory=set)
 
     def add(self, each: MessageWithFiles) -> None:
-        if each.message.role is Role.TOOL:
+        message = each.message
+        if message.role is Role.TOOL:
             self._add_result(each)
             return
         self.add_results()
-        if each.message.role is Role.ASSISTANT:
-            self._add_answer(each)
-        elif each.message.role is Role.USER:
+        if message.role is Role.USER:
             files = [
                 without_lone_surrogates(file)
                 if isinstance(file, str)
                 else BinaryContent(file.data, media_type=file.mime_type)
                 for file in each.files
             ]
-            text = [without_lone_surrogates(each.message.content)] if each.message.content.strip() else []
+            text = [without_lone_surrogates(message.content)] if message.content.strip() else []
             self._add_user([*text, *files] or [NO_WORDS])
+        elif message.role is Role.ASSISTANT:
+            words = _joined_text(each)
+            self.open_calls = {_unique_id(call.id, self.used_ids): call for call in message.tool_calls}
+            calls = [
+                ToolCallPart(_legal_name(call), without_lone_surrogates(call.parameters), sent_id)
+                for sent_id, call in self.open_calls.items()
+            ]
+            parts: list[TextPart | ToolCallPart] = [*([TextPart(words)] if words else []), *calls]
+            if parts:
+                self.messages.append(ModelResponse(with_reasoning(message, self.source, parts)))
 
     def add_results(self) -> None:
         """Add the results of the open calls, in the order of the calls."""
@@ -117,17 +126,6 @@ class _TranscriptWriter:
     def _add_user(self, content: Sequence[UserContent]) -> None:
         single = content[0] if len(content) == 1 and isinstance(content[0], str) else content
         self.messages.append(ModelRequest([UserPromptPart(single)]))
-
-    def _add_answer(self, each: MessageWithFiles) -> None:
-        text = _joined_text(each)
-        self.open_calls = {_unique_id(call.id, self.used_ids): call for call in each.message.tool_calls}
-        calls = [
-            ToolCallPart(_legal_name(call), without_lone_surrogates(call.parameters), sent_id)
-            for sent_id, call in self.open_calls.items()
-        ]
-        if text or calls:
-            parts: list[TextPart | ToolCallPart] = [*([TextPart(text)] if text else []), *calls]
-            self.messages.append(ModelResponse(with_reasoning(each.message, self.source, parts)))
 
     def _add_result(self, each: MessageWithFiles) -> None:
         """Keep a result for its open call. The result of a call that was removed becomes a user message."""

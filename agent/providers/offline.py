@@ -252,7 +252,7 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
         return []
     # What is quoted is data and says nothing about the tool.
     text_stems = stems(word for token in tokens(text) if not token.quoted for word in words_of(token.text))
-    matches = [_match(text_stems, tool) for tool in tools]
+    matches = [_Match.of(text_stems, tool) for tool in tools]
     candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
     if not candidates:
         return []
@@ -273,19 +273,20 @@ class _Match:
     name_hits: frozenset[str]
     score: int
 
+    @classmethod
+    def of(cls, text_stems: frozenset[str], tool: ToolSchema) -> _Match:
+        """Return how well the stems of a text match a tool."""
+        name = frozenset(stem(word) for word in words_of(tool["name"]))
+        context = words_of(str(tool.get("description", "")))
+        for parameter, schema in tool.get("parameters", {}).get("properties", {}).items():
+            context += words_of(parameter)
+            context += [word for choice in schema.get("enum", ()) for word in words_of(str(choice))]
+        name_hits, context_hits = name & text_stems, (text_stems & stems(context)) - name
+        return cls(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
+
     def is_distinct(self, other_names: frozenset[str]) -> bool:
         """Return whether the text contains the tool's whole name, or a specific word of it that no other name has."""
         return self.name_hits == self.name or bool(self.name_hits - other_names - _WEAK_STEMS)
-
-
-def _match(text_stems: frozenset[str], tool: ToolSchema) -> _Match:
-    name = frozenset(stem(word) for word in words_of(tool["name"]))
-    context = words_of(str(tool.get("description", "")))
-    for parameter, schema in tool.get("parameters", {}).get("properties", {}).items():
-        context += words_of(parameter)
-        context += [word for choice in schema.get("enum", ()) for word in words_of(str(choice))]
-    name_hits, context_hits = name & text_stems, (text_stems & stems(context)) - name
-    return _Match(tool, name, name_hits, NAME_WEIGHT * len(name_hits) + len(context_hits))
 
 
 def call_arguments(text: str, tool: ToolSchema, today: date) -> list[dict[str, Any]]:
