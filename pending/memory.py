@@ -222,10 +222,12 @@ class MemoryActionRepository:
             del self._occupants[conversation, user]
         return ""
 
-    def hashes_for_turn(self, conversation: str, user: str, tapped: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the action that occupies a scope and the one that a button names, as Redis hashes."""
-        occupant, named = self._find_open(conversation, user), self._get(tapped)
-        return occupant.to_hash() if occupant else {}, named.to_hash() if named else {}
+    def actions_of_turn(
+        self, conversation: str, user: str, tapped: str
+    ) -> tuple[StoredAction | None, StoredAction | None]:
+        """Return the action that occupies a scope and the one that a button names. To a lease no action is stale."""
+        occupant, named = self._get(self._occupants.get((conversation, user), "")), self._get(tapped)
+        return occupant and replace(occupant, looked_at=0.0), named and replace(named, looked_at=0.0)
 
     def user_of(self, pid: str) -> str:
         """Return the user whose answer an action waits for, "" for an unknown action."""

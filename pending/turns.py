@@ -10,14 +10,16 @@ ConversationError
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
 from sayso.pending.action import ActionState
+
+if TYPE_CHECKING:
+    from sayso.pending.repository import StoredAction  # which imports this module
 
 #: The kind of a record whose buttons are choices: a tap says something and decides nothing.
 CHOICE_KIND = "sayso:choice"
@@ -27,8 +29,6 @@ FORWARD = '{"forward"'
 PART = "+"
 #: Before the id of an action in `TurnChange.replies`: the reply repeats its question. Quoting it quotes the question.
 ABOUT = "="
-#: How the scripts write the silence of a conversation without any message, or without a known time of the last one.
-_SILENCES = {-1: -1.0, -2: inf}
 
 
 class ConversationError(Exception):
@@ -272,7 +272,7 @@ class QueuedTurn:
     """The next turn to work on, with all that its worker needs to know.
 
     `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's clock.
-    `live` and `tapped`: the stored actions that occupy the scope and that the turn's button names, as Redis hashes.
+    `live` and `tapped`: the stored actions that occupy the scope and that the turn's button names.
     `timers`: those of the whole conversation.
     `following`: the turns of the same person right behind it, by number.
     `upto`: the number of the last turn that is merged into this one, 0 for none; `parts`: all merged turns as received.
@@ -284,8 +284,8 @@ class QueuedTurn:
     received_at: float
     user: str
     turn: Turn
-    live: Mapping[str, str]
-    tapped: Mapping[str, str]
+    live: StoredAction | None
+    tapped: StoredAction | None
     history: str
     following: tuple[tuple[int, Turn], ...] = ()
     stop: int = 0
@@ -304,10 +304,12 @@ class QueuedTurn:
     @property
     def is_stopped(self) -> bool:
         """Return whether its person sent /stop later. A turn that has confirmed something before a crash goes on."""
-        return self.seq < self.stop and not any(map(self._confirmed, (self.live, self.tapped)))
-
-    def _confirmed(self, action: Mapping[str, str]) -> bool:
-        return action.get("by") == self.turn.event_id and action.get("kind") != CHOICE_KIND
+        confirmed = (
+            action.by == self.turn.event_id and action.action.kind != CHOICE_KIND
+            for action in (self.live, self.tapped)
+            if action
+        )
+        return self.seq < self.stop and not any(confirmed)
 
     def merge_texts(self, is_answer: Callable[[str], bool]) -> QueuedTurn:
         """Return this turn merged with those right behind it, as long as all of them are plain text.
@@ -414,47 +416,3 @@ class QueuedReply:
 
 #: What to work on next in a conversation; None when there is nothing to do.
 NextItem = QueuedTurn | QueuedReply | None
-
-
-def parse_next_item(row: Sequence[Any]) -> NextItem:
-    """Read what a script says is to be done next in a conversation."""
-    match list(row):
-        case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
-            number, _, text = str(entry).split(" ", 2)
-            return QueuedReply(
-                number=int(number),
-                text=text,
-                attempt=int(attempt),
-                suspect=bool(suspect),
-                wait=None if wait < 0 else wait / 1000,
-                ahead=ahead / 1000,
-                receipt=str(receipt),
-                silence=_SILENCES[silence] if silence in _SILENCES else silence / 1000,
-                held=None if held < 0 else held / 1000,
-                closed=str(closed),
-            )
-        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age]:
-            seq, at, user, _, turn = str(entry).split(" ", 4)
-            others = (str(each).split(" ", 4) for each in burst)
-            return QueuedTurn(
-                seq=int(seq),
-                received_at=int(at) / 1000,
-                user=user,
-                turn=Turn.from_json(turn),
-                live=hash_from_reply(live),
-                tapped=hash_from_reply(tapped),
-                history=str(history),
-                following=tuple((int(number), Turn.from_json(other)) for number, _, _, _, other in others),
-                stop=int(stop),
-                timers=sort_timers(map(Timer.from_json, timers)),
-                journal=tuple(journal),
-                attempt=int(attempt),
-                age=age / 1000,
-            )
-        case _:
-            return None
-
-
-def hash_from_reply(flat: Sequence[str]) -> dict[str, str]:
-    """Return a hash that a script returned as a flat list of fields and values."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))

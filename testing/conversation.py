@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
 from typing import TypeVar
@@ -20,6 +20,7 @@ from sayso.pending.limits import (
     URGENT_PLACES,
     URGENT_PLACES_EACH,
 )
+from sayso.pending.repository import StoredAction
 from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.workers.deliveries import DeliveryStatus
 from sayso.workers.mailbox import SEEN_MS, InboxLimits
@@ -171,7 +172,7 @@ class ConversationState:
             self.begun = (seq, self.epoch, times)
         return times
 
-    def queued_turn(self, live: dict[str, str], tapped: dict[str, str], now: float) -> QueuedTurn:
+    def queued_turn(self, live: StoredAction | None, tapped: StoredAction | None, now: float) -> QueuedTurn:
         """Return the first turn, with the open action of its user and the one that it taps on."""
         waiting = self.inbox[0]
         user = waiting.turn.scope.id
@@ -180,7 +181,7 @@ class ConversationState:
             received_at=waiting.received_at,
             user=user,
             turn=waiting.turn,
-            live={**live, "newest": "1"} if self.newest and live.get("pid") == self.newest else live,
+            live=replace(live, newest=live.pid == self.newest) if live else None,
             tapped=tapped,
             history=self.histories.get(user, ""),
             following=self.burst(),

@@ -357,8 +357,8 @@ class MemoryConversations(MemoryDeliveries):
         return others >= most + shares * (most / 10 + RESERVED_CONVERSATIONS)
 
     def _waits_for(self, turn: Turn) -> bool:
-        live, _ = self._actions.hashes_for_turn(turn.conversation.id, turn.scope.id, "")
-        return bool(live)
+        live, _ = self._actions.actions_of_turn(turn.conversation.id, turn.scope.id, "")
+        return live is not None
 
     def notify(self, turn: Turn, reply: Reply) -> bool:
         """Send a notice to a sender who is refused, once a minute and while there is room."""
@@ -400,7 +400,8 @@ class MemoryConversations(MemoryDeliveries):
                 continue
             del state.timer_entries[timer_entry.timer.id]
             if self._has_notice(conversation, timer_entry):
-                prompt = self._actions.hashes_for_turn(conversation, "", timer_entry.ends)[1].get("prompt")
+                _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.ends)
+                prompt = asked.prompt if asked else ""
                 closed = as_edit_of(timer_entry.ending, prompt) if timer_entry.ending and prompt else ""
                 for entry in filter(None, (closed, timer_entry.entry)):
                     state.append_reply("", entry)
@@ -409,10 +410,8 @@ class MemoryConversations(MemoryDeliveries):
         """Return whether a due timer has anything to say: about a question only while it is unanswered."""
         if timer_entry.ends:
             return self._actions.expire_if_due(timer_entry.ends)
-        return (
-            not timer_entry.asks
-            or self._actions.hashes_for_turn(conversation, "", timer_entry.asks)[1].get("state") == "shown"
-        )
+        _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.asks)
+        return not timer_entry.asks or (asked is not None and asked.state == "shown")
 
     def _next_work(self, lease: Lease, state: ConversationState, *, let_go: bool) -> NextItem:
         """Return what is next. If nothing is left and `let_go` is set, release the lease in the same step."""
@@ -448,7 +447,7 @@ class MemoryConversations(MemoryDeliveries):
         if not state.inbox:
             return None
         waiting = state.inbox[0]
-        actions = self._actions.hashes_for_turn(conversation, waiting.turn.scope.id, waiting.tapped)
+        actions = self._actions.actions_of_turn(conversation, waiting.turn.scope.id, waiting.tapped)
         return state.queued_turn(*actions, self._clock())
 
     def _has_room(self) -> bool:

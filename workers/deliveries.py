@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 
 from sayso.channels.types import Reply
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up, shard_of
-from sayso.pending.turns import hash_from_reply
 
 #: The state of a reply. `ambiguous`: sent after an attempt that may have arrived too; `failed`: accepted by the
 #: platform and not delivered; `dead`: given up; `retried`: put back into its outbox; `held`: waits for the user to
@@ -77,7 +76,7 @@ class RedisDeliveries:
         """Return the last deliveries of a conversation, oldest first, and why its address takes no messages or ""."""
         entries, closed, held = self._scripts.run("delivery_status", conversation)
         statuses = []
-        for number, entry in sorted(hash_from_reply(entries).items(), key=lambda each: int(each[0])):
+        for number, entry in sorted(zip(entries[::2], entries[1::2], strict=True), key=lambda each: int(each[0])):
             state, at, tries, receipt, reason = entry.split(" ", 4)
             state, receipt = cast("DeliveryState", state), "" if receipt == "-" else receipt
             status = DeliveryStatus(f"{conversation}#{number}", state, int(at) / 1000, int(tries), receipt, reason)

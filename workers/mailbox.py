@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.types import AddressChange, Received, Reply, Turn, shown_to
 from sayso.pending.action import split_button_token
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
+from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
     Lease,
     LeaseLost,
     NextItem,
+    QueuedReply,
     QueuedTurn,
     StaleTurn,
+    Timer,
     TurnChange,
     is_tap_or_status,
     outbox_entry,
-    parse_next_item,
+    sort_timers,
 )
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.deliveries import RedisDeliveries
@@ -33,6 +37,8 @@ log = logging.getLogger(__name__)
 
 #: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
+#: How the scripts write the silence of a conversation without any message, or without a known time of the last one.
+_SILENCES = {-1: -1.0, -2: inf}
 #: The collapse key of refusal notices: only the newest waits.
 REFUSAL = "refusal"
 #: Statuses of a reply that prove that its channel works.
@@ -295,3 +301,42 @@ def _is_storable(turn: Turn) -> bool:
         log.error("turn.malformed", extra={"channel": turn.conversation.channel, "reason": type(exc).__name__})
         return False
     return True
+
+
+def parse_next_item(row: Sequence[Any]) -> NextItem:
+    """Read what a script says is to be done next in a conversation."""
+    match list(row):
+        case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
+            number, _, text = str(entry).split(" ", 2)
+            return QueuedReply(
+                number=int(number),
+                text=text,
+                attempt=int(attempt),
+                suspect=bool(suspect),
+                wait=None if wait < 0 else wait / 1000,
+                ahead=ahead / 1000,
+                receipt=str(receipt),
+                silence=_SILENCES[silence] if silence in _SILENCES else silence / 1000,
+                held=None if held < 0 else held / 1000,
+                closed=str(closed),
+            )
+        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age]:
+            seq, at, user, _, turn = str(entry).split(" ", 4)
+            others = (str(each).split(" ", 4) for each in burst)
+            return QueuedTurn(
+                seq=int(seq),
+                received_at=int(at) / 1000,
+                user=user,
+                turn=Turn.from_json(turn),
+                live=StoredAction.from_row(live),
+                tapped=StoredAction.from_row(tapped),
+                history=str(history),
+                following=tuple((int(number), Turn.from_json(other)) for number, _, _, _, other in others),
+                stop=int(stop),
+                timers=sort_timers(map(Timer.from_json, timers)),
+                journal=tuple(journal),
+                attempt=int(attempt),
+                age=age / 1000,
+            )
+        case _:
+            return None

@@ -43,9 +43,9 @@ from sayso.pending.turns import (
     NextItem,
     QueuedReply,
     outbox_entry,
-    parse_next_item,
 )
 from sayso.workers.alerts import RedisAlerts
+from sayso.workers.mailbox import parse_next_item
 
 log = logging.getLogger(__name__)
 

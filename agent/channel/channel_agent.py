@@ -47,7 +47,7 @@ from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
-from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
+from sayso.pending.repository import WAITING_STATES, Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns import (
     CHOICE_KIND,
@@ -139,8 +139,8 @@ class ChannelAgent:
         context = TurnContext(
             turn=queued.turn,
             user=user,
-            live=StoredAction.from_hash(queued.live),
-            tapped=StoredAction.from_hash(queued.tapped),
+            live=queued.live,
+            tapped=queued.tapped,
             memory=memory,
             received_at=queued.received_at,
             texts=texts,
@@ -286,8 +286,8 @@ class ChannelAgent:
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or did so before its worker died."""
         if queued.turn.tap:
-            return queued.tapped.get("kind") != CHOICE_KIND
-        live = StoredAction.from_hash(queued.live)
+            return queued.tapped is None or queued.tapped.action.kind != CHOICE_KIND
+        live = queued.live
         if live is None or live.state not in WAITING_STATES or not queued.turn.decides:
             return live is not None and live.by == queued.turn.event_id
         return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""

@@ -187,16 +187,15 @@ class ConfirmationHandler:
         A pending action is cancelled.
         """
         conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        current = await self._store.repository.find_open(conversation, queued.user)
-        live = _with_prompt(current, queued) if current else None
-        pids = tuple(pid for pid in (queued.tapped.get("pid", ""), live.pid if live else "") if pid)
+        live = await self._store.repository.find_open(conversation, queued.user)
+        pids = tuple(stored.pid for stored in (queued.tapped, live) if stored)
         press = self._store.signer.read_button(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
         is_choice = press is not None and press.choice is not None
         for stored in await self._store.repository.read(conversation, () if is_choice else pids):
             if stored and stored.by == event and stored.state in ("claimed", "started", *EXECUTED_STATES):
-                return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
+                return await self._outcome_of_failed_turn(queued, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
-                return await self._outcome_of_failed_turn(queued, _with_prompt(stored, queued))
+                return await self._outcome_of_failed_turn(queued, stored)
         if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
             transition = dropped_transition(live, queued.turn)
             closed = await self._prompts.close(queued.turn, live, "cancelled", transition.outcome_text)
@@ -321,13 +320,6 @@ def _with_state_check(context: TurnContext, answer: TurnAnswer, record: PendingA
 def _texts_of(stored: StoredAction) -> Texts:
     """Return the texts in the language of the action."""
     return texts_for(stored.action.language)
-
-
-def _with_prompt(stored: StoredAction, queued: QueuedTurn) -> StoredAction:
-    """Return the current action with the id of its question's message, which only the turn's view of it has."""
-    views = (StoredAction.from_hash(given) for given in (queued.live, queued.tapped))
-    prompt = next((view.prompt for view in views if view and view.pid == stored.pid), "")
-    return replace(stored, prompt=stored.prompt or prompt)
 
 
 def ended_transition(context: TurnContext, live: StoredAction, outcome: str) -> Transition:

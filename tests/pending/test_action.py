@@ -130,13 +130,16 @@ def test_action_comes_back_from_its_dict():
     assert PendingAction.from_dict(data) == action
 
 
-def test_stored_action_comes_back_from_its_hash():
-    """Everything but the time of the read comes back."""
+def test_stored_action_is_read_from_the_row_of_a_script():
+    """Times are in milliseconds, and in microseconds when the platform says when it was shown."""
+    row = ["A" * 22, 9000, "{}", "mac", "started", "7125", "yes-1", "try-1", "Done.", "ok", "3", "6500", "m1", "m1 m2"]
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
-        result="ok", seen=3, begun_at=6.5,
+        result="ok", seen=3, begun_at=6.5, prompt="m1", prompts=("m1", "m2"), written_at=5.25,
     )  # fmt: skip
-    assert StoredAction.from_hash(stored.to_hash()) == stored
+    read = StoredAction.from_row([*row, "5250000"])
+    assert (read, read.looked_at, read.newest) == (stored, 9.0, False)
+    assert StoredAction.from_row([*row, "5250000", 1]).newest
 
 
 def test_unknown_field_is_refused():

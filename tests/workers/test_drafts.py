@@ -44,7 +44,7 @@ class Screen:
         return self.message
 
 
-QUEUED = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
+QUEUED = QueuedTurn(1, 0.0, "u", turn(), None, None, "")
 
 
 class Show:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import AddressClosed
+from sayso.pending.repository import StoredAction
 from sayso.workers import progress as beside
 from sayso.workers.progress import ProgressIndicator
 from tests.contracts.rigs import CHAT, ENGLISH
@@ -116,7 +117,7 @@ def test_notice_is_the_draft_where_there_is_one():
 def test_notice_beside_a_decision_is_a_message_of_its_own(field):
     """The outcome replaces the question, not a draft."""
     platform, draft = Platform(), Word()
-    queued = replace(QUEUED, **{field: {"state": "shown"}})
+    queued = replace(QUEUED, **{field: StoredAction("A" * 22, "{}", "", "shown")})
     kept(platform, platform.said, queued, draft=draft, notice_after=SOON)
     assert (draft.words, len(platform.sent)) == ([], 1)
 

@@ -129,7 +129,7 @@ def test_turn_that_takes_too_long_after_a_stop_of_another_person_gets_a_notice()
 def test_stop_that_came_before_the_agent_started_ends_the_turn():
     """It came while the worker looked for a dead worker's draft."""
     held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, MemoryRig().mailbox.renew)
-    queued = QueuedTurn(1, 0.0, "u", turn(), {}, {}, "")
+    queued = QueuedTurn(1, 0.0, "u", turn(), None, None, "")
 
     async def scene() -> None:
         held.begin(queued)

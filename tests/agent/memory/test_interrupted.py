@@ -77,7 +77,7 @@ def test_resumed_turn_stores_everything_once(tmp_path, killed_at):
     def attempt():
         given = turn("I live in Rome", event="e1")
         before = json.dumps(BEFORE.to_dict())
-        queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, before, journal=tuple(shelf.entries))
+        queued = QueuedTurn(1, 0.0, "ana", given, None, None, before, journal=tuple(shelf.entries))
 
         async def process():
             model.process = asyncio.current_task()

@@ -43,7 +43,7 @@ async def keep_file(artifact):
 def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
     """Return a journal with an answer that makes two calls."""
     given = turn("go", event=event)
-    queued = QueuedTurn(1, 0.0, "ana", given, {}, {}, "", journal=tuple(shelf.entries))
+    queued = QueuedTurn(1, 0.0, "ana", given, None, None, "", journal=tuple(shelf.entries))
     journal = TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, ""))
     run_sync(journal.next_answer()) or journal.record_answer(
         ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats())
@@ -63,7 +63,7 @@ def outcomes(shelf: Shelf) -> dict[int, str]:
 
 def known(shelf: Shelf) -> dict[int, CallOutcome]:
     """Return the outcomes that the next attempt reads."""
-    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
+    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
     recalled = run_sync(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")).next_answer())
     return dict(recalled.outcomes)
 
@@ -139,7 +139,7 @@ def test_unanswered_call_stays_unclear():
         asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], content, unclear=at == 1)))
     asyncio.run(journal.save())
     assert [outcome.unclear for outcome in known(shelf).values()] == [False, True]
-    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), {}, {}, "", journal=tuple(shelf.entries))
+    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
     assert unclear_calls(queued) == [CALLS[1]]
 
 

@@ -2,17 +2,13 @@
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
 -- args: epoch, token, let_go (release the lease when nothing is left).
 
--- Return all fields and values of an action, with its id, and 'newest' if no reply was sent after its question.
-local function action_fields(pid)
-  local fields = pid and redis.call('HGETALL', action_key(pid)) or {}
-  if #fields == 0 then return {} end
-  table.insert(fields, 'pid')
-  table.insert(fields, pid)
-  if redis.call('HGET', lane, 'newest') == pid then
-    table.insert(fields, 'newest')
-    table.insert(fields, '1')
-  end
-  return fields
+-- Return an action as Python reads it, and 1 if no reply was sent after its question. The time of the look is 0: to the
+-- holder of the lease no action is stale.
+local function action_of_turn(pid)
+  local fields = pid and fields_of(pid) or {}
+  if not fields[1] then return {} end
+  fields[#fields + 1] = redis.call('HGET', lane, 'newest') == pid and 1 or 0
+  return {pid, 0, unpack(fields)}
 end
 
 -- Return 1 if a reply may have arrived, else 0. The holder sends the reply that it gets at once. So a reply that an
@@ -76,7 +72,7 @@ local function next_item()
   if not turn then return {'idle'} end
   local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
   return {
-    'turn', turn, action_fields(redis.call('GET', live_key(user))), action_fields(tapped),
+    'turn', turn, action_of_turn(redis.call('GET', live_key(user))), action_of_turn(tapped),
     redis.call('GET', history_key(user)) or '', following_turns(user, tapped), lane_number(stop_field(user)),
     redis.call('HVALS', timer), redis.call('LRANGE', journal, 0, -1), count_attempt(turn), now() - at,
   }
