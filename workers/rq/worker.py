@@ -318,7 +318,8 @@ class SaysoWorker(BaseWorker):
         except CancelledError:
             error = Stopped("on request") if job.id in self._stopped else None
         if error is not None:
-            log.error("job.failed", extra={"job": job.id, "reason": type(error).__name__})
+            ids = {"conversation": job.conversation, "job": job.id}
+            log.error("job.failed", extra={**ids, "reason": type(error).__name__})
         self._registry.ended(job, error)
         with self._job_ended:
             self._running.pop(job.id, None)
