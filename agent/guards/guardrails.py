@@ -152,10 +152,8 @@ class GuardrailBlocked(Exception):
     """Raised when a guardrail blocks a text. The error's own text is for logs and observers."""
 
 
-async def apply_guardrails(pipeline: GuardrailsPipeline | None, stage: GuardStage, text: str, events: RunEvents) -> str:
+async def apply_guardrails(pipeline: GuardrailsPipeline, stage: GuardStage, text: str, events: RunEvents) -> str:
     """Return the text to go on with. Raise GuardrailBlocked, after every failed check was traced and reported."""
-    if pipeline is None:
-        return text
     began = time.perf_counter()
     result = await (pipeline.acheck_input(text) if stage == "input" else pipeline.acheck_output(text))
     for trip in result.trips:

@@ -78,6 +78,13 @@ _QUOTED = "quoted_"
 _FENCE = r"<<<data (?P<boundary>[0-9a-f]{1,64})>>>"
 _LEAD = r"\s{0,8}(?:```\w{0,12}\s{0,8})?[*#<`]{0,4}"
 _TRAIL = r"s?(?!\w)[*>`]{0,4}[ \t]{0,8}[:=]?[*`]{0,4}\s{0,8}(?:```)?(?:json\w?)?\s{0,8}(?=[{\[])"
+_WORD = r"tool[\s_-]?call"
+#: A data fence, or a call. The other patterns find a marker in front of a payload, any marker, and a text's last
+#: characters that may become one.
+_SCAN = re.compile(rf"{_FENCE}|{_LEAD}(?<!\w){_WORD}{_TRAIL}", re.IGNORECASE)
+_CALLED = re.compile(rf"(?<!\w)(?={_WORD}{_TRAIL})", re.IGNORECASE)
+_STARTED = re.compile(rf"{_LEAD}(?<!\w){_WORD}", re.IGNORECASE)
+_BEGINNING = re.compile(rf"{_LEAD}(?:(?<!\w)t(?:o(?:o(?:l(?:[\s_-]?(?:c(?:a(?:l(?:l)?)?)?)?)?)?)?)?)?\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +103,14 @@ class ParseResult:
 class ToolCallParser:
     """Finds calls in a model's text. It accepts many variants of the syntax, and ignores text inside data fences."""
 
-    def __init__(self, marker: str = MARKER, max_payload_chars: int = 8000) -> None:
+    def __init__(self, max_payload_chars: int = 8000) -> None:
         self._max_payload_chars = max_payload_chars
-        parts = [re.escape(part) for part in re.split(r"[\s_-]+", marker) if part]
-        if not parts:
-            raise ValueError(f"marker={marker!r} cannot be told from text: use a word")
-        self._held_chars = MAX_LEAD_CHARS + len(marker)
-        word = r"[\s_-]?".join(parts)
-        self._scan = re.compile(f"{_FENCE}|{_LEAD}(?<!\\w)(?P<marker>{word}){_TRAIL}", re.IGNORECASE)
-        self._called = re.compile(f"(?<!\\w)(?={word}{_TRAIL})", re.IGNORECASE)
-        self._started = re.compile(f"{_LEAD}(?<!\\w){word}", re.IGNORECASE)
-        prefixes = ""  # matches every prefix of the marker, longest first
-        for char in reversed(marker):
-            pattern = r"[\s_-]?" if char in " _-" else re.escape(char)
-            prefixes = f"{pattern}(?:{prefixes})?" if prefixes else pattern
-        self._beginning = re.compile(f"{_LEAD}(?:(?<!\\w){prefixes})?\\Z", re.IGNORECASE)
 
     def parse(self, text: str) -> ParseResult:
         """Return the calls in the text. Raises nothing: an unreadable or too long payload stays text."""
         calls, before = list[ToolCall](), text
         position, repairs = 0, MAX_REPAIRS
-        while match := self._scan.search(text, position):
+        while match := _SCAN.search(text, position):
             position = match.end()
             if match["boundary"]:
                 line = f"<<<end of data {match['boundary']}>>>"
@@ -136,15 +130,15 @@ class ToolCallParser:
 
     def quoted(self, text: str) -> str:
         """Return text of people or tools so that it contains no call, even if the model repeats it literally."""
-        return self._called.sub(_QUOTED, text)
+        return _CALLED.sub(_QUOTED, text)
 
     def complete_chars(self, text: str, start: int) -> int:
         """Return how many characters of a growing text cannot be part of a call. Those before `start` are known."""
-        started = self._started.search(text, start)
+        started = _STARTED.search(text, start)
         if started:
             return started.start()
-        tail = max(start, len(text) - self._held_chars)
-        beginning = self._beginning.search(text, tail)
+        tail = max(start, len(text) - MAX_LEAD_CHARS - len(MARKER))
+        beginning = _BEGINNING.search(text, tail)
         return beginning.start() if beginning else len(text)
 
 

@@ -161,13 +161,6 @@ def test_text_before_a_call_is_kept_and_text_after_it_dropped():
     assert (result.tool_call, result.text) == (FOUND, "Let me see.")
 
 
-def test_marker_is_configurable():
-    """A marker without a letter is refused."""
-    assert ToolCallParser("ACTION").parse(f"Action: {CALL}").tool_call == FOUND
-    with pytest.raises(ValueError, match="use a word"):
-        ToolCallParser(" _")
-
-
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.text(), st.text(), st.booleans())
 def test_any_parameters_are_found_in_any_text(parameters, before, after, plain):
     """They may contain braces and quotes, and any text may surround the call."""
