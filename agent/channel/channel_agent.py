@@ -133,7 +133,7 @@ class ChannelAgent:
         JournalUnreadable.
         """
         memory = memory_from_json(queued.history, self.agent.memory)
-        texts, user = self._texts_for(queued.turn, memory), queued.turn.scope.id
+        texts, user = self.texts_for_turn(queued.turn, memory), queued.turn.scope.id
         long_texts = LongTexts(self._text_store, user)
         store_file = partial(self._files.store, queued.turn)
         context = TurnContext(
@@ -292,21 +292,14 @@ class ChannelAgent:
             return live is not None and live.by == queued.turn.event_id
         return self._confirmation.read_answer(queued.turn, live, queued.seq).intent != ""
 
-    def texts_for_turn(self, turn: Turn) -> Texts:
-        """Return the texts in the sender's language: that of the message, of the app, or else of the channel."""
-        return self._choose_texts([turn.text], turn)
-
-    def _texts_for(self, turn: Turn, memory: ConversationMemory) -> Texts:
-        """Return the texts in the user's language: that of this or earlier messages, of the app, or of the channel."""
+    def texts_for_turn(self, turn: Turn, memory: ConversationMemory | None = None) -> Texts:
+        """Return the texts in the sender's language: of this or earlier messages, the app, or the channel."""
         before = (
             without_notes(message.content)
-            for message in reversed(memory.get_history())
+            for message in reversed(memory.get_history() if memory else [])
             if message.role is Role.USER and message.content != TAPPED
         )
-        return self._choose_texts(chain([turn.text], before), turn)
-
-    def _choose_texts(self, said: Iterable[str], turn: Turn) -> Texts:
-        language = choose(said, turn.language, self._language)
+        language = choose(chain([turn.text], before), turn.language, self._language)
         return texts_for(language if not self._languages or language in self._languages else self._language)
 
     def ask_channel(
@@ -360,7 +353,7 @@ class ChannelAgent:
             self._memories[key] = memory
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
-        received_at, texts = live.looked_at if live else time.time(), self._texts_for(turn, memory)
+        received_at, texts = live.looked_at if live else time.time(), self.texts_for_turn(turn, memory)
         run = self._channel_run(turn, texts)
         return TurnContext(turn, user, live, tapped, memory, received_at, texts, run)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.confirmation import ended_transition
@@ -25,14 +24,6 @@ ANSWERED = ("help", "tools", "status", "whoami", "reset", "start")
 #: The largest number of tools in a list, and the characters of each description.
 MAX_TOOLS = 100
 MAX_LINE_CHARS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class UsableTool:
-    """A tool that the user may use, and whether it asks the user first."""
-
-    tool: Tool
-    asks: bool
 
 
 class Commands:
@@ -65,19 +56,22 @@ class Commands:
     def _tool_names(self) -> set[str]:
         return {tool.name.casefold() for tool in self._agent.tools}
 
-    async def _usable(self) -> list[UsableTool]:
-        """Return the tools that the user may use. A selector that depends on the message hides nothing here."""
+    async def _usable(self) -> list[tuple[Tool, bool]]:
+        """Return the tools that the user may use, and whether each asks first.
+
+        A selector that depends on the message hides nothing here.
+        """
         usable, policy = [], self._agent.config.tool_policy
         for tool in policy.without_denied(self._agent.tools) if policy else self._agent.tools:
             decision = effective_decision(tool, {}, policy).decision
             if await would_show(self._agent.selector, tool) != "hidden":
-                usable.append(UsableTool(tool, decision == "review" or bool(tool.proposes)))
+                usable.append((tool, decision == "review" or bool(tool.proposes)))
         return usable
 
-    def _help(self, context: TurnContext, usable: list[UsableTool]) -> str:
+    def _help(self, context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
         texts, tool_names = context.texts, self._tool_names()
         lines = [f"- /{name}: {texts.command(name)}" for name in LISTED if name not in tool_names]
-        asking = [f"`{each.tool.name}`" for each in usable if each.asks]
+        asking = [f"`{tool.name}`" for tool, asks in usable if asks]
         more = ["..."] if len(asking) > MAX_TOOLS else []
         first = texts.asks_first(", ".join([*asking[:MAX_TOOLS], *more])) if asking else ""
         return "\n\n".join(filter(None, [texts.help_intro(), "\n".join(lines), first]))
@@ -96,15 +90,15 @@ class Commands:
         return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), transition=transition))
 
 
-def _tool_list(context: TurnContext, usable: list[UsableTool]) -> str:
+def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
     texts = context.texts
     if not usable:
         return texts.no_tools()
     lines = []
-    for each in usable[:MAX_TOOLS]:
-        first, *_ = readable(each.tool.description).strip().split("\n")  # a remote source may have written it
+    for tool, asks in usable[:MAX_TOOLS]:
+        first, *_ = readable(tool.description).strip().split("\n")  # a remote source may have written it
         summary = first if len(first) <= MAX_LINE_CHARS else f"{first[:MAX_LINE_CHARS]}..."
-        lines.append(f"- `{each.tool.name}`{f' ({texts.needs_yes()})' if each.asks else ''}: {summary}")
+        lines.append(f"- `{tool.name}`{f' ({texts.needs_yes()})' if asks else ''}: {summary}")
     return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
 
 
