@@ -161,6 +161,13 @@ def bare_url(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether an IP address is this machine's own; False for a name."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    return False
+
+
 def is_local(url: str) -> bool:
     """Return whether the URL can be reached only from this machine or its private network."""
     host = urlsplit(url).hostname or ""

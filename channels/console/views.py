@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import math
@@ -31,6 +30,7 @@ from sayso.channels.console.incoming import (
     is_same_origin,
 )
 from sayso.channels.console.store import MAX_FAILURES, SESSION_SECONDS, StoreDown
+from sayso.channels.setup import is_loopback
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest
 
@@ -195,7 +195,7 @@ class Views:
             return _plain(403, "Log in on the console's own page.\n")
         address, password = flask.request.remote_addr or "", flask.request.form.get("password", "")
         forwarded = flask.request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-        if forwarded and _is_loopback(address):  # a proxy on this machine, which saw the client
+        if forwarded and is_loopback(address):  # a proxy on this machine, which saw the client
             address = forwarded[:60]
         wait = channel.logins.failures(channel.name, address).wait(time.time())
         if wait:
@@ -335,11 +335,4 @@ def _is_local(request: flask.Request) -> bool:
         hostname = urlsplit(f"//{request.host}").hostname or ""
     except ValueError:
         return False
-    return _is_loopback(request.remote_addr or "") and hostname in _LOOPBACK_HOSTS
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(request.remote_addr or "") and hostname in _LOOPBACK_HOSTS

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import ValidationError
@@ -15,13 +16,12 @@ from pydantic import ValidationError
 from sayso.agent.tools.errors import did_you_mean, nearest
 from sayso.channels.redaction import remember, secrets_of
 from sayso.channels.registry import platform_names
+from sayso.channels.setup import is_loopback
 from sayso.config.settings.schema import (
     Origin,
     Settings,
     is_secret_place,
     keys_beside,
-    no_password,
-    open_consoles,
     secret_fields,
 )
 from sayso.config.settings.tools import Path_
@@ -139,6 +139,8 @@ def _validated(reader: _Reader, root: yaml.Node) -> Settings:
         raise ConfigError(reader.all_problems(exc)) from None
     if reader.problems:
         raise ConfigError(reader.all_problems())
+    if settings.public_url:
+        check_consoles(settings, settings.public_url)
     return settings
 
 
@@ -148,10 +150,15 @@ def _value(node: yaml.Node, key: str) -> yaml.Node | None:
 
 
 def check_consoles(settings: Settings, public_url: str) -> None:
-    """Refuse a console without a password on a bot that is reached from elsewhere. Raises ConfigError."""
-    open_ones = open_consoles(settings.channels, public_url)
+    """Refuse consoles without a password on a bot that is reached from elsewhere. Raises ConfigError."""
+    host = urlsplit(public_url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost") or is_loopback(host):
+        return
+    cure = "write `password: ${CONSOLE_PASSWORD}` there"
+    says = f"this console has no password, and the bot's address {public_url} is not this machine: {cure}"
+    open_ones = [name for name, channel in settings.channels.items() if channel.is_open_page]
     if open_ones:
-        raise ConfigError([settings.problem(("channels", open_ones[0]), no_password(public_url))])
+        raise ConfigError([settings.problem(("channels", name), says) for name in open_ones])
 
 
 def _compose(file: Path) -> yaml.Node:
@@ -326,7 +333,7 @@ class _Reader:
             return f"platform is missing: one of {', '.join(platform_names())}"
         own_message = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
         message = _MESSAGES.get(kind) or own_message
-        if kind in ("missing", "too_short", "console_open"):
+        if kind in ("missing", "too_short"):
             return message
         if kind == "union_tag_invalid":
             known = ", ".join(platform_names())

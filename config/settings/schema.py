@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +16,6 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     Tag,
-    ValidationInfo,
     field_validator,
 )
 
@@ -109,14 +106,6 @@ class MediaSettings(Section):
     """
     reserve_percent: Number = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
     """The same in percent of the disk. The larger one counts. Example: `10`."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine, whatever a name server says."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _a_host(host: str) -> str:
@@ -232,16 +221,8 @@ class Settings(Section):
 
     @field_validator("channels")
     @classmethod
-    def _consoles_are_locked(cls, channels: dict[str, AnyChannel], info: ValidationInfo) -> dict[str, AnyChannel]:
-        address = info.data.get("public_url", "")
-        unlocked = open_consoles(channels, address) if address else []
-        refuse_values(cls, "console_open", [((name,), no_password(address), name) for name in unlocked])
-        return channels
-
-    @field_validator("channels")
-    @classmethod
     def _channels_fit_together(cls, channels: dict[str, AnyChannel]) -> dict[str, AnyChannel]:
-        refuse_values(cls, "channels", _conflicts(channels))
+        refuse_values(cls, _conflicts(channels))
         return channels
 
 
@@ -263,19 +244,6 @@ def _conflicts(channels: Mapping[str, AnyChannel]) -> Iterator[tuple[Path_, str,
         if each.escalate and each.escalate.to.channel not in channels:
             problem = f"names no channel; known: {', '.join(channels)}"
             yield (name, "escalate", "to", "channel"), problem, each.escalate.to.channel
-
-
-def no_password(address: str) -> str:
-    """Return why a console without a password may not be behind an address, and the cure."""
-    cure = "write `password: ${CONSOLE_PASSWORD}` there"
-    return f"this console has no password, and the bot's address {address} is not this machine: {cure}"
-
-
-def open_consoles(channels: Mapping[str, AnyChannel], address: str) -> list[str]:
-    """Return the consoles without a password that may not be behind this address: all of them, unless it is local."""
-    if is_loopback(urlsplit(address).hostname or ""):
-        return []
-    return [name for name, each in channels.items() if each.is_open_page]
 
 
 def secret_fields(platforms: Iterable[str] = ()) -> set[str]:

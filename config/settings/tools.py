@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, LiteralString, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -27,13 +27,13 @@ Path_ = tuple[str | int, ...]
 SOURCE_KINDS = ("mcp", "openapi", "toolbox", "module")
 
 
-def refuse_values(section: type, kind: LiteralString, problems: Iterable[tuple[Path_, str, Any]]) -> None:
+def refuse_values(section: type, problems: Iterable[tuple[Path_, str, Any]]) -> None:
     """Raise pydantic.ValidationError where there are problems: each is a path below the section, a text and a value.
 
     Each is reported with the line of its own value.
     """
     errors = [
-        InitErrorDetails(type=PydanticCustomError(kind, "{problem}", {"problem": text}), loc=path, input=value)
+        InitErrorDetails(type=PydanticCustomError("refused", "{problem}", {"problem": text}), loc=path, input=value)
         for path, text, value in problems
     ]
     if errors:
@@ -65,7 +65,7 @@ class RolesSettings(Section):
         known = {role.lower() for role in self.allowed}
         problem = f"names no role of allowed; known: {', '.join(self.allowed)}"
         unknown = [(path, problem, role) for path, role in places.items() if role.lower() not in known]
-        refuse_values(type(self), "no_role", unknown)
+        refuse_values(type(self), unknown)
         return self
 
 
