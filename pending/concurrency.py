@@ -53,7 +53,7 @@ class _CallState(NamedTuple):
     #: The open time limits, outermost first. They stand still while a call waits for a thread.
     time_limits: tuple[asyncio.Timeout, ...] = ()
     #: Collects the calls that nothing waits for any more; see `track_abandoned_calls`.
-    abandoned_calls: AbandonedCalls | None = None
+    abandoned_calls: list[Callable[[], bool]] | None = None
     #: Whether the sync caller of this code lends its thread to `call_in_caller_thread`.
     lends_thread: bool = False
     #: Whether this code runs in a pool's thread. Its own calls get threads beyond the limit: if they waited for a free
@@ -186,28 +186,13 @@ async def _report_late_outcome(work: asyncio.Future[Any], on_late_outcome: LateO
         work.cancel()
 
 
-class AbandonedCalls:
-    """The calls of foreign code that go on although their caller was cancelled.
+def track_abandoned_calls() -> list[Callable[[], bool]]:
+    """Collect the calls of foreign code that go on although their caller was cancelled, from now on.
 
-    Covers the calls of one context and of the contexts that were copied from it.
+    Covers the calls of this context and of those that are copied from it. For each call the list gets a function that
+    says whether it has ended.
     """
-
-    def __init__(self) -> None:
-        self._have_ended: list[Callable[[], bool]] = []
-
-    @property
-    def are_running(self) -> bool:
-        """Return whether any of the calls may still have an effect."""
-        return not all(has_ended() for has_ended in self._have_ended)
-
-    def add(self, has_ended: Callable[[], bool]) -> None:
-        """Add a call, given a function that says whether it has ended."""
-        self._have_ended.append(has_ended)
-
-
-def track_abandoned_calls() -> AbandonedCalls:
-    """Collect the abandoned calls of the current context from now on."""
-    calls = AbandonedCalls()
+    calls: list[Callable[[], bool]] = []
     _set_state(abandoned_calls=calls)
     return calls
 
@@ -215,7 +200,7 @@ def track_abandoned_calls() -> AbandonedCalls:
 def _note_abandoned(has_ended: Callable[[], bool]) -> None:
     calls = _state.get().abandoned_calls
     if calls is not None:
-        calls.add(has_ended)
+        calls.append(has_ended)
 
 
 @contextlib.asynccontextmanager

@@ -7,9 +7,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import sha1
-from json import dumps
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from sayso.pending.action import ActionState
 from sayso.pending.limits import MAX_PROMPTS, MAX_STARTS
@@ -26,8 +24,8 @@ from sayso.pending.repository import (
 )
 from sayso.pending.turns import DecisionContext, Lease, NewAction, Transition, TurnChange
 
-#: Entries of the audit log that are kept.
-MAX_AUDIT_ENTRIES = 5000
+#: Transitions that are remembered.
+MAX_TRANSITIONS = 5000
 
 #: How an open step ends when its plan ends in this state. After any other end it is cancelled.
 _STEP_END: dict[ActionState, ActionState] = {"expired": "expired", "superseded": "superseded"}
@@ -46,23 +44,6 @@ class Conversations(Protocol):
         """Append a reply."""
 
 
-class MemoryAuditLog:
-    """The audit log of this process, bounded. Each entry names the hash of the one before it."""
-
-    def __init__(self) -> None:
-        self.entries: deque[str] = deque(maxlen=MAX_AUDIT_ENTRIES)
-        self._count = 0
-        self._head = "0" * 40
-
-    def append(self, at: float, pid: str, event: str, by: str, body: str) -> None:
-        """Append one transition."""
-        self._count += 1
-        entry: dict[str, Any] = {"n": self._count, "at": round(at * 1000), "pid": pid, "event": event, "by": by}
-        text = dumps({**entry, "body": body, "prev": self._head}, separators=(",", ":"))
-        self._head = sha1(text.encode()).hexdigest()  # noqa: S324  # the only hash the scripts have
-        self.entries.append(text)
-
-
 class MemoryActionRepository:
     """Stores actions in this process, at most `max_entries`: the oldest are forgotten first, finished ones before open.
 
@@ -74,7 +55,8 @@ class MemoryActionRepository:
         self._clock = clock
         self.lock = threading.RLock()
         self.conversations: Conversations | None = None
-        self.log = MemoryAuditLog()
+        #: The last transitions, with the fields of an audit entry that do not depend on time.
+        self.log: deque[dict[str, str]] = deque(maxlen=MAX_TRANSITIONS)
         self._actions: OrderedDict[str, tuple[StoredAction, NewAction]] = OrderedDict()
         #: How often each action was started.
         self._attempts: dict[str, int] = {}
@@ -400,7 +382,7 @@ class MemoryActionRepository:
             now, state=state, outcome_text=outcome_text or now.outcome_text, by=by or now.by, begun_at=begun_at
         )
         stored = self._put(pid, changed)
-        self.log.append(self._clock(), pid, state, stored.by, action.mac)
+        self.log.append({"pid": pid, "event": state, "by": stored.by, "body": action.mac})
         if state not in OPEN_STATES:
             for step in (self._get(step) for step in action.steps):
                 if step and step.state in OPEN_STATES:

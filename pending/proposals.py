@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from bisect import bisect_right
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from secrets import randbelow
 from typing import Any, TypeVar
 
@@ -124,7 +125,7 @@ class ProposedAction:
 
 @dataclass(slots=True)
 class ChannelRun:
-    """One turn's run on a channel: the scope of its proposals, and the proposals so far, in order."""
+    """One turn's run on a channel: the scope of its proposals, and the proposals so far."""
 
     user_id: str
     channel_id: str | None
@@ -139,27 +140,32 @@ class ChannelRun:
     role: Callable[[], str] = field(default=lambda: "", repr=False)
     #: The yes by which an action runs now. Nothing can be proposed meanwhile.
     confirmed: Confirmation | None = None
-    proposals: list[PendingAction] = field(default_factory=list)
+    #: The proposals in the order of their positions.
+    proposed: list[ProposedAction] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
     #: How many answers of the model have been worked on.
     rounds: int = 0
-    #: The position of each proposal, as in ProposedAction.
-    positions: list[tuple[int, int]] = field(default_factory=list, repr=False)
     #: The tools of one model answer run in threads of their own.
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def proposals(self) -> list[PendingAction]:
+        """Return the proposed actions in order."""
+        return [proposed.action for proposed in self.proposed]
 
     def add(self, action: PendingAction) -> None:
         """Add a proposal. Raises PendingActionExistsError when it is a duplicate or exceeds a limit."""
         with self.lock:
-            same = [other for other in self.proposals if _effect_key(other) == _effect_key(action)]
+            others = self.proposals
+            same = [other for other in others if _effect_key(other) == _effect_key(action)]
             if same:
                 raise PendingActionExistsError(f"{same[0].preview!r} already waits for a yes: finish that one first")
-            if len(self.proposals) >= MAX_STEPS:
+            if len(others) >= MAX_STEPS:
                 raise PendingActionExistsError(f"{MAX_STEPS} steps already wait for a yes: finish those first")
-            if sum(len(other.preview) for other in [*self.proposals, action]) > MAX_PREVIEW_CHARS:
+            if sum(len(other.preview) for other in [*others, action]) > MAX_PREVIEW_CHARS:
                 raise PendingActionExistsError("the open question is already as long as it may be: finish it first")
             proposed = ProposedAction(action, (self.rounds, call_context().position))
-            self._insert(proposed)
+            insort(self.proposed, proposed, key=_position)
             collected = call_context().proposals
             if collected is not None:
                 collected.append(proposed)
@@ -171,12 +177,10 @@ class ChannelRun:
         )
         with self.lock:
             self.rounds = max(self.rounds, proposed.at[0])
-            self._insert(replace(proposed, action=action))
+            insort(self.proposed, replace(proposed, action=action), key=_position)
 
-    def _insert(self, proposed: ProposedAction) -> None:
-        index = bisect_right(self.positions, proposed.at)
-        self.positions.insert(index, proposed.at)
-        self.proposals.insert(index, proposed.action)
+
+_position = attrgetter("at")
 
 
 #: What is known of the user of a confirmed action outside a channel run.

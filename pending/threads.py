@@ -39,10 +39,6 @@ LOOK_SECONDS = 0.1
 BLOCKED_SECONDS = 0.5
 
 
-def _do_nothing() -> None:
-    """Take the place of a call that has ended."""
-
-
 @dataclass(slots=True, eq=False)
 class ThreadCall:
     """A call for a DaemonThreadPool. `run` must not raise.
@@ -143,7 +139,7 @@ class DaemonThreadPool:
     def _run(self, call: ThreadCall) -> None:
         call.thread_id = threading.get_ident()
         call.run()
-        call.run = _do_nothing  # it may refer back to the call: do not leave that to the collector
+        call.run = lambda: None  # it may refer back to the call: do not leave that to the collector
         with self._changed:
             call.has_ended = True
             if call.is_abandoned:

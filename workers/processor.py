@@ -17,7 +17,7 @@ from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, Se
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
-from sayso.pending.concurrency import AbandonedCalls, call_in_thread, track_abandoned_calls
+from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
 from sayso.pending.context import context_field
 from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import (
@@ -161,14 +161,14 @@ class ConversationProcessor:
             log.warning("conversation.unknown_channel", extra={"conversation": conversation})
         return waited < UNKNOWN_CHANNEL_SECONDS
 
-    async def _release_midway(self, held: HeldLease, abandoned: AbandonedCalls) -> None:
+    async def _release_midway(self, held: HeldLease, abandoned: Sequence[Callable[[], bool]]) -> None:
         """Release a lease in the middle of its work: the next worker continues where the journal ends.
 
         For the next worker, a tool call without a result is as uncertain as after a kill. But a tool that cannot be
         stopped may still act, and the next worker must not overtake it. So that lease stays until this process has
         ended, or has not renewed it in time.
         """
-        lease, is_acting = held.lease, abandoned.are_running
+        lease, is_acting = held.lease, not all(has_ended() for has_ended in abandoned)
         _log_left(lease.conversation, "a tool still runs" if is_acting else "cut off", held.turn_seq)
         if is_acting:
             return

@@ -229,39 +229,27 @@ class Chain:
         After another fault or a hole anything may follow, so that one change is reported once and not for all entries
         after it.
         """
-        transitions = AllowedTransitions(self._context.once, from_birth=self._numbers[:1] == [1])
+        last: dict[str, AuditEntry] = {}
+        from_birth = self._numbers[:1] == [1]
         for before, n in pairwise([self._numbers[0] - 1, *self._numbers] if self._numbers else []):
             if n - before > 1 or n in faulty:
-                transitions.forget()
-            problem = "" if n in faulty else transitions.follow(self._links[n][0].entry)
-            if problem:
+                last.clear()
+                from_birth = False
+            if n in faulty:
+                continue
+            entry = self._links[n][0].entry
+            known, last[entry.pid] = last.get(entry.pid), entry
+            if entry.event not in ALLOWED:
+                yield Fault(self._shard, n, "impossible", f"{entry.event!r} is no event")
+            elif (known or from_birth) and (problem := _transition_problem(known, entry, self._context.once)):
                 yield Fault(self._shard, n, "impossible", problem)
 
 
-class AllowedTransitions:
-    """Follows the actions of one shard along its chain. `once` are the actions that may be started only once."""
-
-    def __init__(self, once: Set[str], *, from_birth: bool) -> None:
-        self._once = once
-        self._from_birth = from_birth
-        self._last: dict[str, AuditEntry] = {}
-
-    def follow(self, entry: AuditEntry) -> str:
-        """Take the next entry. Return what is wrong with it, "" when it is allowed."""
-        before = self._last.get(entry.pid)
-        last = before.event if before else ""
-        self._last[entry.pid] = entry
-        if entry.event not in ALLOWED:
-            return f"{entry.event!r} is no event"
-        if before is None and not self._from_birth:
-            return ""
-        if entry.event not in ALLOWED.get(last, ()):
-            return f"{last or 'nothing'} -> {entry.event}"
-        if last == entry.event == "started" and entry.pid in self._once:
-            return "started twice"
-        return "another record" if before and before.body != entry.body else ""
-
-    def forget(self) -> None:
-        """Forget all actions: entries are missing here, so that what comes next may follow from anything."""
-        self._last.clear()
-        self._from_birth = False
+def _transition_problem(before: AuditEntry | None, entry: AuditEntry, once: Set[str]) -> str:
+    """Return why an entry cannot follow `before`, the last one of its action, None for a new one. "": it can."""
+    last = before.event if before else ""
+    if entry.event not in ALLOWED.get(last, ()):
+        return f"{last or 'nothing'} -> {entry.event}"
+    if last == entry.event == "started" and entry.pid in once:
+        return "started twice"
+    return "another record" if before and before.body != entry.body else ""

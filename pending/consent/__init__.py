@@ -317,11 +317,7 @@ def check_languages(languages: Sequence[str]) -> None:
 
 
 def phrasebook(languages: Sequence[str]) -> PhraseBook:
-    """Return the languages' phrases, except those that mean something else in one of them.
-
-    Raises ValueError for an unknown language.
-    """
-    check_languages(languages)
+    """Return the languages' phrases, except those that mean something else in one of them."""
     books = [_load(language) for language in languages]
     parts = {part: frozenset().union(*(getattr(book, part) for book in books)) for part in PhraseBook.__slots__}
     for part in ("confirm", "cancel", "polite"):

@@ -31,8 +31,6 @@ AGAIN_SECONDS = 1.0
 #: An `aclfile` with the users that a Redis of your own needs.
 ACL_FILE = Path(__file__).with_name("redis.acl")
 
-_APPENDONLY_OFF = "appendonly is off: a restart of this Redis loses waiting messages. Set appendonly yes"
-
 
 class RedisUnfit(Exception):
     """Raised at start when the Redis could lose or evict data that must be kept."""
@@ -72,38 +70,29 @@ def set_web_timeouts(client: Redis, *, answer_seconds: float = WEB_ANSWER_SECOND
 def check_fit(client: Redis) -> list[str]:
     """Refuse a Redis that evicts keys; return warnings about one that may lose acknowledged writes.
 
-    Raises RedisUnfit. INFO is used where the server forbids CONFIG.
+    Raises RedisUnfit. INFO is used where the server forbids CONFIG; it does not tell how often the server syncs.
     """
     try:
         settings = cast("dict[str, str]", client.config_get("maxmemory-policy", "appendonly", "appendfsync"))
+        policy, appends = settings.get("maxmemory-policy", "noeviction"), settings.get("appendonly") == "yes"
+        syncs_always = settings.get("appendfsync") == "always"
     except ResponseError:
-        return _without_config(client)
-    _check_policy(settings.get("maxmemory-policy", "noeviction"))
-    if settings.get("appendonly") != "yes":
-        return [_APPENDONLY_OFF]
-    if settings.get("appendfsync") != "always":
-        return ["appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"]
-    return []
-
-
-def _without_config(client: Redis) -> list[str]:
-    """Check a server that forbids CONFIG by its INFO. Raises RedisUnfit."""
-    try:
-        policy = str(client.info("memory").get("maxmemory_policy", ""))
-        appends = bool(client.info("persistence").get("aof_enabled", 1))
-    except RedisError as exc:
-        return [f"cannot read CONFIG or INFO of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
-    _check_policy(policy or "noeviction")
-    if not policy:
-        return ["neither CONFIG nor INFO of this Redis shows its maxmemory-policy: make sure it never evicts keys"]
-    return [] if appends else [_APPENDONLY_OFF]
-
-
-def _check_policy(policy: str) -> None:
-    if policy != "noeviction":
+        try:
+            policy = str(client.info("memory").get("maxmemory_policy", ""))
+            appends, syncs_always = bool(client.info("persistence").get("aof_enabled", 1)), True
+        except RedisError as exc:
+            return [f"cannot read CONFIG or INFO of this Redis ({type(exc).__name__}): make sure it never evicts keys"]
+    if policy not in ("noeviction", ""):
         raise RedisUnfit(
             f"maxmemory-policy is {policy!r}: waiting messages and confirmations would vanish. Set it to noeviction"
         )
+    if not policy:
+        return ["neither CONFIG nor INFO of this Redis shows its maxmemory-policy: make sure it never evicts keys"]
+    if not appends:
+        return ["appendonly is off: a restart of this Redis loses waiting messages. Set appendonly yes"]
+    if not syncs_always:
+        return ["appendfsync is not always: a crash of this Redis may lose about two seconds of accepted messages"]
+    return []
 
 
 def check_writable(client: Redis, *, prefix: str = PREFIX) -> None:

@@ -167,8 +167,10 @@ class Connections:
             raise
         except BaseException as exc:  # another caller must not read the rest of this answer
             self._drop(connection)
-            if isinstance(exc, RedisTimeoutError):
-                self._drop_idle()
+            if isinstance(exc, RedisTimeoutError):  # the idle ones may be dead too, and each would cost another
+                with contextlib.suppress(IndexError):
+                    while True:
+                        self._drop(self._idle.pop())
             raise
         self._keep(connection)
         return answer
@@ -184,12 +186,6 @@ class Connections:
     def _drop(self, connection: Connection) -> None:
         _close(connection)
         self._pool.release(connection)
-
-    def _drop_idle(self) -> None:
-        """Drop the other idle connections: after a timeout they may be dead too, and each would cost another."""
-        with contextlib.suppress(IndexError):
-            while True:
-                self._drop(self._idle.pop())
 
     def _keep(self, connection: Connection) -> None:
         if len(self._idle) < self._most and not connection.should_reconnect():  # type: ignore[no-untyped-call]

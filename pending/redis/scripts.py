@@ -145,7 +145,11 @@ def _script_text(path: Path, prefix: str) -> str:
     """
     texts = {"header": (_SHARED / "header.lua").read_text()}
     _add_parts(path, texts)
-    return "\n".join([_halt_check(path.stem, prefix), lua_constants(), *texts.values()])
+    if path.stem.startswith(RESUME):
+        check = _ONLY_HALTED % prefix
+    else:
+        check = _HALT % prefix + ("" if path.stem in LOOKS else _RISE % prefix)
+    return "\n".join([check, lua_constants(), *texts.values()])
 
 
 def _add_parts(path: Path, texts: dict[str, str]) -> None:
@@ -167,9 +171,3 @@ def lua_constants() -> str:
     open_states = ", ".join(f"{state} = true" for state in OPEN_STATES)
     lines = [f"local {name} = {json.dumps(value)}" for name, value in _LIMITS.items()]
     return "\n".join([*lines, f"local OPEN_STATES = {{{open_states}}}"])
-
-
-def _halt_check(name: str, prefix: str) -> str:
-    if name.startswith(RESUME):
-        return _ONLY_HALTED % prefix
-    return _HALT % prefix + ("" if name in LOOKS else _RISE % prefix)

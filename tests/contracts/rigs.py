@@ -137,7 +137,7 @@ class MemoryRig(Rig):
 
     def audit(self) -> list[dict]:
         """Return the audit log."""
-        return [json.loads(entry) for entry in self.store.repository.log.entries]
+        return list(self.store.repository.log)
 
 
 class RedisRig(Rig):

@@ -173,9 +173,9 @@ def went_on(caller) -> bool:
         await asyncio.to_thread(doors.begun.wait)
         task.cancel()
         await asyncio.wait({task})
-        ran = strays.are_running
+        ran = not all(has_ended() for has_ended in strays)
         doors.go.set()
-        await asyncio.to_thread(until, lambda: not strays.are_running)
+        await asyncio.to_thread(until, lambda: all(has_ended() for has_ended in strays))
         return ran
 
     return asyncio.run(calling())
