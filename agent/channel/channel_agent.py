@@ -217,7 +217,7 @@ class ChannelAgent:
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():
             self.store.executors.keep_closure(pid, executor)
-        actions = [replace(action, requested_at=context.received_at) for action in run.proposals]
+        actions = [replace(each.action, requested_at=context.received_at) for each in run.proposed]
         proposal = plan_of(actions) if actions else None
         answer = await self._reply(context, result, proposal, preface)
         if timers is None:
