@@ -163,8 +163,10 @@ class ChannelAgent:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
         with own_environment() as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
-            if context.settled and context.settled.action.kind != CHOICE_KIND:
-                return await self._confirmation.repeat_outcome(context, context.settled)
+            settled = context.settled
+            if settled and settled.action.kind != CHOICE_KIND:
+                effects = await self.store.settlement.effects(context.turn.scope, settled)
+                return await self._confirmation.answer_ended(context, settled, effects)
             if context.turn.tap:
                 return await self._confirmation.handle_tap(context)
             if context.turn.kind == "anonymous":

@@ -63,12 +63,6 @@ class ConfirmationHandler:
         self._confirm_ok = confirm_ok
         self._run = run_agent
 
-    async def repeat_outcome(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Answer with the outcome that this turn reached before its worker died."""
-        return await self.answer_ended(
-            context, stored, await self._store.settlement.effects(context.turn.scope, stored)
-        )
-
     async def answer_ended(
         self, context: TurnContext, stored: StoredAction, effects: Sequence[Effect] = ()
     ) -> TurnAnswer:
