@@ -17,7 +17,6 @@ from sayso.agent.channel.commands import Commands
 from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition
 from sayso.agent.channel.context import (
     TAPPED,
-    ArtifactStore,
     TurnAnswer,
     TurnContext,
     TurnFiles,
@@ -40,6 +39,7 @@ from sayso.agent.tools.context import TurnTimers, own_environment
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of_user
+from sayso.channels.base import MediaStore
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.types import Reply, Turn, random_id
@@ -90,7 +90,7 @@ class ChannelAgent:
         parser: ConfirmParser | None = None,
         *,
         confirm_ttl: float | None = None,
-        media: ArtifactStore | None = None,
+        media: MediaStore | None = None,
         journals: Journals | None = None,
         texts: TextFiles | None = None,
         language: str = "en",

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal
@@ -15,6 +15,7 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
 from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
+from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
@@ -153,20 +154,10 @@ def _note_line(label: str, text: str, max_chars: int, *, quoted: bool = False) -
     return f'[{label}{warning}"{line}"]' if quoted else f"[{label}{warning}{line}]"
 
 
-class ArtifactStore(Protocol):
-    """Stores files by reference."""
-
-    def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Store a file of this person."""
-
-    def read(self, ref: str) -> bytes:
-        """Return the bytes of a file. Raises KeyError if it was deleted."""
-
-
 class TurnFiles:
     """The files of one channel. Without a store, files can be neither kept nor read."""
 
-    def __init__(self, store: ArtifactStore | None) -> None:
+    def __init__(self, store: MediaStore | None) -> None:
         self._store = store
 
     def received(self, context: TurnContext) -> list[ReceivedFile]:

@@ -34,7 +34,6 @@ from sayso.agent import (
     ToolConfig,
     ToolPolicy,
 )
-from sayso.agent.channel.context import ArtifactStore
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import Journals
@@ -53,6 +52,7 @@ from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
+from sayso.channels.base import MediaStore
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, GuardrailSettings, name_of
@@ -344,7 +344,7 @@ def terminal_agent(
     settings: Settings,
     *,
     data: Path,
-    media: ArtifactStore | None = None,
+    media: MediaStore | None = None,
     report_problem: Callable[[str], object] = lambda _: None,
 ) -> Iterator[ChannelAgent]:
     """Yield the agent of the first channel, with everything in memory. Closes its connections after.
@@ -376,7 +376,7 @@ def _build_agent(
     name: str,
     opened: OpenTools,
     store: PendingActionStore,
-    media: ArtifactStore | None,
+    media: MediaStore | None,
     journals: Journals | None = None,
     texts: TextFiles | None = None,
 ) -> ChannelAgent:
