@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Any
 
 from sayso.agent.messages import NOT_JSON, Message, Role, ToolCall
@@ -91,7 +92,8 @@ _BEGINNING = re.compile(rf"{_LEAD}(?:(?<!\w)t(?:o(?:o(?:l(?:[\s_-]?(?:c(?:a(?:l(
 class ParseResult:
     """The calls in a model's text, in order. `tool_call` is the first of them.
 
-    `text` is the text before the first call, or all of it. What follows a call is the model's guess at its result.
+    `text` is the text before the first call, without space at its end, or all of it. What follows a call is the model's
+    guess at its result.
     """
 
     tool_call: ToolCall | None
@@ -124,7 +126,7 @@ class ToolCallParser:
             items = value if isinstance(value, list) else [value]
             found = [call for item in items if (call := _as_call(item)) is not None]
             if found and len(found) == len(items):  # a list that contains something else is no list of calls
-                before = before if calls else text[: match.start()]
+                before = before if calls else text[: match.start()].rstrip()
                 calls += found
         return ParseResult(calls[0] if calls else None, text, tuple(calls), before)
 
@@ -216,10 +218,8 @@ class TextToolProvider:
         if not parsed_request.tools:
             return answer, usage
         parsed = self._parser.parse(answer.content)
-        text_before = parsed.text.rstrip() if parsed.tool_calls else parsed.text
-        return replace(
-            answer, content=text_before, tool_calls=(*answer.tool_calls, *self._with_ids(parsed.tool_calls))
-        ), usage
+        calls = (*answer.tool_calls, *self._with_ids(parsed.tool_calls))
+        return replace(answer, content=parsed.text, tool_calls=calls), usage
 
     async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
         """Yield the pieces of the answer, text as soon as it cannot be the start of a call. Raises ProviderError."""
@@ -238,9 +238,8 @@ class TextToolProvider:
                     yield text[sent:complete]
                     sent = complete
         parsed = self._parser.parse(text)
-        text_before = parsed.text.rstrip() if parsed.tool_calls else parsed.text
-        if text_before[sent:]:
-            yield text_before[sent:]
+        if parsed.text[sent:]:
+            yield parsed.text[sent:]
         for call in self._with_ids(parsed.tool_calls):
             yield call
 
@@ -282,29 +281,24 @@ def _takes_tools(provider: Provider) -> bool:
 def _transcript_in_text(messages: Sequence[Message], parser: ToolCallParser) -> list[Message]:
     """Return the transcript with calls and results as text. Consecutive results become one message."""
     written: list[Message] = []
-    after_result = False
-    for message in messages:
-        is_result = message.role is Role.TOOL
-        text = _as_text(message)
-        if message.role is not Role.ASSISTANT:
-            text = replace(text, content=parser.quoted(text.content))
-        if is_result and after_result:
-            text = replace(
-                text,
-                content=f"{written[-1].content}\n\n{text.content}",
-                media=written[-1].media + text.media,
-                pictures=written[-1].pictures + text.pictures,
-            )
-            written.pop()
-        written.append(text)
-        after_result = is_result
+    for is_result, group in groupby(messages, key=lambda message: message.role is Role.TOOL):
+        texts = [_as_text(message, parser) for message in group]
+        if is_result:
+            content = "\n\n".join(text.content for text in texts)
+            media = tuple(chain.from_iterable(text.media for text in texts))
+            pictures = tuple(chain.from_iterable(text.pictures for text in texts))
+            texts = [Message(Role.USER, content, media=media, pictures=pictures)]
+        written += texts
     return written
 
 
-def _as_text(message: Message) -> Message:
+def _as_text(message: Message, parser: ToolCallParser) -> Message:
+    """Return the message with its calls or result as text. Only the model's own calls have a form that is parsed."""
     if message.role is Role.TOOL:
-        content = f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}"
+        content = parser.quoted(f"The result of the tool {message.tool_name!r}:\n{fenced(message.content)}")
         return Message(Role.USER, content, media=message.media, pictures=message.pictures)
+    if message.role is not Role.ASSISTANT:
+        return replace(message, content=parser.quoted(message.content))
     if not message.tool_calls:
         return message
     calls = [{"tool_name": call.tool_name, "parameters": call.parameters} for call in message.tool_calls]
