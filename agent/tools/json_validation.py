@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 #: at each level would take longer than any call lasts.
 MAX_STEPS = 100_000
 #: Text that small models send for a boolean.
-_TRUE_WORDS, _FALSE_WORDS = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_BOOLEANS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -84,29 +87,22 @@ def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if "enum" in schema:
-        choices = (each for each in schema["enum"] if not isinstance(each, str) and _spells(value, each))
+        boolean = _BOOLEANS.get(value.lower(), ...)
+        choices = (each for each in schema["enum"] if each is boolean or str(each) == value)
         return value if value in schema["enum"] else next(choices, value)
     kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
     for kind in kinds if "string" not in kinds else ():
         if kind in _READERS:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, KeyError):
                 return _READERS[kind](value)
     return value
 
 
-def _spells(text: str, choice: Any) -> bool:
-    if isinstance(choice, bool):
-        return text.lower() in (_TRUE_WORDS if choice else _FALSE_WORDS)
-    return str(choice) == text
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in (*_TRUE_WORDS, *_FALSE_WORDS):
-        raise ValueError(text)
-    return text.lower() in _TRUE_WORDS
-
-
-_READERS: Mapping[Any, Callable[[str], Any]] = {"integer": int, "number": float, "boolean": _boolean}
+_READERS: Mapping[Any, Callable[[str], Any]] = {
+    "integer": int,
+    "number": float,
+    "boolean": lambda text: _BOOLEANS[text.lower()],
+}
 
 
 class TooMuchWork(Exception):

@@ -205,8 +205,9 @@ class ToolRegistry:
         Returns the outcomes in the order of the calls; results are texts as the model sees them. No policy is applied:
         the agent does that.
         """
+        alone = {name for name, each in self._tools.items() if not each.tool.metadata.is_concurrency_safe}
         outcomes: dict[int, ToolOutcome] = {}
-        for group in batches(tool_calls, self._may_run_beside_others):
+        for group in batches(tool_calls, lambda call: call.tool_name not in alone):
             results = await asyncio.gather(*(self._outcome(tool_calls[index]) for index in group))
             outcomes.update(zip(group, results, strict=True))
         return [outcomes[index] for index in range(len(tool_calls))]
@@ -217,10 +218,6 @@ class ToolRegistry:
             return ToolOutcome(True, await result_for_model(tool, await tool.aexecute(call.parameters)))
         except ToolError as exc:
             return ToolOutcome(False, error=str(exc))
-
-    def _may_run_beside_others(self, call: ToolCall) -> bool:
-        known = self._tools.get(call.tool_name)
-        return known is None or known.tool.metadata.is_concurrency_safe
 
     def _registered(self, given: Tool, source: str = "") -> _Registered:
         if not self._think_augment or given.metadata.think_augment is not None:
