@@ -297,11 +297,12 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
                 if item is _END:
                     return
                 yield _valid_item(item)
-    except ProviderError:
-        raise
     except Exception as exc:
-        is_late = isinstance(exc, TimeoutError) and limit.expired()
-        raise _no_answer(request) if is_late else _as_provider_error(exc) from exc
+        if limit.expired():
+            raise _no_answer(request) from exc
+        if isinstance(exc, ProviderError):
+            raise
+        raise _as_provider_error(exc) from exc
 
 
 async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:
