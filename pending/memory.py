@@ -94,8 +94,13 @@ class MemoryActionRepository:
         with self.lock:
             return self._last_asked.get((chat, user), "")
 
+    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease."""
+        answer, stored = await self.change(conversation, TurnChange(new_actions=(new_action,)))
+        return stored.expires_at if answer == "ok" and stored else None
+
     async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions as shown, without a lease."""
+        """Make a transition or store new actions, without a lease."""
         with self.lock:
             refusal = self._refusal(conversation, change)
             if refusal:

@@ -219,11 +219,11 @@ class ActionRepository(Protocol):
     async def last_asked(self, chat: str, user: str) -> str:
         """Return the last note of `note_asked`, "" when there is none."""
 
-    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions as shown, without a lease. Return the last one of these.
+    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease. Return when its window closes, None if the scope is occupied."""
 
-        The first value is "ok"; "exists" if the scope is occupied; "state" if the transition is not possible.
-        """
+    async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
+        """Make a transition or store new actions, without a lease. The first value is "ok", "exists" or "state"."""
 
     async def claim(self, claim: Claim, stored: StoredAction) -> tuple[ClaimStatus, ActionState | Literal[""]]:
         """Claim a shown action, once. If the record differs from `stored`, which was verified, it is `tampered`."""

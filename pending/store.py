@@ -33,7 +33,6 @@ from sayso.pending.redis.repository import LUA, RedisActionRepository
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionDecision, ActionRepository, sign_action
 from sayso.pending.settlement import ConfirmOutcome, Settlement
-from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +98,13 @@ class PendingActionStore:
         """Store an action as shown. Raises PendingActionExistsError and ValueError, as `stash` does."""
         check_proposal(action)
         scope = scope_of(action.user_id, action.channel_id, action.conversation_id)
-        change = TurnChange(new_actions=(sign_action(action, self.signer, user=scope.id),))
-        answer, stored = run_without_loop(self.repository.change(scope.conversation.id, change))
-        if stored is None or answer != "ok":
+        stash = self.repository.stash(scope.conversation.id, sign_action(action, self.signer, user=scope.id))
+        expires_at = run_without_loop(stash)
+        if expires_at is None:
             raise PendingActionExistsError(f"user {action.user_id!r} has an action waiting here: finish that one first")
         if executor is not None:
             self.executors.keep_closure(action.pending_action_id, executor)
-        return replace(action, state="shown", expires_at=stored.expires_at)
+        return replace(action, state="shown", expires_at=expires_at)
 
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None

@@ -16,7 +16,7 @@ from sayso.pending.repository import (
     StartVerdict,
     StoredAction,
 )
-from sayso.pending.turns import TurnChange
+from sayso.pending.turns import NewAction, TurnChange
 
 #: The folder of the scripts that this repository runs.
 LUA = Path(__file__).parent / "lua"
@@ -44,8 +44,13 @@ class RedisActionRepository:
         """Return the last note, "" when there is none."""
         return str(await self._scripts.arun("last_asked", chat, {"user": user}))
 
+    async def stash(self, conversation: str, new_action: NewAction) -> float | None:
+        """Store an action as shown, without a lease."""
+        answer = await self._scripts.arun("stash", conversation, {"action": new_action.to_dict()})
+        return None if answer == "exists" else int(answer) / 1000
+
     async def change(self, conversation: str, change: TurnChange) -> tuple[str, StoredAction | None]:
-        """Make a transition or store new actions as shown, without a lease."""
+        """Make a transition or store new actions, without a lease."""
         answer, row = await self._scripts.arun("change", conversation, {"change": change.to_dict()})
         return str(answer), StoredAction.from_row(row)
 

@@ -121,7 +121,7 @@ def twins(redis_client):
 
 def lead_to(twins: Twins, state: str, **fields) -> None:
     """Bring an action into this state."""
-    twins.do("change", CHAT.id, TurnChange(new_actions=(arm(**fields),)))
+    twins.do("stash", CHAT.id, arm(**fields))
     if state in ("cancelled", "expired", "superseded"):
         twins.do("change", CHAT.id, move(A, "shown", state, "over", "somebody"))
     if state in ("claimed", "started", "done", "failed", "unknown"):
