@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import sysconfig
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -80,7 +79,8 @@ class Up:
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
     _parts: list[SupervisedPart] = field(default_factory=list)
-    _stopping: threading.Event = field(default_factory=threading.Event)
+    #: Set by a signal handler. No Event: its lock would deadlock if the signal came while the main thread takes it.
+    _is_stopping: bool = False
 
     @property
     def local_url(self) -> str:
@@ -98,7 +98,7 @@ class Up:
         Raises ConfigError, UpError, AddressUnusable and EmbeddedRedisError.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
+            signal.signal(number, self._stop_soon)
         check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
         try:
@@ -110,12 +110,13 @@ class Up:
                 redis_url = self._redis.url
             self._start_children(redis_url)
             self._await_ready()
-            if not self._stopping.is_set():
+            if not self._is_stopping:
                 leave_note(self._state_folder, Running(self.config.resolve(), self.local_url, os.getpid()))
                 self._announce()
-            while not self._stopping.wait(WATCH_SECONDS):
+            while not self._is_stopping:
                 for part in self._parts:
                     part.check(time.monotonic())
+                time.sleep(WATCH_SECONDS)
         finally:
             take_note_back(self._state_folder)
             self._stop()
@@ -123,6 +124,9 @@ class Up:
     @property
     def _state_folder(self) -> Path:
         return self.settings.state_folder(self.data)
+
+    def _stop_soon(self, *_: object) -> None:
+        self._is_stopping = True
 
     def _start_children(self, redis_url: str) -> None:
         environ = {
@@ -147,7 +151,7 @@ class Up:
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while not self._stopping.is_set():
+        while not self._is_stopping:
             health = full_health(urlsplit(self.local_url).netloc, 2.0)
             if health.get("redis") == "ok" and health.get("workers"):
                 return  # other troubles do not hold up a start
@@ -156,7 +160,7 @@ class Up:
                 raise UpError(f"{dead[0]} stopped while starting: what it printed above says why")
             if time.monotonic() > deadline:
                 raise UpError(f"not ready after {READY_SECONDS:g} s: see {self.local_url}/healthz?full")
-            self._stopping.wait(0.05)
+            time.sleep(0.05)
 
     def _announce(self) -> None:
         lines = []

@@ -8,7 +8,6 @@ import ctypes
 import gc
 import logging
 import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
@@ -29,7 +28,7 @@ from sayso.workers.data_loss import DataLossGuard
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.rq.worker import CUT_SECONDS, WORKER_TTL, Capacity, SaysoWorker
+from sayso.workers.rq.worker import CUT_SECONDS, WORKER_TTL, Capacity, SaysoWorker, StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -102,15 +101,15 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
 
 def _work_until_stopped(services: WorkerServices, loop: LoopThread) -> bool:
     """Run one RQ worker after the other until a signal. Return whether the last one could say good-bye to Redis."""
-    stop_requested, said_good_bye = threading.Event(), False
-    while not stop_requested.is_set():
+    stop_requested, said_good_bye = StopFlag(), False
+    while not stop_requested.is_set:
         try:
             new_worker(services, loop, stop_requested).work(logging_level="WARNING")
             said_good_bye = True
         except RedisError as exc:  # at its birth or at its good-bye
             said_good_bye = False
             log.warning("worker.redis_away", extra={"reason": type(exc).__name__})
-        if not stop_requested.is_set():
+        if not stop_requested.is_set:
             time.sleep(1)
     return said_good_bye
 
@@ -135,9 +134,7 @@ async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
 
 
-def new_worker(
-    services: WorkerServices, loop: LoopThread, stop_requested: threading.Event | None = None
-) -> SaysoWorker:
+def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopFlag | None = None) -> SaysoWorker:
     """Return an RQ worker that runs the conversations of the queue on `loop`."""
     # It retries a lost connection but not a silent one: RQ's loop does, and sees signals then.
     retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))

@@ -85,6 +85,13 @@ class Capacity:
         return int(min(self.concurrency, FIRST_CONCURRENCY * 2 ** min(seconds, 30)))
 
 
+@dataclass(slots=True)
+class StopFlag:
+    """Whether a signal told this process to stop. No Event: a second signal inside its `set` would deadlock."""
+
+    is_set: bool = False
+
+
 class SaysoWorker(BaseWorker):
     """Runs `perform(conversation)` for each job, many at once, on `loop`. Jobs of any other kind are refused."""
 
@@ -98,11 +105,11 @@ class SaysoWorker(BaseWorker):
         loop: LoopThread,
         capacity: Capacity,
         on_stop: Callable[[], None] = lambda: None,
-        stop_requested: threading.Event | None = None,
+        stop_requested: StopFlag | None = None,
         **options: Any,
     ) -> None:
         super().__init__(queues, *args, **options)
-        self._stop_signal = stop_requested or threading.Event()
+        self._stop_signal = stop_requested or StopFlag()
         self._perform = perform
         self._loop = loop
         self._capacity = capacity
@@ -121,7 +128,7 @@ class SaysoWorker(BaseWorker):
     @property
     def stopping(self) -> bool:
         """Return whether a signal asked this worker to stop."""
-        return self._stop_signal.is_set()
+        return self._stop_signal.is_set
 
     @property
     def connection_timeout(self) -> int:
@@ -207,7 +214,7 @@ class SaysoWorker(BaseWorker):
 
     def request_stop(self, signum: Any, frame: Any) -> None:
         """Handle the signal, also while the next worker of this process is not ready to handle it."""
-        self._stop_signal.set()
+        self._stop_signal.is_set = True
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]  # RQ's own
 
     def request_force_stop(self, signum: Any, frame: Any) -> None:
@@ -245,7 +252,7 @@ class SaysoWorker(BaseWorker):
 
     def _install_signal_handlers(self) -> None:
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
-        if self._stop_signal.is_set():  # the signal came before this worker was ready
+        if self._stop_signal.is_set:  # the signal came before this worker was ready
             self._stop_requested = True
 
     def _shutdown(self) -> None:

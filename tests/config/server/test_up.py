@@ -6,18 +6,22 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sayso.config.server import up as supervisor
 from sayso.config.server.embedded_redis import EmbeddedRedisError
+from sayso.config.server.processes import AddressUnusable
 from sayso.config.server.up import MAX_PAUSE_SECONDS, SupervisedPart
+from sayso.config.settings.loader import load_settings
 from sayso.examples import invoices
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.telegram import WAITING
 from sayso.testing.platforms.webhooks import telegram_text
-from tests.config.processes import POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
+from tests.config.processes import DEMO, POLL, REDIS, WEB, WORKER, Up, free_port, is_running, sayso, short_folder, until
 
 POLLED = """
 channels:
@@ -102,6 +106,20 @@ def test_signal_while_starting_stops_everything(data: Path):
         assert up.stop() == 0
         assert not any(is_running(pid) for pid in children)
         assert "Sayso is up" not in up.output()
+
+
+def test_signal_handler_takes_no_lock(monkeypatch: pytest.MonkeyPatch):
+    """It interrupts the main thread anywhere. One that set a threading.Event stopped for ever within Event.wait."""
+    handlers: dict[int, Callable[..., None]] = {}
+    called: list[tuple[str, str]] = []
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    settings = load_settings(DEMO, {})
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(AddressUnusable):
+        supervisor.Up(settings, DEMO, Path("data"), *taken.getsockname()).run()
+    sys.setprofile(lambda frame, event, arg: called.append((event, getattr(arg, "__name__", frame.f_code.co_name))))
+    handlers[signal.SIGTERM](signal.SIGTERM, None)
+    sys.setprofile(None)
+    assert [name for event, name in called if event.endswith("call")] == ["_stop_soon", "setprofile"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

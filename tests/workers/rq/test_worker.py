@@ -27,7 +27,7 @@ from sayso.pending.threads import LoopThread
 from sayso.workers.rq import worker as workers
 from sayso.workers.rq.jobs import PROCESS_CONVERSATION, QUEUE
 from sayso.workers.rq.process import run_worker
-from sayso.workers.rq.worker import Capacity
+from sayso.workers.rq.worker import Capacity, StopFlag
 from tests.flows.system import until
 from tests.workers.works import Turns, chat, enqueue, left_behind, make_worker, work_while
 
@@ -149,7 +149,7 @@ def test_worker_that_ends_by_itself_hands_nothing_over(bare, make, turns):
 
 def test_signal_between_two_workers_reaches_the_next(bare, make):
     """The last worker's handler is still installed while the next one starts."""
-    told = threading.Event()
+    told = StopFlag()
     last = make(stop_requested=told)
     last.request_stop(signal.SIGTERM, None)
     enqueue(bare, 1)
