@@ -208,7 +208,8 @@ class RedisMailbox:
     async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. If work came in meanwhile, return that work instead, unless it is to be handed over.
 
-        `begun` counts one more attempt at the first turn, as after a worker that died. A lost lease is left as it is.
+        `begun` counts one more attempt at the first turn, as after a worker that died. If the lease is lost, nothing
+        changes.
         """
         job = self._wake_up(lease.conversation) if hand_over else NO_JOB
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     """Return the functions defined in a module, or the methods of a class or an instance, as tools; public ones only.
 
-    A class is instantiated first. A member that is a Tool stays as it is. Raises ToolValidationError if there are none,
-    or if a class cannot be instantiated.
+    A class is instantiated first. A Tool among the members is returned unchanged. Raises ToolValidationError if there
+    are no tools, or if a class cannot be instantiated.
     """
     tools = [
         # A lambda gets the name of its attribute.

@@ -148,7 +148,7 @@ class EmbeddingSelector:
 
 
 def _unit(vector: Sequence[float]) -> Vector:
-    """Return the vector with length 1; one of zeros as it is."""
+    """Return the vector scaled to length 1. A vector of zeros is returned unchanged."""
     length = math.hypot(*vector) or 1.0
     return array("d", (number / length for number in vector))
 

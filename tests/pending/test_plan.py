@@ -32,7 +32,7 @@ def stored(proposal) -> list[StoredAction]:
 
 
 def test_one_action_needs_no_plan():
-    """It is proposed as it is."""
+    """A single action is proposed without a plan around it."""
     one = proposed("A", code="4821")
     assert (plan_of([one]).head, plan_of([one]).steps) == (one, ())
 

@@ -1,6 +1,7 @@
 """Agent loop: the loop ends, the transcript is complete, and errors are results instead of exceptions."""
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from sayso.agent import (
     Agent,
     AgentConfig,
+    AgentResult,
     ConversationMemory,
     Message,
     ProviderError,
@@ -17,7 +19,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
-from sayso.agent.run.state import NoJournal
+from sayso.agent.run.state import NoJournal, RunEnd
 
 
 @tool
@@ -315,3 +317,10 @@ def test_message_round_trips_through_json():
         "tool_calls": ({"tool_name": "echo", "parameters": {"text": "hi"}, "id": "c1"},),
     }
     assert Message.from_dict(message.to_dict()) == message
+
+
+def test_end_of_a_run_has_the_first_fields_of_its_result():
+    """A result is created from the values of its end, by position."""
+    fields = [each.name for each in dataclasses.fields(AgentResult)]
+    assert list(RunEnd._fields) == fields[: len(RunEnd._fields)]
+    assert all(getattr(AgentResult("x"), name) == value for name, value in RunEnd._field_defaults.items())
