@@ -31,7 +31,7 @@ from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, Respon
 
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.client import PREFIX, address_of
 from sayso.pending.redis.connections import CURE, Connections, Halted
 from sayso.pending.redis.scripts import RESUMED, SHARDS, LuaScripts
 from sayso.workers.mailbox import LUA
@@ -186,7 +186,7 @@ class DataLossGuard:
     ) -> None:
         self._client = client
         self._file = file
-        self._address = address_of(client)
+        self._address = f"{address_of(client)}/{client.connection_pool.connection_kwargs.get('db', 0)}"
         self._keys = keys_of(prefix)
         self._clock = clock
         self._stored = dict(file.read()) if file else {}
@@ -341,13 +341,6 @@ class DataLossGuard:
 def keys_of(prefix: str = PREFIX) -> tuple[str, str, str]:
     """Return the keys of a server's watermark, of its identities, and of its halt."""
     return f"{prefix}tide", f"{prefix}founded", f"{prefix}halted"
-
-
-def address_of(client: Redis) -> str:
-    """Return the address of a client's server, without its password."""
-    where = client.connection_pool.connection_kwargs
-    host = where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
-    return f"{host}/{where.get('db', 0)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from sayso.channels.types import random_id
-from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.client import PREFIX, connect_async
 from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import Lease, LeaseLost, QueuedTurn
 
@@ -150,7 +149,7 @@ async def listen_for_stops(url: str, on_stop: Callable[[str], None], *, prefix: 
     """
     while True:
         try:
-            async with Redis.from_url(url, decode_responses=True) as client, client.pubsub() as pubsub:
+            async with connect_async(url) as client, client.pubsub() as pubsub:
                 await pubsub.psubscribe(f"{prefix}*:stop")
                 async for message in pubsub.listen():
                     if message["type"] == "pmessage":

@@ -30,7 +30,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.stores import find_redis, risks_of
-from sayso.pending.redis.client import RedisUnfit, check_writable, connect
+from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
 from sayso.workers.data_loss import halt_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
 from sayso.workers.rq.jobs import is_suspended
@@ -87,7 +87,7 @@ class Doctor:
         try:
             client = connect(find_redis(self._settings, self._data))
         except (ConfigError, ValueError) as exc:
-            says = str(exc) if isinstance(exc, ConfigError) else "redis_url is no URL of a Redis"
+            says = str(exc) if isinstance(exc, ConfigError) else f"REDIS_URL: {exc}"
             yield CheckResult("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
             return
         try:
@@ -96,7 +96,7 @@ class Doctor:
             yield _unreachable(client, exc)
 
     def _server(self, client: Redis) -> Iterator[CheckResult]:
-        place = _place(client)
+        place = address_of(client)
         wrong = _wrong_server(client)
         if wrong:
             yield CheckResult("redis", "fail", f"{place} {wrong[0]}", wrong[1])
@@ -312,7 +312,7 @@ def _wrong_server(client: Redis) -> tuple[str, str] | None:
 
 
 def _unreachable(client: Redis, exc: RedisError) -> CheckResult:
-    place = _place(client)
+    place = address_of(client)
     failed: BaseException | None = exc
     while failed and not isinstance(failed, ssl.SSLError):
         failed = failed.__cause__ or failed.__context__
@@ -325,9 +325,3 @@ def _unreachable(client: Redis, exc: RedisError) -> CheckResult:
         return CheckResult("redis", "fail", says, "use redis:// for a port without TLS, or the port that has it")
     says = f"{place} does not answer ({type(exc).__name__})"
     return CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password")
-
-
-def _place(client: Redis) -> str:
-    """Return the address of a server without its password."""
-    given = client.connection_pool.connection_kwargs
-    return str(given.get("path") or f"{given.get('host', 'localhost')}:{given.get('port', 6379)}")

@@ -20,6 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.config.server.processes import Child, die_with_parent
 from sayso.config.settings.loader import ConfigError
+from sayso.pending.redis.client import connect
 
 #: How long to wait for the server to answer, and for it to stop, in seconds.
 START_SECONDS = 15.0
@@ -110,7 +111,7 @@ class EmbeddedRedis:
             self._lock = None
 
     def _await_answer(self) -> None:
-        client = Redis.from_url(self.url, socket_connect_timeout=1)
+        client = connect(self.url)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.is_alive():
             try:
@@ -131,7 +132,7 @@ def running_url(data: Path) -> str | None:
         return None
     url = f"unix://{socket_path(data)}"
     try:
-        Redis.from_url(url, socket_connect_timeout=1).ping()
+        connect(url).ping()
     except RedisError:
         return None
     return url
@@ -193,7 +194,7 @@ def _settings(folder: Path, socket: Path) -> list[str]:
 
 def _stop_orphan(url: str) -> None:
     """Stop a server that still listens although we hold the lock: it has lost its parent. Raises EmbeddedRedisError."""
-    client = Redis.from_url(url, socket_connect_timeout=1, socket_timeout=STOP_SECONDS)
+    client = connect(url, answer_seconds=STOP_SECONDS)
     pid = _pid_of(client)
     if pid is None:
         return

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sayso.channels.base import Count, Number, OptionalSecret, Section, Url, nothing_if_empty
+from sayso.pending.redis.url import RedisUrl
 
 #: The model that needs no account: it matches messages to tools, and is no language model.
 OFFLINE = "offline"
@@ -37,8 +38,7 @@ def _any_model(model: str) -> str:
 
 def redis_address(url: str) -> str:
     """Check that a URL names a Redis, and return it unchanged. Raises ValueError."""
-    if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ValueError("no URL of a Redis: write it as redis://host:6379/0, rediss://... or unix:///path")
+    RedisUrl.parse(url)
     return url
 
 

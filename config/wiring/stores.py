@@ -79,9 +79,8 @@ class RedisParts:
         """Open the connections; `patient` ones wait while Redis restarts. Raises ConfigError for a malformed URL."""
         try:
             client = connect(url, patient=patient)
-        except ValueError as exc:  # its message may repeat a password
-            cure = "write it as redis://host:6379/0, rediss://... or unix:///path"
-            raise ConfigError([f"REDIS_URL (or redis_url) is no URL of a Redis: {cure}"]) from exc
+        except ValueError as exc:
+            raise ConfigError([f"REDIS_URL (or redis_url): {exc}"]) from exc
         if patient:
             Connections.of(client).pipeline = AutoPipeline(url)
         prefix, wake_up = settings.key_prefix, WakeUps(client, settings.queue)

@@ -1,4 +1,7 @@
-"""The clients of Redis: how they connect, what kind of server they accept, and the server's time."""
+"""The clients of Redis: how they connect, what kind of server they accept, and the server's time.
+
+All are made from a `RedisUrl`, so that each form of a URL works in every process.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,16 @@ from pathlib import Path
 from typing import cast
 
 from redis import Redis, SSLConnection
-from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
+from redis.asyncio import Redis as AsyncRedis
+from redis.backoff import ConstantBackoff, ExponentialWithJitterBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from sayso.pending.concurrency import is_in_loop
 from sayso.pending.redis.connections import Connections, RedisCircuitBreaker
+from sayso.pending.redis.sentinel import SentinelService
+from sayso.pending.redis.url import RedisUrl
 
 #: The prefix of all our keys.
 PREFIX = "sayso:"
@@ -40,14 +46,14 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
     """Return a client for our scripts.
 
     With `patient` it waits through a restart of Redis. Otherwise it fails at once when nothing listens, retries a
-    broken connection once, and gives up after `answer_seconds`, 2 by default, without an answer.
+    broken connection once, and gives up after `answer_seconds`, 2 by default, without an answer. Raises ValueError for
+    a malformed URL.
     """
     if patient:
         retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8)
     else:  # does not wait a second time after a timeout
         retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
-    return Redis.from_url(
-        url,
+    pool = RedisUrl.parse(url).pool(
         decode_responses=True,
         socket_connect_timeout=1,
         socket_timeout=answer_seconds or (5 if patient else 2),
@@ -55,6 +61,29 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
         retry_on_error=[RedisConnectionError],
         max_connections=256,
     )
+    return Redis.from_pool(pool)
+
+
+def connect_rq(url: str) -> Redis:
+    """Return a client for RQ, which answers in bytes and has the timeout that RQ sets.
+
+    It retries a lost connection but not a silent one: RQ's loop does, and sees signals then.
+    """
+    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
+    return Redis.from_pool(RedisUrl.parse(url).pool(socket_connect_timeout=2, retry=retry))
+
+
+def connect_async(url: str) -> AsyncRedis:
+    """Return a client for one event loop, for subscriptions: it waits for an answer without a limit."""
+    return AsyncRedis.from_pool(RedisUrl.parse(url).async_pool(decode_responses=True, socket_connect_timeout=2))
+
+
+def address_of(client: Redis) -> str:
+    """Return where a client's server is, without its password: `host:port`, a path, or `service@sentinels`."""
+    where = client.connection_pool.connection_kwargs
+    if where.get("sentinel"):
+        return str(where["sentinel"])
+    return str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")
 
 
 def set_web_timeouts(client: Redis, *, answer_seconds: float = WEB_ANSWER_SECONDS) -> None:
@@ -104,9 +133,12 @@ def check_writable(client: Redis, *, prefix: str = PREFIX) -> None:
 
 
 def check_guarded(client: Redis) -> None:
-    """Refuse a Redis on another machine that serves clients without a login. Raises RedisUnfit."""
+    """Refuse a Redis on another machine that serves clients without a login. Raises RedisUnfit, and redis.RedisError
+    while Sentinels name no primary.
+    """
     given = client.connection_pool.connection_kwargs
-    host, port = given.get("host"), given.get("port", 6379)
+    sentinel: SentinelService | None = given.get("sentinel")
+    host, port = sentinel.primary() if sentinel else (given.get("host"), given.get("port", 6379))
     if not host or _is_this_machine(host, port):
         return
     secure = {name: value for name, value in given.items() if name in ("ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs")}

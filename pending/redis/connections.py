@@ -23,7 +23,6 @@ from typing import Any
 
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
-from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio.connection import AbstractConnection, ConnectCallbackT
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff
@@ -33,6 +32,7 @@ from redis.exceptions import DataError, InvalidResponse, RedisError, ResponseErr
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from sayso.pending.concurrency import call_in_thread, has_no_loop
+from sayso.pending.redis.url import RedisUrl
 
 log = logging.getLogger(__name__)
 
@@ -237,8 +237,8 @@ class AutoPipeline:
     """
 
     def __init__(self, url: str, *, retry: AsyncRetry | None = None) -> None:
-        self._pool = AsyncConnectionPool.from_url(
-            url, decode_responses=True, socket_connect_timeout=1, socket_timeout=None
+        self._pool = RedisUrl.parse(url).async_pool(
+            decode_responses=True, socket_connect_timeout=1, socket_timeout=None
         )
         self._retry = retry or AsyncRetry(
             ExponentialWithJitterBackoff(base=0.05, cap=1.0), MAX_TRIES - 1, (RedisError,)

@@ -25,6 +25,7 @@ from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.config.server.processes import Child
 from sayso.config.server.up import full_health, python_path
 from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
+from sayso.pending.redis.client import connect
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.tools import MODEL_MS
@@ -193,7 +194,7 @@ class RedisServer(EmbeddedRedis):
             client.config_set("maxmemory", 0)
 
     def _client(self) -> Redis:
-        return Redis.from_url(self.url, decode_responses=True)
+        return connect(self.url)
 
 
 def _limit_files(pid: int, size: int) -> None:

@@ -14,15 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from redis import Redis
-from redis.backoff import ConstantBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.retry import Retry
 from rq.serializers import JSONSerializer
 
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import call_in_thread
+from sayso.pending.redis.client import connect_rq
 from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
 from sayso.workers.data_loss import DataLossGuard
 from sayso.workers.lease import listen_for_stops
@@ -136,8 +133,6 @@ async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:
 
 def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopFlag | None = None) -> SaysoWorker:
     """Return an RQ worker that runs the conversations of the queue on `loop`."""
-    # It retries a lost connection but not a silent one: RQ's loop does, and sees signals then.
-    retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
     return SaysoWorker(
         [services.queue],
         perform=services.processor.run,
@@ -145,7 +140,7 @@ def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopF
         capacity=services.capacity,
         on_stop=services.processor.hand_over,
         stop_requested=stop_requested,
-        connection=Redis.from_url(services.redis_url, socket_connect_timeout=2, retry=retry),
+        connection=connect_rq(services.redis_url),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
         maintenance_interval=MAINTENANCE_INTERVAL,

@@ -1,0 +1,144 @@
+"""Sentinel: asks the Sentinels of a service for the address of its primary, and says what is wrong with an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+#: Seconds that one Sentinel may take to be connected to, and to answer: the next one is asked then.
+SENTINEL_SECONDS = 0.5
+#: The port of a Sentinel where the URL names none.
+SENTINEL_PORT = 26379
+
+Address = tuple[str, int]
+
+
+class NoPrimary(RedisConnectionError):
+    """Raised when no Sentinel names a primary. The message says why, and the cure."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentinelService:
+    """A service: a primary and its replicas, which Sentinels watch. Lives as long as the connections to it.
+
+    `options` are those of a connection to a Sentinel, with its login.
+    """
+
+    name: str
+    addresses: Sequence[Address]
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    #: The Sentinel that answered last is asked first.
+    _order: list[Address] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._order.extend(self.addresses)
+
+    def __str__(self) -> str:
+        return f"{self.name}@{','.join(f'{host}:{port}' for host, port in sorted(self.addresses))}"
+
+    def primary(self) -> Address:
+        """Return the address of the primary as the first Sentinel that knows it says. Raises NoPrimary."""
+        problems = []
+        for address in list(self._order):
+            try:
+                with self.client(address) as sentinel:
+                    found = self._address_in(_by_name(sentinel.sentinel_masters()), address)
+            except RedisError as exc:
+                problems.append(_Problem.of(exc, address))
+            else:
+                self._prefer(address)
+                return found
+        raise NoPrimary(max(problems).text)
+
+    async def primary_async(self) -> Address:
+        """Return the address of the primary as `primary` does, without blocking the event loop."""
+        problems = []
+        for host, port in list(self._order):
+            try:
+                async with AsyncRedis(host=host, port=port, **self._client_options) as sentinel:
+                    found = self._address_in(_by_name(await sentinel.sentinel_masters()), (host, port))
+            except RedisError as exc:
+                problems.append(_Problem.of(exc, (host, port)))
+            else:
+                self._prefer((host, port))
+                return found
+        raise NoPrimary(max(problems).text)
+
+    def client(self, address: Address) -> Redis:
+        """Return a client of one Sentinel."""
+        return Redis(host=address[0], port=address[1], **self._client_options)
+
+    @property
+    def _client_options(self) -> dict[str, Any]:
+        """Return the options of a client that tries once."""
+        return {
+            "socket_timeout": SENTINEL_SECONDS,
+            "socket_connect_timeout": SENTINEL_SECONDS,
+            "retry": None,
+            "retry_on_error": [],
+            "decode_responses": True,
+            **self.options,
+        }
+
+    def _address_in(self, services: Mapping[str, Mapping[str, Any]], sentinel: Address) -> Address:
+        """Return the address of our primary among a Sentinel's services. Raises _NotUsable."""
+        state = services.get(self.name)
+        if state is None:
+            known = ", ".join(map(repr, sorted(services))) or "none"
+            raise _NotUsable(3, f"the Sentinel at {_text(sentinel)} knows no service {self.name!r}; known: {known}")
+        address = str(state["ip"]), int(state["port"])
+        if state["is_sdown"] or state["is_odown"]:
+            says = f"the primary of {self.name!r}, {_text(address)}, is down, and no replica is promoted yet"
+            raise _NotUsable(4, f"{says}: see the log of the Sentinel at {_text(sentinel)} if this lasts")
+        return address
+
+    def _prefer(self, address: Address) -> None:
+        """Ask this Sentinel first from now on. Threads may race: each order is valid."""
+        if self._order[0] != address:
+            self._order.sort(key=address.__ne__)
+
+
+class _NotUsable(RedisError):
+    """Raised when a Sentinel answered and its answer names no primary. `rank` is higher the more it explains."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(text)
+        self.rank = rank
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Problem:
+    """Why one Sentinel named no primary. Of several the one with the highest rank is told."""
+
+    rank: int
+    text: str
+
+    @classmethod
+    def of(cls, exc: RedisError, sentinel: Address) -> _Problem:
+        place = _text(sentinel)
+        if isinstance(exc, _NotUsable):
+            return cls(exc.rank, str(exc))
+        if isinstance(exc, AuthenticationError | NoPermissionError):
+            cure = (
+                "write ?sentinel_username=...&sentinel_password=... into REDIS_URL: a Sentinel has a login of its own"
+            )
+            return cls(1, f"the Sentinel at {place} refuses the login: {cure}")
+        if isinstance(exc, ResponseError):
+            cure = "write the address of a Sentinel, usually port 26379, or a URL that begins with redis://"
+            return cls(2, f"the server at {place} is no Sentinel ({exc}): {cure}")
+        return cls(0, f"no Sentinel answers, last asked {place} ({type(exc).__name__}): start them, or see REDIS_URL")
+
+
+def _by_name(services: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the services of a Sentinel by their names, in whichever of its forms redis-py returns them."""
+    return dict(services) if isinstance(services, Mapping) else {each["name"]: each for each in services}
+
+
+def _text(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

@@ -1,0 +1,240 @@
+"""RedisUrl: the one place that reads the URL of a Redis and opens connections for it, in threads and in event loops.
+
+A connection that follows Sentinels asks them for the primary each time it is opened. A server that has become a replica
+is left: the next attempt opens a new connection, which finds the new primary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+
+from redis import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Connection as AsyncConnection
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import SSLConnection as AsyncSSLConnection
+from redis.asyncio import UnixDomainSocketConnection as AsyncUnixConnection
+from redis.connection import parse_url
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+
+from sayso.pending.redis.sentinel import SENTINEL_PORT, Address, SentinelService
+
+#: The forms of a URL, for messages.
+FORMS = (
+    "redis://host:6379/0, rediss://host:6379/0, unix:///path?db=0, or redis+sentinel://host:26379,host:26379/service/0"
+)
+_SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
+#: The errors of a server that takes no writes now: it has become a replica, or has too few replicas of its own.
+_NO_WRITES = re.compile(r"(^|[ -])(READONLY|NOREPLICAS) ")
+#: What the pool takes of a URL, and not its connections.
+_OF_POOL = {"max_connections", "timeout"}
+
+
+class NotWritable(RedisConnectionError):
+    """Raised when a server became a replica, or lost the replicas that it needs. Nothing was written; try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """A Redis as a URL names it: the options of its connections, and the Sentinel service that names its primary.
+
+    The passwords in it are never shown.
+    """
+
+    scheme: str
+    options: Mapping[str, Any] = field(repr=False)
+    sentinel: SentinelService | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> RedisUrl:
+        """Read a URL. Raises ValueError, without the URL in its message: it may hold a password."""
+        scheme, separator, rest = url.partition("://")
+        if not separator or scheme not in _SYNC:
+            raise ValueError(f"no URL of a Redis: write it as {FORMS}")
+        before, *after = re.split("[/?#]", rest, maxsplit=1)
+        if scheme != "unix" and "@" in "".join(after) and "@" not in before:
+            raise ValueError("has a password with / ? or # in it: write these as %2F, %3F and %23")
+        parts = urlsplit(url)
+        if scheme in _SENTINEL:
+            return _sentinel_url(scheme, parts)
+        if scheme == "unix":
+            if not parts.path:
+                raise ValueError("names no socket: write unix:///path, with three slashes")
+        else:
+            if "," in parts.netloc.rpartition("@")[2]:
+                raise ValueError("names several hosts: write redis+sentinel://host:26379,host:26379/service")
+            _check_db(parts.path.strip("/"))
+        return cls(scheme, _options(scheme, url))
+
+    def pool(self, **options: Any) -> ConnectionPool:
+        """Return a pool of connections for threads."""
+        return ConnectionPool(**self._options(_SYNC[self.scheme], options))
+
+    def async_pool(self, **options: Any) -> AsyncConnectionPool:
+        """Return a pool of connections for one event loop."""
+        return AsyncConnectionPool(**self._options(_ASYNC[self.scheme], options))
+
+    def _options(self, connection_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a pool gets; what the URL says comes first, as in redis-py."""
+        followed = {"sentinel": self.sentinel} if self.sentinel else {}
+        return {**options, **self.options, "connection_class": connection_class, **followed}
+
+
+def _sentinel_url(scheme: str, parts: SplitResult) -> RedisUrl:
+    login, _, hosts = parts.netloc.rpartition("@")
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service:
+        raise ValueError(f"names no service of the Sentinels: write {scheme}://host:26379,host:26379/service/0")
+    _check_db(db)
+    query = dict(parse_qsl(parts.query))
+    of_sentinel = {name: query.pop(f"sentinel_{name}", "") for name in ("username", "password", "tls")}
+    options = _options(_SENTINEL[scheme], f"{_SENTINEL[scheme]}://{login}@service/{db or 0}?{urlencode(query)}")
+    del options["host"]
+    login_of_sentinel: dict[str, Any] = {
+        name: of_sentinel[name] for name in ("username", "password") if of_sentinel[name]
+    }
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    if of_sentinel["tls"].lower() in ("1", "true", "yes", "on"):
+        login_of_sentinel |= {"ssl": True, **tls}
+    addresses = tuple(_address(host) for host in hosts.split(","))
+    return RedisUrl(scheme, options, SentinelService(service, addresses, login_of_sentinel))
+
+
+def _address(text: str) -> Address:
+    """Return the host and port of one Sentinel. Raises ValueError."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise ValueError(f"{text!r} is no address of a Sentinel: write host:26379")
+    return host, port or SENTINEL_PORT
+
+
+def _check_db(text: str) -> None:
+    if text and not text.isdigit():
+        raise ValueError(f"{text!r} is no number of a database: end the URL with /0, or with nothing")
+
+
+def _options(scheme: str, url: str) -> dict[str, Any]:
+    """Return the options of the connections, after one was made of them that opens nothing. Raises ValueError."""
+    try:
+        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py's own
+    except ValueError as exc:
+        if "connection URL" in str(exc):  # names a parameter; others may repeat a part of a password
+            raise ValueError(f"no URL of a Redis: {exc}") from None
+        raise ValueError("no URL of a Redis: its port is no number from 1 to 65535") from None
+    options.pop("connection_class", None)
+    try:
+        _SYNC[scheme](**{name: value for name, value in options.items() if name not in _OF_POOL})
+    except TypeError as exc:
+        name = str(exc).rpartition("argument ")[2]
+        raise ValueError(f"has a parameter that {scheme}:// does not take: {name}") from None
+    except RedisError as exc:
+        raise ValueError(f"has a parameter with a wrong value: {exc}") from None
+    return options
+
+
+def _refuse(exc: ResponseError) -> NoReturn:
+    raise NotWritable(str(exc)) from exc
+
+
+def _takes_no_writes(exc: ResponseError) -> bool:
+    return isinstance(exc, ReadOnlyError) or bool(_NO_WRITES.search(str(exc)))
+
+
+class _LeavesReplica:
+    """Of a connection to one address: closed as soon as the server there takes no writes, so that it is found again."""
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        """Return the answer. Raises NotWritable, after it closed the connection."""
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]  # of the class beside this one
+        except ResponseError as exc:
+            if not _takes_no_writes(exc):
+                raise
+            self.disconnect()  # type: ignore[attr-defined]
+            _refuse(exc)
+
+
+class _FollowsSentinel(_LeavesReplica):
+    """Of a connection that goes to the primary which Sentinels name when it is opened."""
+
+    def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
+        super().__init__(**options)
+        self._sentinel = sentinel
+
+    def _connect(self) -> Any:
+        self.host, self.port = self._sentinel.primary()
+        return super()._connect()  # type: ignore[misc]
+
+
+class _AsyncLeavesReplica:
+    """As `_LeavesReplica`, in an event loop."""
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """Return the answer. Raises NotWritable, after it closed the connection."""
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except ResponseError as exc:
+            if not _takes_no_writes(exc):
+                raise
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            _refuse(exc)
+
+
+class _AsyncFollowsSentinel(_AsyncLeavesReplica):
+    """As `_FollowsSentinel`, in an event loop."""
+
+    def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
+        super().__init__(**options)
+        self._sentinel = sentinel
+
+    async def _connect(self) -> None:
+        self.host, self.port = await self._sentinel.primary_async()
+        await super()._connect()  # type: ignore[misc]
+
+
+class _Tcp(_LeavesReplica, Connection): ...
+
+
+class _Tls(_LeavesReplica, SSLConnection): ...
+
+
+class _SentinelTcp(_FollowsSentinel, Connection): ...
+
+
+class _SentinelTls(_FollowsSentinel, SSLConnection): ...
+
+
+class _AsyncTcp(_AsyncLeavesReplica, AsyncConnection): ...
+
+
+class _AsyncTls(_AsyncLeavesReplica, AsyncSSLConnection): ...
+
+
+class _AsyncSentinelTcp(_AsyncFollowsSentinel, AsyncConnection): ...
+
+
+class _AsyncSentinelTls(_AsyncFollowsSentinel, AsyncSSLConnection): ...
+
+
+_SYNC: Mapping[str, type] = {
+    "redis": _Tcp,
+    "rediss": _Tls,
+    "unix": UnixDomainSocketConnection,
+    "redis+sentinel": _SentinelTcp,
+    "rediss+sentinel": _SentinelTls,
+}
+_ASYNC: Mapping[str, type] = {
+    "redis": _AsyncTcp,
+    "rediss": _AsyncTls,
+    "unix": AsyncUnixConnection,
+    "redis+sentinel": _AsyncSentinelTcp,
+    "rediss+sentinel": _AsyncSentinelTls,
+}

@@ -1,0 +1,75 @@
+"""The forms of a Redis URL: which are read, which are refused with their cure, and what the connections then do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hiredis import pack_command
+
+from sayso.pending.redis.client import address_of, connect
+from sayso.pending.redis.connections import AutoPipeline
+from sayso.pending.redis.url import RedisUrl
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("localhost:6379", "no URL of a Redis: write it as redis://host:6379/0"),
+        ("http://:secret@db/0", "no URL of a Redis"),
+        ("redis://:secret@db/shop", "'shop' is no number of a database"),
+        ("redis://:secret@db:99999/0", "its port is no number from 1 to 65535"),
+        ("redis://:secret@db/0?ssl_ca_certs=ca.pem", "has a parameter that redis:// does not take: 'ssl_ca_certs'"),
+        ("rediss://:secret@db/0?ssl_cert_reqs=maybe", "has a parameter with a wrong value"),
+        ("redis://:se/secret@db/0", "has a password with / ? or # in it: write these as %2F"),
+        ("redis://:secret#secret@db/0", "has a password with / ? or # in it"),
+        ("redis://:secret@db/0?db=one", "no URL of a Redis: Invalid value for 'db'"),
+        ("redis://:secret@a:6379,b:6379/0", "names several hosts: write redis+sentinel://"),
+        ("unix://secret", "names no socket"),
+        ("redis+sentinel://:secret@a:26379,b:26379", "names no service of the Sentinels"),
+        ("redis+sentinel://:secret@a:26379,b:26379/0?x=1", "has a parameter that redis:// does not take: 'x'"),
+        ("redis+sentinel://:secret@a:26379/shop/one", "'one' is no number of a database"),
+        ("redis+sentinel://:secret@a:26379,b:port/shop", "'b:port' is no address of a Sentinel"),
+        ("redis+sentinel://:secret@/shop", "'' is no address of a Sentinel"),
+    ],
+)
+def test_malformed_url_is_refused_with_its_cure_and_without_its_password(url: str, problem: str) -> None:
+    """The message goes to a terminal or a log."""
+    with pytest.raises(ValueError, match=r"^(?!.*secret)") as refused:
+        RedisUrl.parse(url)
+    assert problem in str(refused.value)
+
+
+def test_url_of_sentinels_names_service_database_and_both_logins() -> None:
+    """The login before the hosts is that of the data nodes."""
+    url = "rediss+sentinel://bot:p%40w@s1,[::1]:5000,s3:26380/shop/2?ssl_ca_certs=ca.pem&sentinel_password=quiet"
+    redis = RedisUrl.parse(f"{url}&sentinel_tls=yes")
+    options = {name: redis.options[name] for name in ("username", "password", "db", "ssl_ca_certs")}
+    assert options == {"username": "bot", "password": "p@w", "db": 2, "ssl_ca_certs": "ca.pem"}
+    assert redis.sentinel
+    assert redis.sentinel.name == "shop"
+    assert redis.sentinel.addresses == (("s1", 26379), ("::1", 5000), ("s3", 26380))
+    assert redis.sentinel.options == {"password": "quiet", "ssl": True, "ssl_ca_certs": "ca.pem"}
+    assert [secret in repr(redis) for secret in ("p@w", "quiet")] == [False, False]
+
+
+def test_address_of_a_service_names_the_service_and_no_node() -> None:
+    """After a failover the data-loss guard compares the new primary with what it knew of the old one."""
+    assert address_of(connect("redis+sentinel://:secret@s2:1,s1/shop/0")) == "shop@s1:26379,s2:1"
+    assert address_of(connect("redis://:secret@db:6380/0")) == "db:6380"
+
+
+def test_socket_with_a_database_leads_threads_and_loops_to_that_database(redis_url: str) -> None:
+    """`unix:///path?db=1` means the same everywhere."""
+    url = f"{redis_url}?db=1"
+    with connect(redis_url) as first, connect(url) as second:
+        first.flushall()
+        asyncio.run(_set_in_a_loop(url))
+        assert (first.get("here"), second.get("here")) == (None, "1")
+        first.flushall()
+
+
+async def _set_in_a_loop(url: str) -> None:
+    pipeline = AutoPipeline(url)
+    await pipeline.execute(pack_command(("SET", "here", "1")))  # type: ignore[arg-type]
+    await pipeline.close()
