@@ -3,9 +3,9 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 # Tests start hundreds of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
-SOURCES := sayso/*.py agent channels config docs examples pending testing workers tests benchmarks
+SOURCES := sayso/*.py agent channels config deploy docs examples pending testing workers tests benchmarks
 
-.PHONY: demo test test-fast check format docs reference bench figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -57,6 +57,17 @@ reference: .venv/ready-dev  ## the generated pages of docs/reference
 
 docs: .venv/ready-dev  ## the site of the documentation, in build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: .venv/ready-dev  ## the wheel and the sdist, in dist/; the same commit gives the same bytes
+	$(BIN)/python deploy/build_packages.py
+
+# One lock for all extras, Python versions and systems. `make lock UPGRADE=--upgrade` takes the newest versions.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock" $(UPGRADE)
+
+lock: .venv/ready-dev  ## the exact versions and hashes that are deployed, in deploy/requirements*.txt
+	$(LOCK) --all-extras --output-file deploy/requirements.txt pyproject.toml
+	$(LOCK) --output-file deploy/requirements-build.txt deploy/requirements-build.in
 
 bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.path

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.build_packages import FILES, PACKAGES, build
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -26,7 +27,8 @@ from tests.config.processes import PATIENCE, free_port, short_folder, until
 from tests.flows.system import ENVIRON
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("agent", "channels", "config", "examples", "pending", "sayso", "testing", "workers")
+#: The time of all files in the packages, in Unix seconds.
+EPOCH = 1_790_000_000
 #: Modules that a user may have beside the bot. Python must not confuse any of them with Sayso's.
 USER_MODULES = (
     "agent.py", "channels.py", "config.py", "examples/__init__.py", "pending/__init__.py", "workers/__init__.py",
@@ -50,18 +52,9 @@ def count_apples() -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build the wheel and the sdist from a copy of the packages of this checkout."""
-    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, source)
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(source)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return {"wheel": next(made.glob("*.whl")), "sdist": next(made.glob("*.tar.gz"))}
+    """Build the wheel and the sdist of this checkout as `make dist` does, and check their metadata."""
+    wheel, sdist = build(ROOT, tmp_path_factory.mktemp("dist"), epoch=EPOCH)
+    return {"wheel": wheel, "sdist": sdist}
 
 
 class Installed:
@@ -187,10 +180,35 @@ def test_lines_of_the_procfile_answer_a_message(install: Callable[[str], Install
         redis.stop()
 
 
-def test_wheel_contains_only_sayso(built: Mapping[str, Path]):
-    """A wheel that also installed `agent` or `config` would collide with a user's modules."""
-    names = zipfile.ZipFile(built["wheel"]).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sayso"}
+def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path]):
+    """No test, cache or document is in them, and what both contain is equal to the checkout's files.
+
+    A wheel that also installed `agent` or `config` would collide with a user's modules.
+    """
+    wheel = zipfile.ZipFile(built["wheel"])
+    files = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    with tarfile.open(built["sdist"]) as sdist:
+        packed = {each.name.partition("/")[2] for each in sdist.getmembers() if each.isfile()}
+    assert files == {name for name in packed if name.startswith("sayso/")}
+    assert {name.partition("/")[0] for name in packed - files} == {*FILES, "PKG-INFO", "setup.cfg", "sayso.egg-info"}
+    assert not [name for name in files if "__pycache__" in name or "/tests/" in name]
+    assert all(wheel.read(name) == (ROOT / name).read_bytes() for name in files)
+    assert not {Path(name).suffix for name in files} - {*".py .typed .lua .acl .toml .yaml .css .js .html".split()}
+
+
+def test_the_same_commit_gives_the_same_bytes(built: Mapping[str, Path], tmp_path: Path):
+    """Other times, rights and folders, as on another machine, change nothing."""
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package, tmp_path / package, symlinks=True, copy_function=shutil.copyfile,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )  # fmt: skip
+    for name in FILES:
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    for path in tmp_path.rglob("*.py"):
+        path.chmod(0o600)
+    again = build(tmp_path, tmp_path / "dist", epoch=EPOCH)
+    assert [each.read_bytes() for each in again] == [built["wheel"].read_bytes(), built["sdist"].read_bytes()]
 
 
 def test_packages_have_complete_metadata(built: Mapping[str, Path]):
