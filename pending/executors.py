@@ -77,7 +77,7 @@ class Executors:
                 return self.tools.executor(action, own)
             return own(action) if own is not None else None
         except Exception:  # a factory is user code, and nothing has happened yet
-            log.exception("pending.factory_failed", extra={"kind": action.kind})
+            log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None
 
     def reconciler(self, kind: str) -> Reconciler | None:

@@ -210,7 +210,8 @@ def confirmed_run(confirmed: Confirmation, scope: Scope, language: str) -> Abstr
         scope.user_id, place.channel, place.address, run.ttl_seconds, run.parser_version, language, run.aliases,
         run.user_name, run.role, confirmed,
     )  # fmt: skip
-    return context_field("run", by_yes, idempotency_key=confirmed.action_id)
+    log_fields = {**call_context().log_fields, "pending": confirmed.action_id}
+    return context_field("run", by_yes, idempotency_key=confirmed.action_id, log_fields=log_fields)
 
 
 def current_context() -> ToolContext:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import uvloop
@@ -50,6 +52,8 @@ class ThreadCall:
     thread_id: int | None = None
     has_ended: bool = False
     is_abandoned: bool = False
+    #: The context of the caller that abandoned the call, so that its late end is logged as one of its turn.
+    context: contextvars.Context | None = None
 
 
 class DaemonThreadPool:
@@ -108,7 +112,7 @@ class DaemonThreadPool:
                 return True
             if call.has_ended or call.is_abandoned:
                 return False
-            call.is_abandoned = True
+            call.is_abandoned, call.context = True, contextvars.copy_context()
             self._hung += 1
         log.log(
             self._level,
@@ -144,8 +148,9 @@ class DaemonThreadPool:
             call.has_ended = True
             if call.is_abandoned:
                 self._hung -= 1
-        if call.is_abandoned:
-            log.log(self._level, "%s.ended_late", self._name, extra={"hung": self._hung})
+        if call.context:
+            extra = {"hung": self._hung}
+            call.context.run(partial(log.log, self._level, "%s.ended_late", self._name, extra=extra))
 
 
 def stack_of(thread_id: int | None) -> str:

@@ -379,7 +379,7 @@ class QueuedReply:
     `ahead`: seconds by which its chat is ahead of its own rate limit.
     `silence`: seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person to write,
     None where it does not wait.
-    `closed`: why the address accepts nothing, "" if it does.
+    `closed`: why the address accepts nothing, "" if it does. `pending`: the action that it is about, "" for none.
     """
 
     number: int
@@ -392,6 +392,7 @@ class QueuedReply:
     silence: float = field(default=-1.0, compare=False)
     held: float | None = field(default=None, compare=False)
     closed: str = ""
+    pending: str = field(default="", compare=False)
 
     @property
     def is_forwarded(self) -> bool:

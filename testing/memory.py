@@ -433,8 +433,8 @@ class MemoryConversations(MemoryDeliveries):
 
     def _view(self, conversation: str, state: ConversationState) -> NextItem:
         if state.outbox:
-            number, _, text = state.outbox[0]
-            reply, now = QueuedReply(number, text, state.attempts + 1), self._clock()
+            number, pid, text = state.outbox[0]
+            reply, now = QueuedReply(number, text, state.attempts + 1, pending=pid.lstrip(PART + ABOUT)), self._clock()
             if reply.is_forwarded:
                 return reply
             reply = replace(reply, silence=state.silence(now), closed=state.why_closed)

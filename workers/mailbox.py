@@ -17,6 +17,8 @@ from sayso.pending.action import split_button_token
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
+    ABOUT,
+    PART,
     Lease,
     LeaseLost,
     NextItem,
@@ -308,10 +310,11 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
     """Read what a script says is to be done next in a conversation."""
     match list(row):
         case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
-            number, _, text = str(entry).split(" ", 2)
+            number, pid, text = str(entry).split(" ", 2)
             return QueuedReply(
                 number=int(number),
                 text=text,
+                pending=pid.lstrip(PART + ABOUT).removeprefix("-"),
                 attempt=int(attempt),
                 suspect=bool(suspect),
                 wait=None if wait < 0 else wait / 1000,

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from redis.exceptions import RedisError
 
@@ -18,7 +19,7 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
-from sayso.pending.context import context_field
+from sayso.pending.context import call_context, context_field
 from sayso.pending.redis.connections import Halted
 from sayso.pending.turns import (
     ABOUT,
@@ -124,6 +125,10 @@ class ConversationProcessor:
 
     async def run(self, conversation: str) -> None:
         """Empty a conversation's outbox and mailbox, in order, unless another worker holds its lease."""
+        with context_field("log_fields", {"conversation": conversation, **call_context().log_fields}):
+            await self._run(conversation)
+
+    async def _run(self, conversation: str) -> None:
         channel = conversation.partition(":")[0]
         if channel not in self.channels and channel not in self.agents and await self._defer(conversation):
             return
@@ -185,7 +190,10 @@ class ConversationProcessor:
         while work is not None:
             match work:
                 case QueuedReply():
-                    work = await self.sender.send(held.lease, work, held.is_fresh)
+                    about = {"pending": work.pending} if work.pending else {}
+                    ids = {**call_context().log_fields, "delivery": work.delivery_id(held.lease), **about}
+                    with context_field("log_fields", ids):
+                        work = await self.sender.send(held.lease, work, held.is_fresh)
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
                     await self.mailbox.release(held.lease, hand_over=True)
                     return
@@ -195,8 +203,8 @@ class ConversationProcessor:
                     work = await self.mailbox.release(held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
                     turns += 1
-                    ids = {"conversation": held.lease.conversation, "seq": work.seq}
-                    with context_field("log_fields", ids):
+                    ids = {"seq": work.seq, "event": work.turn.event_hash}
+                    with context_field("log_fields", {**call_context().log_fields, **ids}):
                         work = await self._turn(held, self._joined(work))
                     held.turn_seq = 0
 
@@ -248,7 +256,9 @@ class ConversationProcessor:
         else:
             change = split_replies(change, channel)
         following = await self.mailbox.commit(lease, queued, change, let_go=True)
-        extra = {"event": queued.turn.event_hash, "attempt": queued.attempt, "replies": len(change.replies)}
+        extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
+        if change.new_actions:
+            extra["pending"] = ",".join(action.pending_action_id for action in change.new_actions)
         log.info("turn.answered", extra=extra | ({"upto": queued.upto} if queued.upto else {}))
         return following
 

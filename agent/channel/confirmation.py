@@ -273,7 +273,7 @@ class ConfirmationHandler:
             outcome = await self._store.settlement.confirm(claim, stored)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
-        files = await self._files.store_after_effect(artifacts, context.turn)
+        files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
         answer = fixed_answer(context, outcome.outcome_text, files)
         if outcome.status == "early":
             return answer

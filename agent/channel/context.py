@@ -181,12 +181,15 @@ class TurnFiles:
         stored = [await self.store(turn, artifact) for artifact in artifacts]
         return [artifact.kept for artifact in stored if artifact.kept]
 
-    async def store_after_effect(self, artifacts: list[Artifact], turn: Turn) -> list[Media]:
-        """Store the files of a confirmed action. A failure is logged, and must not turn the outcome into an error."""
+    async def store_after_effect(self, artifacts: list[Artifact], turn: Turn, pid: str) -> list[Media]:
+        """Store the files of the confirmed action `pid`.
+
+        A failure is logged, and must not turn the outcome into an error.
+        """
         try:
             return await self.store_all(artifacts, turn)
         except Exception:
-            log.exception("pending.files_lost")
+            log.exception("pending.files_lost", extra={"pending": pid})
             return []
 
     async def store(self, turn: Turn, artifact: Artifact) -> Artifact:

@@ -54,7 +54,8 @@ class LoggingObserver(AgentObserver):
         if not self._logger.isEnabledFor(self._level):
             return
         ids = {"batch_id" if event.startswith("batch") else "run_id": run_id}
-        line = {"event": event, **ids, **call_context().log_fields, **values, "timestamp": round(self._clock(), 3)}
+        turn = {"turn_event" if name == "event" else name: value for name, value in call_context().log_fields.items()}
+        line = {"event": event, **ids, **turn, **values, "timestamp": round(self._clock(), 3)}
         with context_field("log_fields", {}):  # the line has them
             self._logger.log(self._level, "%s", json.dumps(line, default=_class_name))
 

@@ -189,7 +189,9 @@ class Poller:
             raise
         except Exception:
             # A defect would fail on each retry and block all later updates.
-            log.exception("poll.dropped", extra={"channel": self._bot.name})
+            turn = next(iter(received.turns), None)
+            ids = {"conversation": turn.conversation.id, "event": turn.event_hash} if turn else {}
+            log.exception("poll.dropped", extra={"channel": self._bot.name, **ids})
             return "stored"
         else:
             return "stored"

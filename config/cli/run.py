@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import io
-import logging
 import os
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
+from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 _port = click.option(
@@ -34,11 +35,31 @@ _processes = click.option(
 )  # fmt: skip
 
 
+def _logs(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of the log to a command. They become variables, also for the processes that it starts."""
+
+    def export(context: click.Context, option: click.Parameter, value: str | None) -> None:
+        if value and option.name:
+            os.environ[f"SAYSO_{option.name.upper()}"] = value
+
+    shared: dict[str, Any] = {"expose_value": False, "callback": export, "show_envvar": True}
+    level = click.option(
+        "--log-level", type=click.Choice(LEVELS, case_sensitive=False), envvar=LEVEL_VARIABLE, **shared,
+        help="Print log lines from this level on.  [default: info; of chat: warning]",
+    )  # fmt: skip
+    form = click.option(
+        "--log-format", type=click.Choice(FORMATS, case_sensitive=False), envvar=FORMAT_VARIABLE, **shared,
+        help="Log lines for people, or one JSON object a line.  [default: pretty]",
+    )  # fmt: skip
+    return form(level(command))
+
+
 @click.command(cls=SaysoCommand, examples=["sayso up", "sayso up -c bot.yaml --port 8080 --reload"])
 @_host
 @_port
 @_workers
 @_reload
+@_logs
 @pass_options
 def up(options: Options, host: str, port: int, workers: int, *, reload: bool) -> None:
     """Run everything on this machine: web, workers, and Redis if none is given."""
@@ -50,6 +71,7 @@ def up(options: Options, host: str, port: int, workers: int, *, reload: bool) ->
 @_host
 @_port
 @_workers
+@_logs
 @pass_options
 def demo(options: Options, host: str, port: int, workers: int) -> None:
     """Run the demo, an invoice bot in your browser. It needs no account and no key, and has its own configuration.
@@ -73,7 +95,6 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
 
 def _run_up(options: Options, host: str, port: int, workers: int, *, reload: bool = False) -> None:
     from sayso.config.server.up import Up, UpError
-    from sayso.config.wiring.observability import set_up_logs
 
     set_up_logs()
     if reload:
@@ -101,6 +122,7 @@ def _exit_on_signals() -> None:
 
 @click.command(cls=SaysoCommand, examples=["sayso chat", "sayso chat shop-wa -c bot.yaml"])
 @click.argument("channel", required=False)
+@_logs
 @pass_options
 def chat(options: Options, channel: str | None) -> None:
     """Talk to the bot in this terminal; nothing else has to run.
@@ -111,9 +133,8 @@ def chat(options: Options, channel: str | None) -> None:
     from sayso.channels.storage.media import LocalMediaStore
     from sayso.config.settings.loader import load_for_terminal
     from sayso.config.wiring.agents import terminal_agent
-    from sayso.config.wiring.observability import set_up_logs
 
-    set_up_logs(logging.WARNING)  # INFO lines would stand between the lines of the conversation
+    set_up_logs("warning")  # INFO lines would stand between the lines of the conversation
     with clear_errors():
         settings = load_for_terminal(options.file(running=False), channel)
     with ExitStack() as stack:
@@ -145,6 +166,7 @@ def chat(options: Options, channel: str | None) -> None:
     "--threads", default=32, show_default=True, type=click.IntRange(4, 512), help="Requests answered at the same time."
 )
 @_processes
+@_logs
 @pass_options
 def web(options: Options, host: str, port: int, threads: int, processes: int | None) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
@@ -152,7 +174,6 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     from sayso.config.server.processes import listen, local_url, prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
-    from sayso.config.wiring.observability import set_up_logs
     from sayso.config.wiring.wsgi import build_app
 
     set_up_logs()
@@ -172,12 +193,12 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
 @click.command(cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"])
 @_processes
 @_reload
+@_logs
 @pass_options
 def worker(options: Options, processes: int | None, *, reload: bool) -> None:
     """Run a worker process: it answers turns and sends replies."""
     from sayso.config.server.processes import prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
-    from sayso.config.wiring.observability import set_up_logs
     from sayso.config.wiring.rq_entry import install, worker_services
     from sayso.workers.rq.process import run_worker
 
@@ -194,12 +215,12 @@ def worker(options: Options, processes: int | None, *, reload: bool) -> None:
 
 
 @click.command(cls=SaysoCommand, examples=["sayso poll"])
+@_logs
 @pass_options
 def poll(options: Options) -> None:
     """Run the process that fetches messages from Telegram, for channels with `polling: true`."""
     from sayso.config.wiring import ingress
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
-    from sayso.config.wiring.observability import set_up_logs
 
     set_up_logs()
     settings = options.load(running=False)

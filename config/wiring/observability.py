@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -21,15 +23,74 @@ _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 _VERBOSE = ("httpx", "httpcore", "urllib3", "rq.worker", "rq", "matplotlib")
 
 
+#: The variables that choose how log lines look, and from which level on they are printed.
+FORMAT_VARIABLE, LEVEL_VARIABLE = "SAYSO_LOG_FORMAT", "SAYSO_LOG_LEVEL"
+#: The formats of log lines, and the levels, as these variables name them. The first format is the default.
+FORMATS, LEVELS = ("pretty", "json"), ("debug", "info", "warning", "error")
+#: An event with its facts in one text, such as `model.cut_off run=a3f2 model=gpt-5-mini`.
+_EVENT_LINE = re.compile(r"([a-z_]+\.[a-z_]+)((?: [a-z_]+=\S*)+)")
+#: What a terminal shows in color: the level.
+_COLORS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
+
+
 class EventFormatter(logging.Formatter):
-    """`2026-11-20T21:50:00Z INFO reply.sent delivery=web:12ab#3`."""
+    """`2026-11-20T21:50:00Z INFO reply.sent delivery=web:12ab#3`. With `color`, the level is colored."""
+
+    def __init__(self, *, color: bool = False) -> None:
+        super().__init__()
+        self._color = color
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line, with its traceback below if it has one."""
-        at = _timestamp(int(record.created))
-        extras = " ".join(f"{key}={value}" for key, value in vars(record).items() if key not in _STANDARD)
-        line = f"{at} {record.levelname} {record.getMessage()} {extras}".rstrip()
+        at, level = _timestamp(int(record.created)), record.levelname
+        if self._color:
+            level = f"\x1b[{_COLORS.get(level, '0')}m{level}\x1b[0m"
+        extras = " ".join(f"{key}={_one_line(value)}" for key, value in _facts(record).items())
+        line = f"{at} {level} {record.getMessage()} {extras}".rstrip()
         return redact(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
+
+
+class JsonFormatter(logging.Formatter):
+    """`{"time": "2026-11-20T21:50:00.123Z", "level": "info", "message": "reply.sent", "delivery": "web:12ab#3"}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as a line of JSON. A traceback is in `exception`."""
+        message, facts = record.getMessage(), _facts(record)
+        if run := _event_of_a_run(message):
+            message = f"run.{run.pop('event')}"
+            facts = {"event" if name == "turn_event" else name: value for name, value in run.items()} | facts
+        elif line := _EVENT_LINE.fullmatch(message):
+            message = line[1]
+            facts = {**dict(fact.split("=", 1) for fact in line[2].split()), **facts}
+        time_ = f"{_timestamp(int(record.created))[:-1]}.{int(record.msecs):03}Z"
+        line_ = {"time": time_, "level": record.levelname.lower(), "message": message, "logger": record.name, **facts}
+        if record.exc_info:
+            line_["exception"] = self.formatException(record.exc_info)
+        return json.dumps({key: _redacted(value) for key, value in line_.items()}, ensure_ascii=False)
+
+
+def _event_of_a_run(message: str) -> dict[str, Any]:
+    """Return the fields of a line of `observe.log`, which is JSON already; none of any other line."""
+    try:
+        run = json.loads(message) if message.startswith('{"event"') else {}
+    except ValueError:
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what `extra` added to a record, and the filters."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _one_line(value: object) -> str:
+    """Return a value as text on one line: a text from outside must not begin a line that looks like ours."""
+    text = str(value)
+    return text if text.isprintable() or "\n  File " in text else text.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _redacted(value: object) -> Any:
+    return value if isinstance(value, bool | int | float | None) else redact(str(value))
 
 
 @lru_cache(maxsize=1)
@@ -38,23 +99,42 @@ def _timestamp(unix: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(unix))
 
 
-def set_up_logs(level: int = logging.INFO) -> None:
-    """Log to stderr: our own events from `level` on, and warnings of libraries."""
+def set_up_logs(default: str = "info") -> None:
+    """Log to stderr as SAYSO_LOG_FORMAT and SAYSO_LOG_LEVEL say: our own events, and warnings of libraries.
+
+    `default` is the level where none is set. Raises ConfigError.
+    """
     # Here, since `sayso --help` uses this module too and needs no pydantic.
     from sayso.channels.registry import BUILT_IN
     from sayso.pending.context import add_log_fields
 
+    level = logging.getLevelNamesMapping()[_choice(LEVEL_VARIABLE, LEVELS, default).upper()]
     handler = logging.StreamHandler()
-    handler.setFormatter(EventFormatter())
+    if _choice(FORMAT_VARIABLE, FORMATS, FORMATS[0]) == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(EventFormatter(color=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
     handler.addFilter(add_log_fields)
     # Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  # its documented switch
     redact_uncaught()
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # Debug lines of libraries may hold messages and tokens.
+    logging.basicConfig(level=max(level, logging.INFO), handlers=[handler], force=True)
+    logging.getLogger("sayso").setLevel(level)
     sdks = {module.partition(".")[0] for platform in BUILT_IN.values() for module in platform.sdk_modules}
     for name in sdks.union(_VERBOSE):
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def _choice(variable: str, known: tuple[str, ...], default: str) -> str:
+    """Return what a variable of the environment chooses. Raises ConfigError for a word that is not known."""
+    given = os.environ.get(variable, "").strip().lower() or default
+    if given not in known:
+        from sayso.config.settings.loader import ConfigError
+
+        raise ConfigError([f"{variable} is {given!r}: write {', '.join(known[:-1])} or {known[-1]}"])
+    return given
 
 
 def redact_uncaught() -> None:

@@ -6,8 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rq import get_current_job
+
 from sayso.config.settings.loader import default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
+from sayso.pending.context import call_context, context_field
 from sayso.pending.threads import LoopThread
 from sayso.workers.rq.process import WorkerServices
 from sayso.workers.rq.worker import Capacity
@@ -36,7 +39,13 @@ def process_conversation(conversation: str) -> None:
     Under a plain `rq worker` no process was installed: the environment says what to load (SAYSO_CONFIG, SAYSO_DATA).
     """
     process = _processes.get(os.getpid()) or install(_from_environment())
-    process.loop.run(process.services.processor.run(conversation))
+    job = get_current_job()
+
+    async def work() -> None:
+        with context_field("log_fields", {"job": job.id} if job else call_context().log_fields):
+            await process.services.processor.run(conversation)
+
+    process.loop.run(work())
 
 
 def _from_environment() -> Services:

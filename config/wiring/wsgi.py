@@ -41,8 +41,8 @@ HealthReport = tuple[dict[str, Any], bool]
 
 def app() -> Flask:
     """Return the app for a WSGI server, from SAYSO_CONFIG and SAYSO_DATA. Ends the process if it cannot run."""
-    set_up_logs()
     try:
+        set_up_logs()
         settings = load_settings(default_config())
         services = bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")))
         check_redis_if_reachable(services)

@@ -110,8 +110,8 @@ def test_repeated_webhook_is_answered_once(rig: MemoryRig | RedisRig, log: io.St
     assert story(log) == [
         f"turn.accepted {ids} outcome=new",
         f"turn.accepted {ids} outcome=duplicate",
-        f"turn.answered event={TURN.event_hash} attempt=1 replies=1 conversation={CHAT.id} seq=1",
-        f"reply.sent delivery={CHAT.id}#1 suspect=False",
+        f"turn.answered attempt=1 replies=1 {ids}",
+        f"reply.sent delivery={CHAT.id}#1 suspect=False conversation={CHAT.id}",
     ]
 
 
@@ -132,8 +132,8 @@ def test_turn_that_is_done_again_after_a_lost_lease(rig: MemoryRig | RedisRig, l
     assert story(log) == [
         f"turn.accepted conversation={CHAT.id} seq=1 event={TURN.event_hash} outcome=new",
         f"conversation.left conversation={CHAT.id} seq=1 reason=LeaseLost",
-        f"turn.answered event={TURN.event_hash} attempt=3 replies=1 conversation={CHAT.id} seq=1",
-        f"reply.sent delivery={CHAT.id}#1 suspect=False",
+        f"turn.answered attempt=3 replies=1 conversation={CHAT.id} seq=1 event={TURN.event_hash}",
+        f"reply.sent delivery={CHAT.id}#1 suspect=False conversation={CHAT.id}",
     ]
 
 
@@ -149,7 +149,7 @@ def test_reply_that_may_have_arrived_is_sent_again(rig: MemoryRig | RedisRig, lo
     assert (accepted.split()[0], answered.split()[0]) == ("turn.accepted", "turn.answered")
     assert postponed.startswith(f"reply.postponed delivery={CHAT.id}#1 reason=no answer seconds=")
     assert left == f"conversation.left conversation={CHAT.id} seq=0 reason=ConversationParked"
-    assert sent == f"reply.sent delivery={CHAT.id}#1 suspect=True"
+    assert sent == f"reply.sent delivery={CHAT.id}#1 suspect=True conversation={CHAT.id}"
 
 
 def test_run_of_the_agent_names_its_turn(rig: MemoryRig | RedisRig, log: io.StringIO):
@@ -157,7 +157,9 @@ def test_run_of_the_agent_names_its_turn(rig: MemoryRig | RedisRig, log: io.Stri
     site = Site(rig)
     site.web.post(f"/hooks/{CHAT.channel}")
     site.work()
-    assert {(line["conversation"], line["seq"]) for line in runs(log)} == {(CHAT.id, 1)}
+    assert {(line["conversation"], line["seq"], line["turn_event"]) for line in runs(log)} == {
+        (CHAT.id, 1, TURN.event_hash)
+    }
     assert len({line["run_id"] for line in runs(log)}) == 1
     assert all(line.endswith("}") for line in log.getvalue().splitlines() if " INFO {" in line)
 
@@ -189,7 +191,7 @@ def test_line_about_a_turn_names_it(rig: MemoryRig | RedisRig, log: io.StringIO)
     site = Site(rig, fail)
     site.web.post(f"/hooks/{CHAT.channel}")
     site.work()
-    assert f"budget.unknown reason=RuntimeError conversation={CHAT.id} seq=1" in story(log)
+    assert f"budget.unknown reason=RuntimeError conversation={CHAT.id} seq=1 event={TURN.event_hash}" in story(log)
 
 
 def test_lease_that_is_not_renewed_names_its_turn(log: io.StringIO):
@@ -226,4 +228,4 @@ def test_worker_that_is_cut_off_says_which_turn_it_leaves(rig: MemoryRig | Redis
     asyncio.run(cut_off())
     assert story(log)[1:] == [f"conversation.left conversation={CHAT.id} seq=1 reason=cut off"]
     site.work()
-    assert story(log)[-2].endswith(f"attempt=2 replies=1 conversation={CHAT.id} seq=1")
+    assert story(log)[-2].endswith(f"attempt=2 replies=1 conversation={CHAT.id} seq=1 event={TURN.event_hash}")

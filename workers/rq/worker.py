@@ -23,6 +23,7 @@ from rq.queue import Queue
 from rq.utils import now
 from rq.worker import BaseWorker
 
+from sayso.pending.context import context_field
 from sayso.pending.limits import URGENT_JOB
 from sayso.pending.threads import LoopThread
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
@@ -314,7 +315,7 @@ class SaysoWorker(BaseWorker):
             self._registry.ended(job, exc)
             return
         self._registry.begun(job)
-        future = self._loop.submit(_in_time(partial(self._perform, conversation), job.timeout))
+        future = self._loop.submit(_in_time(partial(self._perform, conversation), job.timeout, job.id))
         self._running[job.id] = future
         future.add_done_callback(partial(self._ended, job))
 
@@ -343,9 +344,11 @@ class SaysoWorker(BaseWorker):
             return None
 
 
-async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None) -> None:
-    async with asyncio.timeout(seconds if seconds and seconds > 0 else None):
-        await work()
+async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None, job: str = "") -> None:
+    """Do the work of a job within so many seconds. Log lines of the work name the job."""
+    with context_field("log_fields", {"job": job}):
+        async with asyncio.timeout(seconds if seconds and seconds > 0 else None):
+            await work()
 
 
 def _intermediate_queue(queue: Queue) -> str:

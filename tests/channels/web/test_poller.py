@@ -127,11 +127,14 @@ def test_update_with_an_invalid_chat_stops_no_other():
     assert [turn.event_id for turn, _ in mailbox.turns] == ["2"]
 
 
-def test_internal_error_on_one_update_stops_no_other():
-    """A defect must not silence a bot."""
+def test_internal_error_on_one_update_stops_no_other(caplog: pytest.LogCaptureFixture):
+    """A defect must not silence a bot. The log names the conversation and the event that was lost."""
     outcomes = iter([ZeroDivisionError(), "new"])
     mailbox = FakeMailbox(lambda: raised(next(outcomes)))
     assert rounds(polled(Bot([said(1), said(2)], []), mailbox), 1) == [0.0]
+    (dropped,) = (each for each in caplog.records if each.message == "poll.dropped")
+    lost, _ = mailbox.turns
+    assert (dropped.conversation, dropped.event) == (lost[0].conversation.id, lost[0].event_hash)
 
 
 def test_person_over_the_limit_delays_no_other():

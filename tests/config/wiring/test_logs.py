@@ -1,0 +1,165 @@
+"""Log lines: one JSON object for machines or one line for people, by setting, without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider
+from sayso.channels.redaction import REDACTED, remember
+from sayso.config.cli.main import main
+from sayso.config.settings.loader import ConfigError
+from sayso.config.wiring.observability import EventFormatter, JsonFormatter, set_up_logs
+from sayso.pending.concurrency import TimedOut, run_with_timeout
+from sayso.pending.context import add_log_fields, context_field
+from tests.contracts.rigs import CHAT, MemoryRig
+from tests.workers.fakes import Bot
+
+SECRET = 'hush-"quoted"-7Ya'
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """Print the log of this test as JSON."""
+    printed, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(printed), root.level
+    handler.setFormatter(JsonFormatter())
+    handler.addFilter(add_log_fields)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield printed
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def parsed(lines: io.StringIO) -> list[dict[str, object]]:
+    """Return the lines. Each is JSON."""
+    return [json.loads(line) for line in lines.getvalue().splitlines()]
+
+
+def record(message: str, **extra: object) -> logging.LogRecord:
+    """Return a record with these facts."""
+    made = logging.LogRecord("sayso.test", logging.WARNING, "", 0, message, None, None)
+    vars(made).update(extra, created=1795726756.25, msecs=250.0)
+    return made
+
+
+def test_secret_is_in_no_line_of_json():
+    """Not in a fact, not in the text and not in a traceback; and the line is still JSON."""
+    remember([SECRET])
+    made = record(f"refused {SECRET}", reason=f"not {SECRET}", conversation="web:12ab")
+    try:
+        raise ValueError(SECRET)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    text = JsonFormatter().format(made)
+    line = json.loads(text)
+    assert ("hush" in text, text.count(REDACTED)) == (False, 3)
+    assert line["exception"].startswith("Traceback")
+
+
+def test_line_of_json_has_stable_names_and_real_values():
+    """Numbers stay numbers, None stays null, and anything else becomes text."""
+    made = record("reply.sent", delivery="web:12ab#3", suspect=False, seconds=1.5, seq=7, upto=None, kinds=[1])
+    assert json.loads(JsonFormatter().format(made)) == {
+        "time": "2026-11-26T20:59:16.250Z", "level": "warning", "message": "reply.sent", "logger": "sayso.test",
+        "delivery": "web:12ab#3", "suspect": False, "seconds": 1.5, "seq": 7, "upto": None, "kinds": "[1]",
+    }  # fmt: skip
+
+
+def test_facts_in_a_text_become_fields_of_json():
+    """So that a search for `run` finds them."""
+    line = json.loads(JsonFormatter().format(record("model.cut_off run=a3 model=gpt-5-mini")))
+    assert (line["message"], line["run"], line["model"]) == ("model.cut_off", "a3", "gpt-5-mini")
+    line = json.loads(JsonFormatter().format(record("pending.unknown_intent: taken as ignore")))
+    assert line["message"] == "pending.unknown_intent: taken as ignore"
+
+
+@pytest.mark.parametrize("text", ["{no json", '{"event": 1', '{"event": [', "{}"])
+def test_text_that_only_looks_like_json_is_a_message(text: str):
+    """A line is never lost."""
+    assert json.loads(JsonFormatter().format(record(text)))["message"] == text
+
+
+def test_run_of_the_agent_is_fields_of_json(lines: io.StringIO):
+    """With the hash of the event in `event`, as in all other lines."""
+    with context_field("log_fields", {"conversation": "web:12ab", "seq": 7, "event": "90fe"}):
+        Agent([], ScriptedProvider(["hello"]), AgentConfig(observers=[LoggingObserver()])).run("hi")
+    begun, *_, ended = parsed(lines)
+    assert (begun["message"], ended["message"]) == ("run.run_start", "run.run_end")
+    assert (ended["conversation"], ended["seq"], ended["event"]) == ("web:12ab", 7, "90fe")
+
+
+def test_text_from_outside_begins_no_line():
+    """A platform's words with a line end in them cannot pass for a line of ours."""
+    line = EventFormatter().format(record("reply.dead", reason="no\n2026-11-20T21:50:00Z INFO redis.resumed"))
+    assert line.splitlines() == [
+        r"2026-11-26T20:59:16Z WARNING reply.dead reason=no\n2026-11-20T21:50:00Z INFO redis.resumed"
+    ]
+
+
+def test_terminal_shows_the_level_in_color():
+    """Nothing else is changed."""
+    line = EventFormatter(color=True).format(record("reply.dead", delivery="web:12ab#3"))
+    assert line == "2026-11-26T20:59:16Z \x1b[33mWARNING\x1b[0m reply.dead delivery=web:12ab#3"
+
+
+@pytest.mark.parametrize("args", [["worker", "--log-format", "xml"], ["web", "--log-level", "loud"]])
+def test_unknown_choice_is_refused(args: list[str]):
+    """One line names the value and what is possible."""
+    done = CliRunner().invoke(main, args)
+    assert done.exit_code == 2
+    assert f"'{args[-1]}' is not one of" in done.output
+
+
+def test_unknown_choice_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """By a command as wrong usage; for gunicorn, which reads no options, as a configuration that cannot be used."""
+    monkeypatch.setenv("SAYSO_LOG_FORMAT", "xml")
+    done = CliRunner().invoke(main, ["worker"])
+    assert (done.exit_code, "SAYSO_LOG_FORMAT" in done.output) == (2, True)
+    with pytest.raises(ConfigError, match="SAYSO_LOG_FORMAT is 'xml': write pretty or json"):
+        set_up_logs()
+
+
+def test_tool_that_ends_late_names_its_turn(lines: io.StringIO):
+    """The turn was over when the tool returned."""
+    release, logged = threading.Event(), threading.Event()
+
+    class Notice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "ended_late" in record.getMessage():
+                logged.set()
+
+    logging.getLogger().addHandler(notice := Notice())  # it is called after that of `lines`
+    try:
+        with context_field("log_fields", {"conversation": "web:12ab", "seq": 7}), pytest.raises(TimedOut):
+            asyncio.run(run_with_timeout(release.wait, 0.01))
+        release.set()
+        assert logged.wait(10)
+    finally:
+        logging.getLogger().removeHandler(notice)
+    begun, ended = (line for line in parsed(lines) if str(line["message"]).startswith("tool."))
+    assert (begun["message"], ended["message"]) == ("tool.left_running", "tool.ended_late")
+    assert [(line["conversation"], line["seq"]) for line in (begun, ended)] == [("web:12ab", 7)] * 2
+
+
+def test_line_of_an_action_names_it(lines: io.StringIO):
+    """From the turn that asked to the failure inside the action; and each line names the job that woke the worker."""
+    bot = Bot(MemoryRig(), "A")
+    bot.broken.add("A")
+    for job, text in (("process-1", "delete A"), ("process-2", "yes")):
+        bot.hear(text)
+        with context_field("log_fields", {"job": job}):  # as SaysoWorker does
+            asyncio.run(bot.processor.run(CHAT.id))
+    named = [line for line in parsed(lines) if line.get("pending")]
+    assert [line["message"] for line in named] == ["turn.answered", "reply.sent", "pending.started", "pending.failed"]
+    assert len({line["pending"] for line in named}) == 1
+    assert [line["job"] for line in named] == ["process-1", "process-1", "process-2", "process-2"]
