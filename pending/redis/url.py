@@ -64,11 +64,12 @@ class RedisUrl:
         if scheme == "unix":
             if not parts.path:
                 raise ValueError("names no socket: write unix:///path, with three slashes")
-        else:
-            if "," in parts.netloc.rpartition("@")[2]:
-                raise ValueError("names several hosts: write redis+sentinel://host:26379,host:26379/service")
+        elif "," in parts.netloc.rpartition("@")[2]:
+            raise ValueError("names several hosts: write redis+sentinel://host:26379,host:26379/service")
+        options = _options(scheme, url)
+        if scheme != "unix":
             _check_db(parts.path.strip("/"))
-        return cls(scheme, _options(scheme, url))
+        return cls(scheme, options)
 
     def pool(self, **options: Any) -> ConnectionPool:
         """Return a pool of connections for threads."""
