@@ -1,0 +1,201 @@
+"""One sandbox for all deployments: the image, a Redis as compose.yaml sets it up, fake platforms, and a bot."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from redis import Redis
+from redis.exceptions import RedisError
+
+from sayso.config.server.embedded_redis import server_binary
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from tests.config.processes import until
+from tests.deploy.dockerfile import Builder, Image
+from tests.deploy.sandbox import ROOT, Sandbox, why_not
+from tests.flows.system import ENVIRON
+
+#: The environment that a person writes, beside the accounts of the platforms.
+SECRETS = {"SAYSO_SECRET_KEYS": "first,second", "REDIS_PASSWORD": "hush", "CONSOLE_PASSWORD": "open sesame", **ENVIRON}
+BOT = """
+name: {name}
+agent: {{model: offline}}
+tools: [./fruit.py]
+channels:
+  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", api_url: {url}/telegram, {telegram}}}
+  desk:
+    platform: slack
+    bot_token: "${{SLACK_BOT_TOKEN}}"
+    signing_secret: "${{SLACK_SIGNING_SECRET}}"
+    api_url: {url}/slack
+  web: {{platform: console, password: "${{CONSOLE_PASSWORD}}"}}
+  wa:
+    platform: whatsapp
+    account_sid: "${{TWILIO_ACCOUNT_SID}}"
+    auth_token: "${{TWILIO_AUTH_TOKEN}}"
+    from: "whatsapp:+14155238886"
+    api_url: {url}/twilio
+"""
+FRUIT = '''
+from sayso import tool
+
+@tool()
+def count_apples() -> str:
+    """Count the apples in stock."""
+    return "There are 3 apples."
+'''
+
+
+def program(name: str) -> str:
+    """Return the path of a program, of the tests' environment or of the system. Without it skip; in CI fail."""
+    path = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin")
+    if not path:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{name} is not installed")
+    return path
+
+
+def example_environ() -> dict[str, str]:
+    """Return deploy/sayso.env.example as a person fills it in."""
+    lines = (ROOT / "deploy" / "sayso.env.example").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert not [name for name, value in given.items() if not value and name not in SECRETS]
+    return {**given, **SECRETS}
+
+
+def compose() -> dict[str, Any]:
+    """Return compose.yaml with the variables that a person sets."""
+    known = example_environ()
+    text = (ROOT / "deploy" / "compose.yaml").read_text()
+    filled = re.sub(r"\$\{(\w+)(?::([-?])([^}]*))?\}", lambda m: known.get(m[1], m[3] if m[2] == "-" else ""), text)
+    return yaml.safe_load(filled)  # type: ignore[no-any-return]
+
+
+@dataclass
+class Site:
+    """A machine on which the bot can be deployed."""
+
+    sandbox: Sandbox
+    image: Image
+    platforms: FakePlatforms
+    logs: Path
+    started: list[str] = field(default_factory=list)
+
+    def service(self, stack: ExitStack, name: str, *, bot: str = "bot") -> None:
+        """Run a service of compose.yaml until the stack ends, with its user, mounts, command and environment."""
+        service = compose()["services"][name]
+        mounts = {"/tmp": "tmp"}
+        for volume in service["volumes"]:
+            source, place = volume.split(":")[:2]
+            mounts[place] = bot if source == "../bot" else source
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        image = self.image if service["image"] == "sayso" else Image(layers=["redis"], user=service["user"])
+        whole = {
+            **image.environ,
+            **(example_environ() if "env_file" in service else {}),
+            **service.get("environment", {}),
+        }
+        stack.enter_context(
+            self.sandbox.running(
+                [*image.entrypoint, *service["command"]], layers=image.layers, user=image.user, cwd=image.cwd,
+                environ=whole, mounts=mounts, log=self.log(name),
+            )
+        )  # fmt: skip
+
+    def log(self, name: str) -> Path:
+        """Return the file of what a service prints."""
+        return self.logs / f"{name}.log"
+
+    def get(self, url: str, **settings: Any) -> httpx.Response:
+        """Send a GET from within."""
+        return self.sandbox.call(lambda: httpx.get(url, timeout=30, **settings))
+
+    def post(self, url: str, **settings: Any) -> httpx.Response:
+        """Send a POST from within."""
+        return self.sandbox.call(lambda: httpx.post(url, timeout=30, **settings))
+
+    def is_ready(self, url: str = "http://127.0.0.1:8000") -> bool:
+        """Return whether the web takes webhooks."""
+        try:
+            return self.get(f"{url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[Sandbox]:
+    """Return the sandbox. Skips where this machine has none; in CI it fails."""
+    if reason := why_not():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    with tempfile.TemporaryDirectory(prefix="sandbox") as folder, Sandbox(Path(folder)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def image(sandbox: Sandbox) -> Image:
+    """Return the image, built as the Dockerfile says. Compiling what is installed would take 18 seconds more."""
+    return Builder(sandbox, overrides={"UV_COMPILE_BYTECODE": "0", "PYTHONDONTWRITEBYTECODE": ""}).build(
+        ROOT / "Dockerfile"
+    )
+
+
+@pytest.fixture(scope="session")
+def site(sandbox: Sandbox, image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Return a machine with a bot's folder, an empty data folder, and a Redis."""
+    image.environ["PYTHONPYCACHEPREFIX"] = "/tmp/compiled"  # in place of what the build left out
+    (sandbox.layer("tmp")).chmod(0o1777)
+    own_volume = sandbox.layer(image.layers[0]) / image.volumes[0].lstrip("/")
+    shutil.copytree(own_volume, sandbox.layer("data"), dirs_exist_ok=True)  # as Docker fills a new volume
+    own(sandbox.layer("data"), "10001:10001", 0o700)
+    own(sandbox.layer("redis-data"), "999:999", 0o755)
+    with ExitStack() as stack:
+        platforms = stack.enter_context(sandbox.call(FakePlatforms))
+        here = Site(sandbox, image, platforms, tmp_path_factory.mktemp("logs"))
+        write_bot(here, "bot", telegram='secret_token: "${TELEGRAM_SECRET}"')
+        write_bot(here, "polled", telegram="polling: true")
+        start_redis(here, stack)
+        yield here
+
+
+def write_bot(site: Site, name: str, *, telegram: str) -> None:
+    """Write the folder of a bot, which nobody but root can change."""
+    folder = site.sandbox.layer(name)
+    (folder / "sayso.yaml").write_text(BOT.format(name=name, url=site.platforms.url, telegram=telegram))
+    (folder / "fruit.py").write_text(FRUIT)
+
+
+def start_redis(site: Site, stack: ExitStack) -> None:
+    """Start the service `redis` of compose.yaml, with the binary that comes with Sayso in place of the image's."""
+    layer = site.sandbox.layer("redis")
+    (layer / "usr/local/bin").mkdir(parents=True)
+    shutil.copy(server_binary(), layer / "usr/local/bin/valkey-server")
+    (layer / "etc").mkdir()
+    for each in compose()["services"]["redis"]["configs"]:
+        (layer / each["target"].lstrip("/")).write_text(compose()["configs"][each["source"]]["content"])
+    site.service(stack, "redis")
+    until(lambda: site.sandbox.call(lambda: _answers("redis://:hush@127.0.0.1:6379/0")))
+
+
+def _answers(url: str) -> bool:
+    try:
+        with Redis.from_url(url) as client:
+            return bool(client.ping())
+    except RedisError:
+        return False
+
+
+def own(folder: Path, user: str, mode: int) -> None:
+    """Give a folder an owner and a mode."""
+    os.chown(folder, *map(int, user.split(":")))
+    folder.chmod(mode)

@@ -1,0 +1,96 @@
+"""Dockerfile and deploy/compose.yaml: linted, built and run as they stand there, without Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sayso.testing.platforms import webhooks as signing
+from tests.config.processes import until
+from tests.deploy.conftest import SECRETS, Site, compose, program
+from tests.deploy.dockerfile import Image
+from tests.deploy.sandbox import ROOT, Sandbox
+
+COMPOSE = ROOT / "deploy" / "compose.yaml"
+
+
+def test_lint_finds_nothing_in_the_dockerfile():
+    """Hadolint knows what goes wrong in Dockerfiles."""
+    done = run(program("hadolint"), "--failure-threshold", "style", ROOT / "Dockerfile")
+    assert done.returncode == 0, done.stdout
+
+
+def test_compose_file_follows_the_specification():
+    """Each key and value has the place and the type that Docker expects."""
+    spec = pytest.importorskip("compose_spec")
+    text = yaml.safe_dump(compose())
+    file = spec.PyCompose.from_yaml(text)
+    file.validate()
+    assert set(file.service_names()) == {"web", "worker", "poll", "redis"}
+    with pytest.raises(ValueError, match="service_well"):
+        spec.PyCompose.from_yaml(text.replace("service_healthy", "service_well"))
+
+
+def test_docker_itself_accepts_the_compose_file():
+    """Where Docker's client has the plugin for compose files."""
+    if not shutil.which("docker") or run("docker", "compose", "version").returncode:
+        pytest.skip("`docker compose` is not installed")
+    done = run("docker", "compose", "--file", COMPOSE, "config", "--quiet", env={**os.environ, "REDIS_PASSWORD": "x"})
+    assert done.returncode == 0, done.stderr
+
+
+def run(*command: str | Path, **settings: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+
+
+def test_image_holds_the_product_and_nothing_that_installs(sandbox: Sandbox, image: Image):
+    """What is installed fits together, belongs to root, and contains neither uv, pip nor the sources."""
+    layer = sandbox.layer(image.layers[0])
+    assert {path.name for path in layer.iterdir()} == {"etc", "opt", "var"}
+    assert {path.name for path in (layer / "opt").iterdir()} == {"sayso"}
+    names = {path.name.partition("-")[0] for path in (layer / "opt/sayso/lib/python3.11/site-packages").iterdir()}
+    assert {"sayso", "redis", "openai", "anthropic", "mcp", "lxml"} <= names
+    assert not names & {"pip", "uv", "setuptools", "pytest", "tests"}
+    assert not [path for path in (layer / "opt/sayso").rglob("*") if path.stat(follow_symlinks=False).st_uid]
+    assert (image.user, image.ports, image.volumes) == ("10001:10001", ["8000"], ["/var/lib/sayso"])
+
+
+def test_healthcheck_fails_without_a_web(sandbox: Sandbox, image: Image):
+    """A container whose web hangs or ended is unhealthy."""
+    command = sandbox.command(image.healthcheck, layers=image.layers, user=image.user, environ=image.environ)
+    done = run(*command)
+    assert done.returncode == 1
+    assert "Connection refused" in done.stderr
+
+
+def test_services_of_the_compose_file_answer_a_message(site: Site):
+    """Web, worker and Redis run as their users on read-only roots, and write to their volumes and /tmp only."""
+    with ExitStack() as stack:
+        site.service(stack, "web")
+        until(site.is_ready)
+        site.service(stack, "worker")
+        image = site.image
+        site.sandbox.run(image.healthcheck, layers=image.layers, user=image.user, environ=image.environ)
+        headers, body = signing.telegram_hook(SECRETS["TELEGRAM_SECRET"], signing.telegram_text(1, "count the apples"))
+        assert site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code == 200
+        until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent))
+        until(lambda: site.get("http://127.0.0.1:8000/healthz?full").status_code == 200)
+    assert {path.name for path in site.sandbox.layer("data").iterdir()} <= {"bots", "media", "texts"}
+    assert (site.sandbox.layer("redis-data") / "appendonlydir").is_dir()
+
+
+def test_poll_service_stores_what_it_fetches(site: Site):
+    """The profile `poll` fetches the messages of a bot without a public address."""
+    with ExitStack() as stack:
+        site.service(stack, "poll", bot="polled")
+        site.platforms.update(signing.telegram_text(7, "count the apples"))
+        until(lambda: "turn.accepted" in site.log("poll").read_text())
