@@ -31,7 +31,7 @@ from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.stores import find_redis, risks_of
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
-from sayso.workers.data_loss import halt_of
+from sayso.workers.data_loss import halts_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
 from sayso.workers.rq.jobs import is_suspended
 
@@ -117,7 +117,7 @@ class Doctor:
         for risk in risks:
             says, _, cure = risk.partition(": ")
             yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk)
-        if halt_of(client, prefix=self._settings.key_prefix):
+        if halts_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
             yield CheckResult("halt", "fail", says, "read docs/how-to/operate.md, then run `sayso redis resume`")
         yield self._clock(client)

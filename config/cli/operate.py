@@ -124,12 +124,16 @@ def redis() -> None:
 @pass_options
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
-    from sayso.workers.data_loss import halt_of
+    from sayso.pending.redis.scripts import SHARDS
+    from sayso.pending.redis.watermarks import HaltReason
+    from sayso.workers.data_loss import halts_of
 
     with clear_errors():
         settings = options.load()
-        halt = halt_of(_checked_client(settings, options.data), prefix=settings.key_prefix)
-    lines = [f"redis: {f'halted: {halt}' if halt else 'whole'}"]
+        halts = halts_of(_checked_client(settings, options.data), prefix=settings.key_prefix)
+    halt = HaltReason.sum(halts.values()) if halts else None
+    part = f" ({len(halts)} of {SHARDS} shards)" if 0 < len(halts) < SHARDS else ""
+    lines = [f"redis: {f'halted{part}: {halt}' if halt else 'whole'}"]
     if halt:
         lines.append(
             "`sayso redis resume` continues without what is missing: docs/how-to/operate.md says what that means"
@@ -162,8 +166,10 @@ def _checked_client(settings: Settings, data: Path) -> Redis:
     After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
     """
     from sayso.config.wiring.stores import RedisParts
+    from sayso.workers.data_loss import refuse_old_halt
 
     parts = RedisParts.find(settings, data)
+    refuse_old_halt(parts.client, prefix=parts.key_prefix)
     parts.guard_against_loss(settings.state_folder(data)).look()
     return parts.client
 

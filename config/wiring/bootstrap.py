@@ -43,7 +43,7 @@ from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, c
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
-from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.data_loss import DataLossGuard, refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
@@ -273,6 +273,7 @@ def check_redis(services: Services) -> None:
     services.clock()  # read before there is an event loop, which must not wait for it
     if not services.settings.allow_open_redis:
         check_guarded(services.redis)
+    refuse_old_halt(services.redis, prefix=services.settings.key_prefix)
     for warning in risks_of(services.redis):
         log.warning("redis.risk", extra={"advice": warning})
     cache = services.settings.agent.cache

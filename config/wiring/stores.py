@@ -18,9 +18,10 @@ from sayso.config.settings.schema import Settings
 from sayso.pending.redis.client import RedisUnfit, check_fit, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections
 from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis.watermarks import FILE as WATERMARKS
+from sayso.pending.redis.watermarks import WatermarkFile
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
-from sayso.workers.data_loss import FILE as TIDE
-from sayso.workers.data_loss import DataLossGuard, WatermarkFile
+from sayso.workers.data_loss import DataLossGuard
 from sayso.workers.rq.jobs import WakeUps
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.
@@ -83,7 +84,7 @@ class RedisParts:
             raise ConfigError([f"REDIS_URL (or redis_url): {exc}"]) from exc
         if patient:
             Connections.of(client).pipeline = AutoPipeline(url)
-        prefix, wake_up = settings.key_prefix, WakeUps(client, settings.queue)
+        prefix, wake_up = settings.key_prefix, WakeUps(client, settings.queue, prefix=settings.key_prefix)
         cache, alerts = RedisSharedCache(client, prefix=prefix), RedisAlerts(client, prefix=prefix)
         return cls(url, client, prefix, wake_up, cache, alerts)
 
@@ -98,7 +99,7 @@ class RedisParts:
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
         """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
-        guard = DataLossGuard(connect(self.url), WatermarkFile(state / TIDE), prefix=self.key_prefix)
+        guard = DataLossGuard(connect(self.url), WatermarkFile(state / WATERMARKS), prefix=self.key_prefix)
         guard.guard(self.client)
         return guard
 

@@ -121,6 +121,8 @@ class Connections:
         self.pipeline: AutoPipeline | None = None
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
+        #: Returns the watermark of a shard that this process knows, for the scripts (`sayso.workers.data_loss`).
+        self.watermark_of: Callable[[int], int] = lambda _: 0
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
         self._pool = pool

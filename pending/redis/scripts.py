@@ -59,11 +59,22 @@ _HALTED = "HALTED"
 #: The beginning of a resume script's error on a server that is not halted.
 RESUMED = "RESUMED"
 
-#: The first line of each script: do nothing on a halted server.
-_HALT = "if redis.call('EXISTS', '%shalted') == 1 then return redis.error_reply('HALTED') end\n"
-_ONLY_HALTED = "if redis.call('EXISTS', '%shalted') == 0 then return redis.error_reply('RESUMED') end\n"
-#: Counts each script that writes, so that a server which has lost writes can be recognized.
-_RISE = "redis.call('INCR', '%stide')\n"
+#: What follows the header of each script: do nothing in a halted shard.
+_HALT = "if redis.call('EXISTS', shard .. ':halted') == 1 then return redis.error_reply('HALTED') end\n"
+_ONLY_HALTED = "if redis.call('EXISTS', shard .. ':halted') == 0 then return redis.error_reply('RESUMED') end\n"
+#: A shard that knows less than the caller has lost writes, and does nothing: a replica may be promoted without a new
+#: connection. Scripts that only read compare, all others count.
+_COMPARE = """\
+if tonumber(redis.call('GET', shard .. ':tide') or '0') < (args.watermark or 0) then
+  return redis.error_reply('HALTED')
+end
+"""
+_RISE = """\
+if redis.call('INCR', shard .. ':tide') <= (args.watermark or 0) then
+  redis.call('DECR', shard .. ':tide')
+  return redis.error_reply('HALTED')
+end
+"""
 #: The parts that scripts share. The first line of a script or part names those that it uses: `-- needs: actions, keys`.
 _SHARED = Path(__file__).parent / "lua" / "shared"
 _NEEDS = re.compile(r"-- needs: (.*)")
@@ -100,7 +111,7 @@ class LuaScripts:
             raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
         self._prefix = prefix
         self._connections = Connections.of(client)
-        self._scripts = {path.stem: LuaScript.of(_script_text(path, prefix)) for path in folder.glob("*.lua")}
+        self._scripts = {path.stem: LuaScript.of(_script_text(path)) for path in folder.glob("*.lua")}
 
     def run(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation and block. Raises redis.RedisError."""
@@ -122,7 +133,7 @@ class LuaScripts:
         self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]
     ) -> tuple[LuaScript, tuple[Payload, ...]]:
         """Return a script, and what EVAL gets after it: one key, the named arguments as JSON, and the payloads."""
-        named = to_json({"conversation": conversation, **args})
+        named = to_json({"conversation": conversation, "watermark": self._connections.watermark_of(shard), **args})
         return self._scripts[name], (1, f"{self._prefix}{{{shard}}}", named, *payloads)
 
     async def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
@@ -138,18 +149,17 @@ class LuaScripts:
             raise
 
 
-def _script_text(path: Path, prefix: str) -> str:
-    """Return a script with all that it needs before it: the halt check, the constants, and the shared parts.
+def _script_text(path: Path) -> str:
+    """Return a script with all that it needs before it: the header, the halt check, the constants, the shared parts.
 
     Redis runs the whole text on every call. A part that a script does not need would cost as much as another command.
     """
-    texts = {"header": (_SHARED / "header.lua").read_text()}
-    _add_parts(path, texts)
+    check = _HALT + (_COMPARE if path.stem in LOOKS else _RISE)
     if path.stem.startswith(RESUME):
-        check = _ONLY_HALTED % prefix
-    else:
-        check = _HALT % prefix + ("" if path.stem in LOOKS else _RISE % prefix)
-    return "\n".join([check, lua_constants(), *texts.values()])
+        check = _ONLY_HALTED
+    texts = {"header": (_SHARED / "header.lua").read_text() + check}
+    _add_parts(path, texts)
+    return "\n".join([lua_constants(), *texts.values()])
 
 
 def _add_parts(path: Path, texts: dict[str, str]) -> None:

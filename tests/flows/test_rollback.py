@@ -16,10 +16,10 @@ import pytest
 from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
-from sayso.workers.data_loss import keys_of
+from sayso.pending.redis.watermarks import keys_of
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
 
-HALTED = keys_of("sayso:sayso:")[2]
+HALTED = keys_of(0, "sayso:sayso:")[2]
 #: Seconds of writes that Redis loses.
 FORGOTTEN_SECONDS = 2.0
 

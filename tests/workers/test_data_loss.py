@@ -11,24 +11,22 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.redis.client import connect
+from sayso.pending.redis.client import RedisUnfit, address_of, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections, Halted
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.pending.redis.watermarks import MAX_ADDRESSES, ShardState, Watermark, WatermarkFile, keys_of
 from sayso.workers import data_loss as tides
-from sayso.workers.data_loss import (
-    MAX_ADDRESSES,
-    DataLossGuard,
-    ServerState,
-    Watermark,
-    WatermarkFile,
-    keys_of,
-)
+from sayso.workers.data_loss import DataLossGuard, refuse_old_halt
 from sayso.workers.mailbox import LUA, RedisMailbox
-from tests.contracts.rigs import RedisRig, turn, voice
+from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
 
-TIDE, FOUNDED, HALTED = keys_of()
+SHARD = shard_of(CHAT.id)
+TIDE, FOUNDED, HALTED = keys_of(SHARD)
+#: The keys of the halts of all shards, and what a server without keys says of them.
+HALTS = {keys_of(shard)[2] for shard in range(SHARDS)}
+EMPTY = [None] * 3 * SHARDS
 
 
 @pytest.fixture
@@ -76,7 +74,8 @@ def test_server_that_was_emptied_is_halted(rig, tide):
 def test_halted_server_refuses_every_script_of_every_process(rig, tide):
     """This includes processes that never saw the old state. No key changes."""
     rig.accept(turn())
-    rig.client.set(HALTED, "{}")
+    for key in HALTS:
+        rig.client.set(key, "{}")
     before = saved(rig.client)
     calls = (
         lambda: rig.accept(turn()),
@@ -101,7 +100,7 @@ def test_new_connection_notices_before_it_is_used(rig, tide, redis_url):
     rig.client.flushall()
     with pytest.raises(Halted):
         mailbox.accept(turn())
-    assert rig.client.keys() == [HALTED]
+    assert set(rig.client.keys()) == HALTS
 
 
 def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url):
@@ -121,7 +120,7 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url
         await connections.pipeline.close()
 
     asyncio.run(ask())
-    assert rig.client.keys() == [HALTED]
+    assert set(rig.client.keys()) == HALTS
 
 
 def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_url):
@@ -133,7 +132,7 @@ def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_u
     mailbox.accept(turn())
     tide.look()
     with pytest.raises(Halted):
-        check(tide, answering([None, None, None], ResponseError("OOM")))
+        check(tide, answering(EMPTY, ResponseError("OOM")))
     with pytest.raises(Halted):
         mailbox.accept(turn())
     assert "sayso redis resume" in tide.trouble
@@ -171,7 +170,7 @@ def test_halt_after_the_operators_resume_is_ignored(rig, tide):
 
     def ask(*command: str) -> object:
         if command[0] == "MGET":
-            return [None, None, None]
+            return EMPTY
         halts.append(rig.client.execute_command(*command))
         return halts[-1]
 
@@ -211,7 +210,7 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     for thread in threads:
         thread.join()
     assert not rig.client.exists(HALTED)
-    assert tide.known.n == int(rig.client.get(TIDE))
+    assert tide.known[SHARD].n == int(rig.client.get(TIDE))
 
 
 def test_unused_server_may_be_emptied(redis_client, tide):
@@ -235,7 +234,7 @@ def test_replica_does_not_count(rig, tide):
     rig.accept(turn())
     tide.look()
     with pytest.raises(ReadOnlyError):
-        check(tide, answering([None, None, None], ReadOnlyError("read only")))
+        check(tide, answering(EMPTY, ReadOnlyError("read only")))
     assert not tide.trouble
 
 
@@ -296,30 +295,30 @@ def test_damaged_file_is_ignored(tmp_path, text):
     """It does not stop the bot and is written anew."""
     path = tmp_path / "tide.json"
     path.write_bytes(text.encode("latin-1"))
-    WatermarkFile(path).keep("here", Watermark("a", 1))
-    assert WatermarkFile(path).read() == {"here": Watermark("a", 1)}
+    WatermarkFile(path).keep("here", {3: Watermark("a", 1)})
+    assert WatermarkFile(path).read() == {"here": {3: Watermark("a", 1)}}
 
 
 def test_file_never_goes_back_and_stays_bounded(tmp_path):
     """The processes that share it have different watermarks, and addresses come and go."""
     notes = WatermarkFile(tmp_path / "tide.json")
     for n in (7, 5):
-        notes.keep("here", Watermark("a", n))
-    assert notes.read()["here"] == Watermark("a", 7)
+        notes.keep("here", {0: Watermark("a", n), n: Watermark("a", 1)})
+    assert notes.read()["here"] == {0: Watermark("a", 7), 5: Watermark("a", 1), 7: Watermark("a", 1)}
     for number in range(MAX_ADDRESSES):
-        notes.keep(f"place {number}", Watermark("b", 1))
+        notes.keep(f"place {number}", {0: Watermark("b", 1)})
     assert len(notes.read()) == MAX_ADDRESSES
     assert "here" not in notes.read()
 
 
 def test_missing_folder_stops_nothing(tmp_path):
     """The process alone remembers the watermark then."""
-    WatermarkFile(tmp_path / "gone" / "tide.json").keep("here", Watermark("a", 1))
+    WatermarkFile(tmp_path / "gone" / "tide.json").keep("here", {0: Watermark("a", 1)})
 
 
 def test_server_with_several_identities_is_known_by_each():
     """After a resume a server has all the identities that processes remember."""
-    found = ServerState(("a", "b"), 5)
+    found = ShardState(("a", "b"), 5)
     assert [found.forgot(Watermark(name, 5)) for name in "abc"] == [False, False, True]
 
 
@@ -334,14 +333,80 @@ def test_lost_seconds_are_reported_as_far_as_known(rig, redis_url):
         tide.look()
     rig.client.set(TIDE, 2)
     tide.look()
-    assert json.loads(rig.client.get(HALTED)) == {"id": tide.known.id, "remembered": 4, "found": 2, "seconds": 1.25}
+    assert json.loads(rig.client.get(HALTED)) == {
+        "id": tide.known[SHARD].id,
+        "remembered": 4,
+        "found": 2,
+        "seconds": 1.25,
+    }
+
+
+def test_shard_without_a_loss_is_halted_with_its_server(rig, tide):
+    """It may have lost what no process saw. A new process finds all of them halted."""
+    rig.accept(turn())
+    tide.look()
+    rig.client.set(TIDE, 0)
+    tide.look()
+    assert rig.client.exists(*HALTS) == SHARDS
+
+
+def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, tide, redis_url):
+    """A replica is promoted behind an open connection: nothing is checked before the next look. Each script is told
+    what this process knows, however often it is tried.
+    """
+    client = connect(redis_url)
+    tide.guard(client)
+    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    for _ in range(3):
+        mailbox.accept(turn())
+    tide.look()
+    rig.client.set(TIDE, 1)
+    before = saved(rig.client)
+    for _ in range(5):
+        with pytest.raises(Halted, match="sayso redis resume"):
+            mailbox.accept(turn())
+        with pytest.raises(Halted):
+            mailbox.turn_status(turn())
+    assert saved(rig.client) == before
+
+
+def test_server_that_an_earlier_version_halted_is_refused(redis_client):
+    """Its one halt for the whole server stops no script of this version."""
+    refuse_old_halt(redis_client)
+    redis_client.set("sayso:halted", "{}")
+    with pytest.raises(RedisUnfit, match="with that version"):
+        refuse_old_halt(redis_client)
+
+
+def test_file_of_an_earlier_version_raises_no_alarm(rig, redis_url, tmp_path, caplog):
+    """It has one watermark for the whole server, far above that of any shard."""
+    path = tmp_path / "tide.json"
+    address = f"{address_of(rig.client)}/0"
+    path.write_text(json.dumps({address: {"id": "0f" * 4, "n": 5000}}))
+    rig.accept(turn())
+    assert not looked(DataLossGuard(connect(redis_url), WatermarkFile(path))).trouble
+    assert WatermarkFile(path).read()[address][SHARD].n == 1
+    assert not caplog.records
+
+
+def test_numbers_of_a_server_resumed_before_shards_had_watermarks_are_known(rig, redis_url):
+    """The watermark begins above all numbers that were given out, so that the next resume goes beyond them."""
+    rig.client.set(f"sayso:{{{SHARD}}}:floor", 1_000_000_005)
+    rig.accept(turn())
+    assert looked(DataLossGuard(connect(redis_url))).known[SHARD].n == 1_000_000_005
 
 
 def check(tide, answer):
     """Check a server that answers with this function."""
 
-    async def ask(*command: object) -> object:
-        return answer(*command)
+    def answered(command: object) -> object:
+        try:
+            return answer(*command)
+        except ResponseError as exc:
+            return exc
+
+    async def ask(commands: object) -> object:
+        return [answered(command) for command in commands]
 
     run_without_loop(tide.check(ask))
 

@@ -9,9 +9,10 @@ from sayso.channels.types import Reply
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis.scripts import LuaScripts, shard_of
+from sayso.pending.redis.watermarks import HaltReason, keys_of
 from sayso.pending.turns import LeaseLost, TurnChange
-from sayso.workers.data_loss import RESUME_STEP, DataLossGuard, halt_of, keys_of, resume
+from sayso.workers.data_loss import RESUME_STEP, DataLossGuard, halts_of, resume
 from sayso.workers.mailbox import LUA
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
@@ -20,7 +21,8 @@ from tests.workers.fakes import Bot
 from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
 from tests.workers.servers import put_back, saved
 
-TIDE, FOUNDED, HALTED = keys_of()
+SHARD = shard_of(CHAT.id)
+TIDE, FOUNDED, HALTED = keys_of(SHARD)
 #: The answer of a commit.
 ANSWER = TurnChange(replies=((Reply("answer"), ""),))
 
@@ -156,14 +158,14 @@ def test_resume_killed_anywhere_can_be_repeated(rig, redis_url):
     bot.say("delete it")
     forget(rig, lambda: bot.say("yes"))
     nth = 0
-    while rig.client.exists(HALTED):
+    while halts_of(rig.client):
         client = FatedRedis.from_url(redis_url, decode_responses=True)
         client.fate = Fate(nth, killed)
         nth += 1
         try:
             resume(client)
         except Killed:
-            assert rig.client.exists(HALTED)
+            assert halts_of(rig.client)
     assert nth > 3
     assert "cannot tell" in bot.say("yes")
     assert rig.accept(turn()).seq < 2 * RESUME_STEP
@@ -192,7 +194,7 @@ def test_emptied_server_has_both_identities(rig, redis_url):
     answered(rig)
     new.look()
     rig.data_loss_guard.look()
-    assert str(halt_of(rig.client)).startswith("everything it knew is gone")
+    assert str(HaltReason.sum(halts_of(rig.client).values())).startswith("everything it knew is gone")
     resume(rig.client)
     for tide in (rig.data_loss_guard, new):
         tide.look()
@@ -248,5 +250,5 @@ def test_audit_log_shows_what_is_missing_and_forks_nowhere(rig, tmp_path):
     assert bot.say("yes") == "deleted B"
     auditor.collect()
     faults = verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(rig.client)).faults
-    last = rig.data_loss_guard.known.n + RESUME_STEP
+    last = rig.data_loss_guard.known[SHARD].n + RESUME_STEP
     assert [str(fault).partition(": ")[2] for fault in faults] == [f"removed (up to {last})"]

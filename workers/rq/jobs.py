@@ -18,6 +18,7 @@ from rq.suspension import is_suspended as rq_is_suspended
 from rq.utils import now
 
 from sayso.channels.types import random_id
+from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import WakeUpJob
 
 #: The RQ queue of wake-ups.
@@ -86,9 +87,10 @@ class WakeUps:
     than everything else takes for a webhook.
     """
 
-    def __init__(self, connection: Redis, name: str = QUEUE) -> None:
+    def __init__(self, connection: Redis, name: str = QUEUE, *, prefix: str = PREFIX) -> None:
         #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
         self.queue = {"job_keys": Job.redis_job_namespace_prefix, "queue": Queue(name, connection=connection).key}
+        self._names = {**self.queue, "queues": Queue.redis_queues_keys, "jobs": f"{prefix}jobs"}
         job = make_job(connection, "process", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
         self._call = job.data.partition(b'""')
@@ -105,8 +107,7 @@ class WakeUps:
             "description": f"process {conversation}",
             "enqueued_at": at,
         }
-        names = {**self.queue, "queues": Queue.redis_queues_keys, "job": f"process-{random_id(8)}"}
-        return WakeUpJob(names, tuple(chain.from_iterable(fields.items())))
+        return WakeUpJob(self._names | {"job": f"process-{random_id(8)}"}, tuple(chain.from_iterable(fields.items())))
 
 
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:

@@ -12,8 +12,9 @@ from rq.suspension import resume, suspend
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.connections import CURE
+from sayso.pending.redis.watermarks import keys_of
 from sayso.testing.stores import MemoryAlerts
-from sayso.workers.data_loss import DataLossGuard, keys_of
+from sayso.workers.data_loss import DataLossGuard
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.spool import SpoolFull
 from tests.channels.web.services import FakeChannel, browser
@@ -144,8 +145,8 @@ def test_halted_redis_is_not_ready(redis_client: Redis):
     tide = DataLossGuard(redis_client)
     client = health_of(redis_client, data_loss_guard=tide)
     assert client.get("/readyz").status_code == 200
-    redis_client.set(keys_of()[2], "{}")
+    redis_client.set(keys_of(5)[2], "{}")
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE})
-    redis_client.delete(keys_of()[2])
+    redis_client.delete(keys_of(5)[2])
     assert client.get("/readyz").status_code == 200

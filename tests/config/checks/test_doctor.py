@@ -21,9 +21,9 @@ from sayso.config.checks.doctor import Doctor, check_models
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
+from sayso.pending.redis.watermarks import keys_of
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.workers.data_loss import keys_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
 from tests.channels.web import services
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
@@ -242,7 +242,7 @@ def test_bot_without_a_worker_is_found(clinic: Clinic):
 
 def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
     """The finding names the command that resumes it."""
-    redis_client.set(keys_of(PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
+    redis_client.set(keys_of(5, PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
     assert "`sayso redis resume`" in clinic.wrong()["halt"]
 
 

@@ -10,12 +10,14 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.workers.data_loss import FILE, DataLossGuard, WatermarkFile, keys_of
+from sayso.pending.redis.scripts import SHARDS
+from sayso.pending.redis.watermarks import FILE, WatermarkFile, keys_of
+from sayso.workers.data_loss import DataLossGuard
 from tests.config.processes import sayso, short_folder
 
 #: The key prefix of a bot whose file is bot.yaml.
 PREFIX = "sayso:bot:"
-TIDE, FOUNDED, HALTED = keys_of(PREFIX)
+TIDE, FOUNDED, HALTED = keys_of(7, PREFIX)
 
 
 @pytest.fixture
@@ -61,7 +63,8 @@ def test_redis_emptied_on_purpose_is_resumed_by_one_command(tmp_path: Path, clie
 
 def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
     """Every command that needs it names the cause, without a traceback."""
-    clients["a"].set(HALTED, "{}")
+    for shard in range(SHARDS):
+        clients["a"].set(keys_of(shard, PREFIX)[2], "{}")
     code, _, errors = sayso("deliveries", "list", "--config", _config(tmp_path), "--data", tmp_path, **environ(clients))
     assert (code, "sayso redis resume" in errors, "Traceback" in errors) == (3, True, False)
 

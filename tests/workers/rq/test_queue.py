@@ -86,6 +86,7 @@ def test_wake_up_is_the_job_that_rq_would_write(redis_client, conversation):
         "job_keys": Job.redis_job_namespace_prefix,
         "queue": Queue(QUEUE, connection=redis_client).key,
         "queues": Queue.redis_queues_keys,
+        "jobs": "sayso:jobs",
         "job": job.id,
     }
 

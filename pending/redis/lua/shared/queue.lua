@@ -1,12 +1,13 @@
 -- needs: keys
 -- The RQ queue that wakes workers.
--- args: job_keys (prefix of job keys), queue (its key), queues (key of the set of queues), job (id of the new job).
+-- args: job_keys (prefix of job keys), queue (its key), queues (key of the set of queues), jobs (key of the number of
+-- jobs so far), job (id of the new job).
 
 local function is_urgent_job(job)
   return string.sub(job, 1, #URGENT_JOB) == URGENT_JOB
 end
 
--- Return the number of a job in the order of all jobs of this server; nil for a job of another program.
+-- Return the number of a job in the order of the queue's jobs; nil for a job of another program.
 local function job_number(job)
   return tonumber(string.match(job, '_(%d+)$') or '')
 end
@@ -26,15 +27,14 @@ local function is_queued(job)
 end
 
 -- Put the RQ job that processes this conversation on its queue, an urgent one at the front. Return false if one is
--- there already. The job's id ends with the write counter, which gives the order of jobs. From ARGV[at]: the job's hash
--- as RQ wrote it. Without a job (tests, one process) the conversation only becomes due.
+-- there already. The job's id ends with its number, which gives the order of jobs. From ARGV[at]: the job's hash as RQ
+-- wrote it. Without a job (tests, one process) the conversation only becomes due.
 local function wake_worker(at, urgent)
   redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
   if not args.job then return true end
   local queued = redis.call('HGET', lane, 'job')
   if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued) then return false end
-  local tide = redis.call('GET', string.match(shard, '^(.-){') .. 'tide')
-  local id = (urgent and URGENT_JOB or '') .. args.job .. '_' .. (tide or 0)
+  local id = (urgent and URGENT_JOB or '') .. args.job .. '_' .. redis.call('INCR', args.jobs)
   redis.call('HSET', lane, 'job', id)
   redis.call('HSET', args.job_keys .. id, unpack(ARGV, at))
   redis.call('SADD', args.queues, args.queue)
