@@ -8,6 +8,8 @@ KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 KEEP_ACTION_MS = 48 * 3600 * 1000
 #: How long the status of a reply is kept.
 KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
+#: How long people are told of a loss of data after the server was resumed.
+KEEP_LOSS_MS = 24 * 3600 * 1000
 #: How long a reply is held until the user writes.
 KEEP_HELD_MS = 7 * 24 * 3600 * 1000
 #: How long the rate limit of a channel is kept.

@@ -204,6 +204,16 @@ class ActionResult:
     correction: str = ""
 
 
+class EffectNotes(Protocol):
+    """Notes outside of the store that effects began and how they ended, for a store that may lose it."""
+
+    def note_start(self, claim: Claim, action: PendingAction) -> None:
+        """Note that an effect begins."""
+
+    def note_end(self, claim: Claim, result: ActionResult) -> None:
+        """Note how an effect ended."""
+
+
 class ActionRepository(Protocol):
     """Stores pending actions. Each call is one atomic step and safe to repeat."""
 

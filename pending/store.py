@@ -31,7 +31,7 @@ from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.redis.client import PREFIX, connect
 from sayso.pending.redis.repository import LUA, RedisActionRepository
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.repository import ActionDecision, ActionRepository, sign_action
+from sayso.pending.repository import ActionDecision, ActionRepository, EffectNotes, sign_action
 from sayso.pending.settlement import ConfirmOutcome, Settlement
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,8 @@ class RedisPendingStore(PendingActionStore):
 
     Only the record is stored, never a closure: register an executor factory for each kind. `secret_keys` sign the
     records; they default to SAYSO_SECRET_KEYS of the environment. `scripts` replaces the runner of the scripts in
-    `LUA`, for several primaries. Raises ValueError for a `client` that does not decode its answers.
+    `LUA`, for several primaries. `effects` notes what was run, for a Redis that may lose it.
+    Raises ValueError for a `client` that does not decode its answers.
     """
 
     def __init__(
@@ -230,13 +231,16 @@ class RedisPendingStore(PendingActionStore):
         client: Redis | None = None,
         scripts: LuaScripts | None = None,
         secret_keys: list[str] | None = None,
+        effects: EffectNotes | None = None,
     ) -> None:
         scripts = scripts or LuaScripts(client or connect(url), LUA, prefix=prefix)
         keys = secret_keys or [key for key in os.environ.get("SAYSO_SECRET_KEYS", "").split(",") if key]
         if not keys:
             log.warning("SAYSO_SECRET_KEYS is not set: pending actions in Redis are not protected against tampering")
         signer = ActionSigner(keys or ["unsealed"])
-        super().__init__(RedisActionRepository(scripts), signer, parser, default_ttl_seconds, max_executor_entries)
+        super().__init__(
+            RedisActionRepository(scripts, effects), signer, parser, default_ttl_seconds, max_executor_entries
+        )
 
 
 def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) -> Scope:

@@ -101,6 +101,7 @@ class NewAction:
     `notice`: the outbox entry to send when its window closes without an answer.
     `ending`: the entry that then replaces the message with the question. Its id is known once that is delivered.
     `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the latest when the window closes.
+    `to`: the address of the question as JSON: channel, chat and thread.
     "" is none.
     """
 
@@ -120,6 +121,7 @@ class NewAction:
     ending: str = ""
     alarm: str = ""
     alarm_after_ms: int = 0
+    to: str = ""
 
     @property
     def optional_fields(self) -> tuple[str, ...]:
@@ -129,6 +131,7 @@ class NewAction:
         entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
         fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}  # the user it is about
         fields["alarm_after"] = str(self.alarm_after_ms) if self.alarm else ""
+        fields["to"] = self.to
         return tuple(text for name, value in fields.items() if value for text in (name, value))
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,6 +198,7 @@ class TurnChange:
     opens the window; the earlier ones have PART before the id, and if one of them cannot be delivered, the action ends.
     A reply that only repeats an open question has ABOUT before the id.
     `silenced`: the ids of timers that are cancelled.
+    `tells_loss`: a yes or no without a question is answered with a loss of data.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()
@@ -203,6 +207,7 @@ class TurnChange:
     new_actions: tuple[NewAction, ...] = ()
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
+    tells_loss: bool = False
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
@@ -210,6 +215,8 @@ class TurnChange:
         data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
+        if self.tells_loss:
+            data["tells_loss"] = True
         if self.history is not None:
             data["history"] = self.history
         if self.transition:
@@ -278,6 +285,8 @@ class QueuedTurn:
     `upto`: the number of the last turn that is merged into this one, 0 for none; `parts`: all merged turns as received.
     `stop`: the number of the person's last turn that was /stop, 0 for none.
     `journal`: the notes of earlier attempts; `attempt`: the number of this one, from 1.
+    `lost_at`: when the server went on after it had lost data, in Unix seconds, 0.0 if not in the last day;
+    `is_loss_told`: whether a yes or no of the person was answered with that.
     """
 
     seq: int
@@ -295,6 +304,8 @@ class QueuedTurn:
     journal: tuple[str, ...] = ()
     attempt: int = 1
     age: float = field(default=0.0, compare=False)
+    lost_at: float = 0.0
+    is_loss_told: bool = False
 
     @property
     def last(self) -> int:

@@ -120,6 +120,8 @@ class DataLossGuard:
         self._refusing = threading.Event()
         self._learning = threading.Lock()
         self._watching = 0
+        #: Set when the server was resumed; whoever waits for it clears it.
+        self.resumed = threading.Event()
 
     @property
     def known(self) -> Watermarks:
@@ -322,6 +324,8 @@ class DataLossGuard:
             resumed = self._halts.keys() & states.keys()
             for shard in resumed:
                 del self._halts[shard]
+        if resumed:
+            self.resumed.set()
         if resumed and not self._halts:
             log.warning("redis.resumed")
 

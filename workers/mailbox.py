@@ -109,11 +109,14 @@ class RedisMailbox:
         wake_up: WakeUp = no_wake_up,
         *,
         limits: InboxLimits | None = None,
+        note_turn: Callable[[Turn], object] = lambda _: None,
     ) -> None:
+        """`note_turn` is called with each new turn once Redis has it."""
         self._scripts = scripts
         self._texts_for = texts_for
         self._wake_up = wake_up
         self._limits = limits or InboxLimits()
+        self._note_turn = note_turn
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
         """Store a turn once and wake a worker, in one step. `tapped` is the pending action that its button is for.
@@ -146,6 +149,8 @@ class RedisMailbox:
             *job.fields,
         )
         accepted = Accepted(outcome, int(seq))
+        if outcome == "new":
+            self._note_turn(turn)
         if accepted.refused and not waited_seconds and is_told_refusal(turn):
             self.notify(turn, refusal(self._texts_for(turn), outcome))  # the platform hears it each time
         return accepted
@@ -324,7 +329,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 held=None if held < 0 else held / 1000,
                 closed=str(closed),
             )
-        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age]:
+        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age, lost_at, told]:
             seq, at, user, _, turn = str(entry).split(" ", 4)
             others = (str(each).split(" ", 4) for each in burst)
             return QueuedTurn(
@@ -341,6 +346,8 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 journal=tuple(journal),
                 attempt=int(attempt),
                 age=age / 1000,
+                lost_at=lost_at / 1000,
+                is_loss_told=bool(told),
             )
         case _:
             return None

@@ -151,6 +151,8 @@ class ChannelAgent:
             journal=TurnJournal(self._journals, lease, queued, store_file, long_texts) if self._journals else None,
             stream_listener=hear,
             long_texts=long_texts,
+            lost_at=queued.lost_at,
+            is_loss_told=queued.is_loss_told,
         )
         answer = await self._answer(context)
         history = memory.to_dict()
@@ -184,13 +186,16 @@ class ChannelAgent:
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
         turn, live = context.turn, context.live
-        if turn.decides and read_answer(self.parser, turn.text, context.texts.language).intent == "confirm":
+        intent = read_answer(self.parser, turn.text, context.texts.language).intent if turn.decides else ""
+        if intent == "confirm":
             question = await self._prompts.find_question_elsewhere(turn, context.received_at)
             if question:
                 told = texts_for(question.action.language).asked_elsewhere(question.action.preview)
                 if context.memory.get_history():  # the yes may answer an earlier message of this thread
                     return await self._run_agent(context, told)
                 return fixed_answer(context, told)
+        if intent in ("confirm", "cancel") and live is None and context.lost_at and not context.is_loss_told:
+            return self._confirmation.answer_lost_question(context)
         if live is None or not live.is_stale:
             return await self._run_agent(context)
         # The process died while it ran the action.

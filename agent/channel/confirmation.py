@@ -76,6 +76,8 @@ class ConfirmationHandler:
         """Handle a tap. A button decides only about its own action, and only for its own user."""
         turn, target = context.turn, context.tapped or context.live
         press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
+        if press and target is None and context.lost_at:
+            return self.answer_lost_question(context)
         if press is None or target is None or target.pid != press.pending_action_id:
             return self._answer_foreign_button(context)
         if press.choice is not None or target.action.kind == CHOICE_KIND:
@@ -101,6 +103,11 @@ class ConfirmationHandler:
             expired = texts.expired(preview)
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return fixed_answer(context, texts.ignored(preview))
+
+    def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
+        """Answer a yes, a no or a tap whose question the store has lost. It is not known what it was about."""
+        answer = fixed_answer(context, context.texts.forgot_answer(context.lost_at)).changed(tells_loss=True)
+        return _for_sender_only(context.turn, answer)
 
     async def decide(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Confirm, cancel, repeat or drop the pending action, as the turn says."""
@@ -247,11 +254,7 @@ class ConfirmationHandler:
         turn, tapped = context.turn, context.tapped
         is_foreign = tapped is not None and tapped.action.user_id not in ("", turn.user_id)
         answer = fixed_answer(context, context.texts.not_yours() if is_foreign else context.texts.stale())
-        if not turn.in_group:
-            return answer
-        return answer.changed(
-            replies=tuple((replace(reply, only_for=turn.user_id), pid) for reply, pid in answer.change.replies)
-        )
+        return _for_sender_only(turn, answer)
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed":
@@ -295,6 +298,14 @@ class ConfirmationHandler:
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         answer = fixed_answer(context, outcome).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
+
+
+def _for_sender_only(turn: Turn, answer: TurnAnswer) -> TurnAnswer:
+    """Return the answer so that in a group only the turn's sender sees it."""
+    if not turn.in_group:
+        return answer
+    replies = tuple((replace(reply, only_for=turn.user_id), pid) for reply, pid in answer.change.replies)
+    return answer.changed(replies=replies)
 
 
 def _about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:

@@ -64,6 +64,10 @@ class TurnContext:
     stream_listener: StreamListener | None = None
     #: The long texts of the history. None without a worker: the history stays in this process.
     long_texts: LongTexts | None = None
+    #: When the store went on after a loss of data, in Unix seconds, 0.0 if not in the last day.
+    lost_at: float = 0.0
+    #: Whether a yes or no of the person was answered with that.
+    is_loss_told: bool = False
 
     @property
     def settled(self) -> StoredAction | None:

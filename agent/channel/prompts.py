@@ -89,6 +89,7 @@ class ConfirmPrompts:
         if context.lease is None:
             return action
         preview, here = brief(head.preview), context.turn.conversation
+        action = replace(action, to=json.dumps([here.channel, here.chat, here.thread]))
         if self._escalation:
             action = self._escalation.added_to(action, preview, here)
         texts = texts_for(head.language)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -135,6 +136,18 @@ class Texts:
         """Return that an action with an unknown result was done after all."""
         return self.say("correction", done=self.done(preview, result))
 
+    def forgot_turns(self, since: float) -> str:
+        """Return that what the user wrote since then, in Unix seconds, was lost."""
+        return self.say("forgot_turns", time=_clock_time(since))
+
+    def forgot_answer(self, before: float) -> str:
+        """Return that the question to this yes or no was lost before that time, in Unix seconds."""
+        return self.say("forgot_answer", time=_clock_time(before))
+
+    #: An open question was closed, because its answer may be lost.
+    forgot_question = _about("forgot_question")
+    #: What became of an action, although part of the conversation was lost.
+    forgot_outcome = _with("forgot_outcome", "outcome")
     #: The user said no.
     cancelled = _about("cancelled")
     #: The yes came too late.
@@ -318,6 +331,11 @@ class Texts:
 TextsForTurn = Callable[[Turn], Texts]
 #: Returns the texts for a BCP 47 tag, those of the default language for "".
 TextsForLanguage = Callable[[str], Texts]
+
+
+def _clock_time(at: float) -> str:
+    """Return a time, in Unix seconds, as people read it. Nobody's time zone is known."""
+    return time.strftime("%H:%M UTC", time.gmtime(at))
 
 
 def _on_one_line(preview: str) -> str:

@@ -67,6 +67,7 @@ from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, i
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync
 from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.repository import EffectNotes
 from sayso.pending.store import PendingActionStore
 
 T = TypeVar("T")
@@ -315,6 +316,7 @@ def build_agents(
     keys: list[str],
     journals: Journals,
     texts: TextFiles,
+    effects: EffectNotes,
 ) -> dict[str, ChannelAgent]:
     """Return the agent of each channel, with its store of pending actions in Redis.
 
@@ -322,7 +324,7 @@ def build_agents(
     """
     agents = {}
     for name, channel in deps.settings.channels.items():
-        store = RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys)
+        store = RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys, effects=effects)
         agents[name] = _build_agent(deps, name, opened, store, media, journals, texts)
     return agents
 

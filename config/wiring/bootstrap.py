@@ -35,6 +35,7 @@ from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import access_config
 from sayso.config.wiring.stores import RedisParts, find_redis, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
+from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
@@ -46,6 +47,8 @@ from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.data_loss import DataLossGuard, refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
+from sayso.workers.forgotten import FOLDER as ACKNOWLEDGED
+from sayso.workers.forgotten import AcknowledgedWork, LossNotices, NoteFiles
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.people import RedisPeople
 from sayso.workers.processor import ConversationProcessor
@@ -80,6 +83,7 @@ class Services:
     deliveries: RedisDeliveries
     alerts: RedisAlerts
     data_loss_guard: DataLossGuard
+    loss_notices: LossNotices
     tools: OpenTools
     agent_deps: AgentDeps
     spool: Spool | None
@@ -124,12 +128,14 @@ def bootstrap(
         deps = AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
     else:  # it builds agents and runs none: no model, no library, no key
         deps = AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
-    agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts)
+    notes = NoteFiles(state / ACKNOWLEDGED)
+    work = AcknowledgedWork(notes)
+    agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts, work)
     if reload:
         reload_on_edit(tools, settings, agents)
 
     texts_for_turn = _texts_for_turn(agents)
-    mailbox, access_control = _open_inbox(settings, redis, texts_for_turn)
+    mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work)
     worker_lock = WorkerLock(state / ALIVE)
     sender = ReplySender(
         RedisOutbox(scripts, wake_up), channels, texts_for, rates=_configured_rates(settings),
@@ -143,13 +149,17 @@ def bootstrap(
     )  # fmt: skip
     reaper = Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
     spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
+    guard = redis.guard_against_loss(state)
+    loss_notices = LossNotices(
+        scripts, wake_up, notes, texts_for_turn=texts_for_turn, signer=ActionSigner(keys), resumed=guard.resumed
+    )
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
         worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
-        data_loss_guard=redis.guard_against_loss(state),
+        data_loss_guard=guard, loss_notices=loss_notices,
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), is_worker=is_worker,
     )  # fmt: skip
 
@@ -208,11 +218,11 @@ def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
 
 
 def _open_inbox(
-    settings: Settings, redis: RedisParts, texts_for_turn: TextsForTurn
+    settings: Settings, redis: RedisParts, texts_for_turn: TextsForTurn, work: AcknowledgedWork
 ) -> tuple[RedisMailbox, AccessControl]:
     """Return the mailbox, and the access control in front of it."""
     limits = InboxLimits(**settings.limits.model_dump())
-    mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits)
+    mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits, note_turn=work.note_turn)
     return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis))
 
 
@@ -260,7 +270,8 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
 def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
     """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
     redis = RedisParts.find(settings, data)
-    _, access_control = _open_inbox(settings, redis, _texts_for_turn({}))
+    work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
+    _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work)
     return access_control, redis.cache
 
 

@@ -35,8 +35,12 @@ def store_of(services: Services) -> StoreReceived:
 
 
 def start_watching(services: Services) -> None:
-    """Start the threads that watch Redis for lost data and empty the spool. Call it after the process has forked."""
+    """Start the threads that watch Redis for lost data, tell people of it, and empty the spool.
+
+    Call it after the process has forked.
+    """
     services.data_loss_guard.watch()
+    services.loss_notices.watch()
     if services.spool:
         services.spool.watch()
 

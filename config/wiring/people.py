@@ -22,6 +22,8 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.access import AccessConfig, AccessRules, redis_quota
 from sayso.workers.erasure import ErasedPerson, Erasure
+from sayso.workers.forgotten import FOLDER as ACKNOWLEDGED
+from sayso.workers.forgotten import NoteFiles
 from sayso.workers.people import RedisPeople
 
 
@@ -74,6 +76,8 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
     now_ms = round(time.time() * 1000)
     audit_bodies = sum(ledger.erase(each, at=now_ms) for each in ids) if ledger.path.exists() else 0
+    with _disk_errors(data):
+        NoteFiles(settings.state_folder(data) / ACKNOWLEDGED).erase(channel, [_scope_id(each) for each in ids])
     media = LocalMediaStore(data / "media", keys=keys, public_url="")
     with _disk_errors(data):
         files = sum(media.erase(owner_of(channel, each)) for each in ids)

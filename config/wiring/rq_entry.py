@@ -70,4 +70,5 @@ def worker_services(services: Services) -> WorkerServices:
         close_tools=services.tools.close,
         close_models=services.agent_deps.aclose,
         data_loss_guard=services.data_loss_guard,
+        loss_notices=services.loss_notices,
     )

@@ -13,6 +13,7 @@ from sayso.pending.repository import (
     Claim,
     ClaimStatus,
     DecisionVerdict,
+    EffectNotes,
     StartVerdict,
     StoredAction,
 )
@@ -25,8 +26,9 @@ LUA = Path(__file__).parent / "lua"
 class RedisActionRepository:
     """Stores actions in Redis, for any number of processes. Every method raises redis.RedisError."""
 
-    def __init__(self, scripts: LuaScripts) -> None:
+    def __init__(self, scripts: LuaScripts, effects: EffectNotes | None = None) -> None:
         self._scripts = scripts
+        self._effects = effects
 
     async def find_open(self, conversation: str, user: str) -> StoredAction | None:
         """Return the action that occupies a scope."""
@@ -81,10 +83,14 @@ class RedisActionRepository:
         """Take the last step before the effect."""
         args = {**_lease_args(claim), "pid": claim.pending_action_id, "attempt": attempt, "mac": stored.mac}
         verdict: StartVerdict = await self._scripts.arun("start", claim.conversation, args, stored.record)
+        if self._effects and verdict == "go":
+            self._effects.note_start(claim, stored.action)
         return verdict
 
     async def finish(self, claim: Claim, attempt: str, result: ActionResult) -> None:
         """Record how an effect ended."""
+        if self._effects:
+            self._effects.note_end(claim, result)
         args = {"pid": claim.pending_action_id, "attempt": attempt, "state": result.state, "seq": claim.seq}
         args |= {"told": result.outcome_text, "result": result.result, "correction": result.correction}
         await self._scripts.arun("finish", claim.conversation, args)

@@ -51,7 +51,10 @@ Arguments = Mapping[str, Any]
 NO_ARGUMENTS: Arguments = {}
 
 #: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss`).
-LOOKS = frozenset({"delivery_status", "is_question_open", "look", "overdue", "read", "turn_status", "undelivered"})
+LOOKS = frozenset({
+    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "overdue", "read", "turn_status",
+    "undelivered",
+})  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
 #: The beginning of a script's error on a halted server.

@@ -25,6 +25,7 @@ from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
 from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
 from sayso.workers.deliveries import RedisDeliveries
+from sayso.workers.forgotten import AcknowledgedWork
 from sayso.workers.lease import LEASE_MS
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor
@@ -143,14 +144,23 @@ class MemoryRig(Rig):
 class RedisRig(Rig):
     """Mailbox and outbox in Redis. Its clock cannot be moved, so stored times move back instead."""
 
-    def __init__(self, client: Redis, *, limits: InboxLimits | None = None, prefix: str = PREFIX) -> None:
-        scripts = CheckedScripts(client, LUA, prefix=prefix)
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        limits: InboxLimits | None = None,
+        prefix: str = PREFIX,
+        work: AcknowledgedWork | None = None,
+    ) -> None:
+        """`work` notes what Redis acknowledges."""
+        scripts = self.scripts = CheckedScripts(client, LUA, prefix=prefix)
+        note_turn = work.note_turn if work else lambda _: None
         self.client = client
         self.shard = f"{prefix}{{{shard_of(CHAT.id)}}}"
         actions = CheckedScripts(client, ACTION_LUA, prefix=prefix)
-        self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix, scripts=actions)
+        self.store = RedisPendingStore(client=client, secret_keys=["key"], prefix=prefix, scripts=actions, effects=work)
         self.repository = Blocking(self.store.repository)
-        self.mailbox = BlockingOutsideLoops(RedisMailbox(scripts, voice, limits=limits))
+        self.mailbox = BlockingOutsideLoops(RedisMailbox(scripts, voice, limits=limits, note_turn=note_turn))
         self.outbox = BlockingOutsideLoops(RedisOutbox(scripts))
         self.journals = BlockingOutsideLoops(RedisJournals(scripts))
         self.deliveries = RedisDeliveries(scripts)

@@ -2,7 +2,7 @@
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
 -- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
 -- (release the lease when nothing is left), change ({replies: [{pid, reply}], history?, move?, arms: [...], timers:
--- [{id, at, what}], silenced: [id]}).
+-- [{id, at, what}], silenced: [id], tells_loss?}).
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local change, user = args.change, args.user
@@ -44,6 +44,10 @@ if lane_number(stop_field(user)) <= args.last then redis.call('HDEL', lane, stop
 apply_change(change)
 free_scope()
 if change.history then redis.call('SET', history_key(user), change.history, 'PX', KEEP_CONVERSATION_MS) end
+if change.tells_loss then
+  redis.call('HSET', loss_key(), 'answered:' .. user, 1)
+  redis.call('PEXPIRE', loss_key(), KEEP_LOSS_MS)
+end
 for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
 for _, reply in ipairs(change.replies) do append_reply(reply.pid, reply.reply) end

@@ -4,5 +4,6 @@
 local floor, head = args.floor, shard .. ':audit:head'
 if floor > tonumber(redis.call('GET', shard .. ':floor') or '0') then redis.call('SET', shard .. ':floor', floor) end
 local n = tonumber(string.match(redis.call('GET', head) or '', '^%d+') or floor)
+redis.call('SET', shard .. ':resumed', string.format('%d', now()), 'PX', KEEP_LOSS_MS)
 if n < floor then redis.call('SET', head, string.format('%d %s', floor, NO_HEAD)) end
 return 'ok'

@@ -22,6 +22,7 @@ from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import connect_rq
 from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
 from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.forgotten import LossNotices
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
@@ -62,6 +63,7 @@ class WorkerServices:
     #: Closes the connections to models.
     close_models: Callable[[], Coroutine[Any, Any, None]]
     data_loss_guard: DataLossGuard
+    loss_notices: LossNotices
 
 
 def run_worker(services: WorkerServices, loop: LoopThread) -> None:
@@ -73,6 +75,7 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     watchdog = Watchdog(loop)
     watchdog.start()
     services.data_loss_guard.watch()
+    services.loss_notices.watch()
     stops = listen_for_stops(services.redis_url, services.processor.renew_now, prefix=services.key_prefix)
     work = (services.reaper.forever(), services.audit_collector.forever(), _sweep(services.sweeps), stops)
     background = [loop.submit(each) for each in work]

@@ -578,6 +578,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
         close_tools=closed.set,
         close_models=partial(asyncio.sleep, 0),
         data_loss_guard=SimpleNamespace(watch=lambda: None),
+        loss_notices=SimpleNamespace(watch=lambda: None),
     )
 
 

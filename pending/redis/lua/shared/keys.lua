@@ -6,6 +6,11 @@ local outbox = shard .. ':out:' .. conversation       -- list: the replies that 
 local journal = shard .. ':journal:' .. conversation  -- list: the journal of the first turn
 local due = shard .. ':due'                           -- sorted set: when a conversation of the shard needs a worker
 
+-- The hash of what the users of this conversation were told after a loss of data.
+local function loss_key()
+  return shard .. ':loss:' .. conversation
+end
+
 local function history_key(user)
   return shard .. ':history:' .. conversation .. ':' .. user
 end

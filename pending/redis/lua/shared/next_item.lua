@@ -65,16 +65,26 @@ local function following_turns(user, tapped)
   return found
 end
 
+-- Return when the server was resumed after a loss of data, 0 if not lately, and 1 if this user was told of it in
+-- answer to a yes or no.
+local function loss_of(user)
+  local at = redis.call('GET', shard .. ':resumed')
+  if not at then return 0, 0 end
+  return tonumber(at), redis.call('HEXISTS', loss_key(), 'answered:' .. user)
+end
+
 local function next_item()
   local reply = redis.call('LINDEX', outbox, 0)
   if reply then return reply_item(reply) end
   local turn = redis.call('LINDEX', inbox, 0)
   if not turn then return {'idle'} end
   local at, user, tapped = string.match(turn, '^%d+ (%d+) (%S+) (%S+) ')
+  local lost_at, loss_told = loss_of(user)
   return {
     'turn', turn, action_of_turn(redis.call('GET', live_key(user))), action_of_turn(tapped),
     redis.call('GET', history_key(user)) or '', following_turns(user, tapped), lane_number(stop_field(user)),
     redis.call('HVALS', timer), redis.call('LRANGE', journal, 0, -1), count_attempt(turn), now() - at,
+    lost_at, loss_told,
   }
 end
 
