@@ -20,7 +20,7 @@ HOSTILE = "Delete {preview} {yes} {nope} 100% %s **A** \\1 \\g<0> `x` \u202e"
 OWN = {"marks", "sure", "endings", "letters", "not_for", "script", "plural", "duration"}
 SAYS_PREVIEW = (
     "failed", "unknown", "not_done", "cancelled", "expired", "dropped", "early", "ignored", "unclear", "unsafe", "undo",
-    "maybe_missing", "forgot_question", "reminder", "expired_unanswered", "already_chosen", "asks_first",
+    "maybe_missing", "reminder", "expired_unanswered", "already_chosen", "asks_first",
     "status_running",
 )  # fmt: skip
 SAYS_ALONE = (
@@ -53,6 +53,7 @@ def previews(language: str) -> Iterator[str]:
     yield words.done("A", HOSTILE)
     yield words.correction("A", HOSTILE)
     yield words.correction(HOSTILE, "")
+    yield words.forgot_question(HOSTILE)
     yield words.forgot_outcome(HOSTILE)
     yield words.repeated(HOSTILE)
     yield words.reminder_set(HOSTILE, "9:00")
