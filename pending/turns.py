@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
 from sayso.pending.action import ActionState
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CHOICE_KIND = "sayso:choice"
 #: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
+#: Why a turn has no answer of the agent.
+TurnEnd = Literal["channel_gone", "failed", "forwarded", "killed_workers", "stale", "stopped", "timeout", "unreadable"]
 #: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question, but not the last one.
 PART = "+"
 #: Before the id of an action in `TurnChange.replies`: the reply repeats its question. Quoting it quotes the question.
@@ -199,6 +201,7 @@ class TurnChange:
     A reply that only repeats an open question has ABOUT before the id.
     `silenced`: the ids of timers that are cancelled.
     `tells_loss`: a yes or no without a question is answered with a loss of data.
+    `tools`: the tools that the turn called; `ended`: why it has no answer of the agent. Both are for `sayso trace`.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()
@@ -208,6 +211,8 @@ class TurnChange:
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
     tells_loss: bool = False
+    tools: tuple[str, ...] = field(default=(), compare=False)
+    ended: TurnEnd | Literal[""] = field(default="", compare=False)
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""

@@ -29,6 +29,11 @@ def token_prefix(worker: str) -> str:
     return f"{worker}."
 
 
+def worker_of(token: str) -> str:
+    """Return the worker of a lease's token."""
+    return token.partition(".")[0]
+
+
 def new_token(worker: str) -> str:
     """Return a new token for a lease of a worker."""
     return token_prefix(worker) + random_id(8)

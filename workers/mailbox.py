@@ -33,7 +33,7 @@ from sayso.pending.turns import (
 )
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.deliveries import RedisDeliveries
-from sayso.workers.lease import LEASE_MS
+from sayso.workers.lease import LEASE_MS, worker_of
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 SEEN_MS = 72 * 3600 * 1000
 #: How the scripts write the silence of a conversation without any message, or without a known time of the last one.
 _SILENCES = {-1: -1.0, -2: inf}
+#: Names of tools in the record of a turn.
+MAX_TOOLS = 20
 #: The collapse key of refusal notices: only the newest waits.
 REFUSAL = "refusal"
 #: Statuses of a reply that prove that its channel works.
@@ -205,6 +207,7 @@ class RedisMailbox:
         """
         args = {"seq": queued.seq, "last": queued.last, "user": queued.user, "event": queued.turn.event_id}
         args |= {"let_go": let_go, "change": change.to_dict(queued.turn.conversation)}
+        args["record"] = turn_record(lease, queued, change)
         answer = await self._scripts.arun("commit", lease.conversation, {**lease.args, **args})
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
@@ -222,6 +225,21 @@ class RedisMailbox:
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
         answer = await self._scripts.arun("release", lease.conversation, args, *job.fields)
         return parse_next_item(answer[1]) if answer[0] == "more" else None
+
+
+def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
+    """Return how a turn was answered, for `sayso trace`, as JSON without its first brace: the script adds to it.
+
+    It holds nothing that a person said.
+    """
+    fields: dict[str, Any] = {"v": 1, "seq": queued.seq, "event": queued.turn.event_hash}
+    fields |= {"at": round(queued.received_at * 1000), "attempt": queued.attempt, "worker": worker_of(lease.token)}
+    decided = change.transition.pending_action_id if change.transition else ""
+    asked = [action.pending_action_id for action in change.new_actions]
+    more = {"upto": queued.upto, "tools": change.tools[:MAX_TOOLS], "asked": asked, "decided": decided}
+    more["ended"] = change.ended
+    fields |= {name: value for name, value in more.items() if value}
+    return json.dumps(fields, separators=(",", ":"))[1:]
 
 
 def is_told_refusal(turn: Turn) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
@@ -33,6 +33,7 @@ from sayso.pending.turns import (
     QueuedTurn,
     StaleTurn,
     TurnChange,
+    TurnEnd,
     TurnHandler,
 )
 from sayso.workers.alerts import RedisSharedCache
@@ -239,7 +240,7 @@ class ConversationProcessor:
             return await self._commit(held.lease, queued, change, draft)
         except StaleTurn as exc:
             log.warning("turn.stale", extra={"reason": str(exc)})
-            change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken())
+            change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken(), "stale")
             return await self._commit(held.lease, queued, change, draft)
 
     async def _commit(
@@ -277,43 +278,45 @@ class ConversationProcessor:
         lease, texts = held.lease, partial(self.texts_for, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=((Reply(texts().channel_gone()), ""),))
+            return TurnChange(replies=((Reply(texts().channel_gone()), ""),), ended="channel_gone")
         given_up = _reply_without_agent(queued, texts)
         if given_up is not None:
-            return await self._give_up(lease, queued, given_up)
+            return await self._give_up(lease, queued, *given_up)
         try:
             may_settle = agent.may_settle(queued)
             async with held.working_on(queued, self.turn_timeout, may_be_stopped=not may_settle):
                 if await self._forward(queued):
-                    return TurnChange()
+                    return TurnChange(ended="forwarded")
                 if not may_settle:  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
                 return await agent.answer(await self._with_files(queued), lease, draft)
         except TimeoutError:
             log.error("turn.timeout")
-            return await self._give_up(lease, queued, "" if held.stop_seq > queued.seq else texts().too_long())
+            if held.stop_seq > queued.seq:
+                return await self._give_up(lease, queued, "", "stopped")
+            return await self._give_up(lease, queued, texts().too_long(), "timeout")
         except JournalUnreadable as exc:  # no traceback: it may quote the user
             log.error("turn.unreadable", extra={"reason": str(exc)})
-            return await self._give_up(lease, queued, texts().interrupted_before())
+            return await self._give_up(lease, queued, texts().interrupted_before(), "unreadable")
         except (LeaseLost, StaleTurn, RedisError):
             raise  # the state of the turn is not known, so nothing is said: the next worker tries it again
         except Exception:
             # Whatever a tool or a model broke, the user gets a reply and the next turn goes on.
             log.exception("turn.failed")
-            return await self._give_up(lease, queued, texts().broken())
+            return await self._give_up(lease, queued, texts().broken(), "failed")
 
-    async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str) -> TurnChange:
+    async def _give_up(self, lease: Lease, queued: QueuedTurn, text: str, ended: TurnEnd | Literal[""]) -> TurnChange:
         """Return the change that ends a turn with this text, unless an effect that the turn decided on has happened."""
         agent = self.agents.get(queued.turn.conversation.channel)
         if agent is None:
-            return TurnChange(replies=((Reply(text), ""),))
+            return TurnChange(replies=((Reply(text), ""),), ended=ended)
         try:
-            return await agent.give_up(queued, lease, text)
+            return replace(await agent.give_up(queued, lease, text), ended=ended)
         except (LeaseLost, StaleTurn, RedisError):
             raise
         except Exception:
             log.exception("turn.not_given_up")
-            return TurnChange(replies=((Reply(text), ""),))
+            return TurnChange(replies=((Reply(text), ""),), ended=ended)
 
     async def _forward(self, queued: QueuedTurn) -> bool:
         """Forward a turn to the conversation's main address, if it has come in under another; return whether it did.
@@ -384,17 +387,19 @@ def _log_left(conversation: str, reason: str, seq: int = 0) -> None:
     log.info("conversation.left", extra={"conversation": conversation, "seq": seq, "reason": reason})
 
 
-def _reply_without_agent(queued: QueuedTurn, texts: Callable[[], Texts]) -> str | None:
-    """Return the reply to a turn that needs no agent; None for a turn that the agent answers."""
+def _reply_without_agent(
+    queued: QueuedTurn, texts: Callable[[], Texts]
+) -> tuple[str, TurnEnd | Literal[""]] | None:  # fmt: skip
+    """Return the reply to a turn that needs no agent, and why; None for a turn that the agent answers."""
     if queued.is_stopped:  # the turn that said stop replies
-        return ""
+        return "", "stopped"
     if queued.turn.is_stop:
         if queued.stop == queued.seq:
-            return texts().stopped()
-        return texts().nothing_of_yours() if queued.turn.in_group else texts().nothing_to_stop()
+            return texts().stopped(), ""
+        return texts().nothing_of_yours() if queued.turn.in_group else texts().nothing_to_stop(), ""
     if queued.attempt > MAX_ATTEMPTS:
         log.error("turn.killed_workers")
-        return texts().interrupted_before()
+        return texts().interrupted_before(), "killed_workers"
     return None
 
 

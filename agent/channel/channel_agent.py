@@ -159,7 +159,8 @@ class ChannelAgent:
         await long_texts.move_to_files(history["messages"])
         language = context.texts.language
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
-        return replace(answer.change, replies=replies, history=json.dumps(history))
+        tools = tuple(call.tool_name for call in answer.result.tool_calls) if answer.result else ()
+        return replace(answer.change, replies=replies, history=json.dumps(history), tools=tools)
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""

@@ -31,6 +31,7 @@ _MODULES = {
     "people": "people",
     "poll": "run",
     "redis": "operate",
+    "trace": "trace",
     "up": "run",
     "web": "run",
     "worker": "run",

@@ -119,9 +119,9 @@ def set_up_logs(default: str = "info") -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  # its documented switch
     redact_uncaught()
-    # Debug lines of libraries may hold messages and tokens.
     logging.basicConfig(level=max(level, logging.INFO), handlers=[handler], force=True)
-    logging.getLogger("sayso").setLevel(level)
+    # Debug lines of libraries may hold messages and tokens.
+    logging.getLogger("sayso").setLevel(level if level < logging.INFO else logging.NOTSET)
     sdks = {module.partition(".")[0] for platform in BUILT_IN.values() for module in platform.sdk_modules}
     for name in sdks.union(_VERBOSE):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))

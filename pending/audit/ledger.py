@@ -302,11 +302,18 @@ class AuditLedger:
             entries.append(RecordedEntry(shard, n, *(str(_legible(text)) for text in texts)))
         return entries
 
-    def bodies(self) -> dict[str, AuditBody]:
-        """Return the bodies by action id. Raises LedgerUnusable."""
+    def bodies(self, pid: str = "") -> dict[str, AuditBody]:
+        """Return the bodies by action id: of one action, or of all. Raises LedgerUnusable."""
         with self._read() as connection:
-            bodies = [_body(row) for row in connection.execute("SELECT * FROM bodies")]
+            rows = connection.execute("SELECT * FROM bodies WHERE pid = ? OR ? = ''", (pid, pid))
+            bodies = [_body(row) for row in rows]
         return {body.pid: body for body in bodies}
+
+    def find_told(self, text: str) -> list[str]:
+        """Return the actions of which a person was told something that contains a text. Raises LedgerUnusable."""
+        with self._read() as connection:
+            rows = connection.execute("SELECT pid FROM bodies WHERE instr(told, ?)", (text,)).fetchall()
+        return [str(_legible(pid)) for (pid,) in rows]
 
     def erase(self, user: str, *, at: int) -> int:
         """Remove all personal data of a user's actions from the file. Return how many. Raises LedgerUnusable."""

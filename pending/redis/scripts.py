@@ -52,8 +52,8 @@ NO_ARGUMENTS: Arguments = {}
 
 #: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss`).
 LOOKS = frozenset({
-    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "overdue", "read", "turn_status",
-    "undelivered",
+    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "overdue", "read", "trace",
+    "turn_status", "undelivered",
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"

@@ -8,7 +8,13 @@
 -- Returns {outcome, number of the turn or '0'}.
 local seen = shard .. ':seen:' .. conversation .. ':' .. args.event
 local first = redis.call('GET', seen)
-if first then return {'duplicate', first} end
+if first then
+  local again = 'again:' .. first % MAX_ANSWERED
+  local of, times = string.match(redis.call('HGET', answered, again) or '', '^(%d+) (%d+)$')
+  redis.call('HSET', answered, again, first .. ' ' .. (of == first and times + 1 or 1))
+  redis.call('PEXPIRE', answered, KEEP_DELIVERY_MS)
+  return {'duplicate', first}
+end
 
 -- Return whether a turn of this user waits or is being worked on.
 local function has_turn()

@@ -2,7 +2,7 @@
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
 -- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
 -- (release the lease when nothing is left), change ({replies: [{pid, reply}], history?, move?, arms: [...], timers:
--- [{id, at, what}], silenced: [id], tells_loss?}).
+-- [{id, at, what}], silenced: [id], tells_loss?}), record (how the turn was answered, as JSON without its first brace).
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local change, user = args.change, args.user
@@ -50,5 +50,9 @@ if change.tells_loss then
 end
 for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
-for _, reply in ipairs(change.replies) do append_reply(reply.pid, reply.reply) end
+local numbers = {}
+for at, reply in ipairs(change.replies) do numbers[at] = append_reply(reply.pid, reply.reply) end
+local record = string.format('{"done":%d,"replies":[%s],%s', now(), table.concat(numbers, ','), args.record)
+redis.call('HSET', answered, args.seq % MAX_ANSWERED, record)
+redis.call('PEXPIRE', answered, KEEP_DELIVERY_MS)
 return {'ok', next_item_or_release()}

@@ -4,6 +4,7 @@ local lane = shard .. ':lane:' .. conversation        -- hash: the conversation'
 local inbox = shard .. ':in:' .. conversation         -- list: the turns that wait
 local outbox = shard .. ':out:' .. conversation       -- list: the replies that wait
 local journal = shard .. ':journal:' .. conversation  -- list: the journal of the first turn
+local answered = shard .. ':answered:' .. conversation  -- hash: how the last turns were answered, for `sayso trace`
 local due = shard .. ':due'                           -- sorted set: when a conversation of the shard needs a worker
 
 -- The hash of what the users of this conversation were told after a loss of data.

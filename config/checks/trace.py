@@ -1,0 +1,499 @@
+"""Trace: the story of one message, from what Redis and the audit ledger hold.
+
+`Tracer` finds a message by any id that a person may have, and builds its `Story`. `answers` says in words why something
+was said twice, why a message was not answered, and who confirmed an action.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from sayso.channels.types import digest
+from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.stores import RedisParts
+from sayso.pending.audit.collector import UncollectedEntries
+from sayso.pending.audit.ledger import FILE, AuditBody, AuditEntry, AuditLedger, EntrySigner, RecordedEntry
+from sayso.pending.redis.scripts import SHARDS, LuaScripts
+from sayso.workers.lease import worker_of
+from sayso.workers.mailbox import LUA
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.rq.jobs import is_suspended
+
+#: Where a conversation's id, a delivery, a turn and an audit entry are recognized by their form.
+_CONVERSATION = r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}"
+_PLACE = re.compile(rf"(?P<conversation>{_CONVERSATION})(?:#(?P<number>\d+)|@(?P<seq>\d+))?")
+_ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d+)")
+_SEEN = re.compile(rf"\{{\d+\}}:seen:(?P<conversation>{_CONVERSATION}):(?P<event>.*)", re.DOTALL)
+_DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
+_HASH = re.compile(r"[0-9a-f]{20}")
+#: The most stories of one id: Telegram counts its updates for each bot, so two channels may have the same one.
+MAX_STORIES = 5
+#: Keys that one SCAN of Redis looks at.
+_SCAN_COUNT = 1000
+#: The reason of a report without an error (`Ingress`).
+NO_ERROR = "error -"
+#: The shortest text that is looked for among references.
+_MIN_REFERENCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Clue:
+    """What an id leads to: a turn, a reply or an action. 0 and "" stand for nothing."""
+
+    conversation: str = ""
+    seq: int = 0
+    number: int = 0
+    pid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedReply:
+    """One reply. `state` is that of a delivery, or `waits`; `at` is in Unix seconds, 0 while it waits."""
+
+    id: str
+    state: str
+    at: float = 0.0
+    tries: int = 0
+    receipt: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedTurn:
+    """One turn. `status` is `waits`, `done`, or `forgotten` where only its number is known. Times are in Unix seconds.
+
+    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on; `asked` and `decided`
+    are ids of actions; `ended` says why it has no answer of the agent.
+    """
+
+    id: str
+    status: str
+    event: str = ""
+    at: float = 0.0
+    done: float = 0.0
+    webhooks: int = 1
+    attempt: int = 0
+    worker: str = ""
+    upto: int = 0
+    tools: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    decided: str = ""
+    ended: str = ""
+    ahead: int = 0
+    steps: tuple[str, ...] = ()
+    text: str = ""
+    replies: tuple[TracedReply, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedEvent:
+    """One state that an action entered. `by` is the hash of the event that decided it; `turn` is its turn."""
+
+    event: str
+    at: float
+    by: str = ""
+    turn: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedAction:
+    """One action. `events` are those of the ledger; `state` is that of Redis, "" where it has none."""
+
+    pid: str
+    state: str = ""
+    kind: str = ""
+    preview: str = ""
+    told: str = ""
+    user: str = ""
+    events: tuple[TracedEvent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The story of one message, oldest first. `busy` says who has the conversation, or why nobody works on it."""
+
+    conversation: str
+    turns: tuple[TracedTurn, ...] = ()
+    replies: tuple[TracedReply, ...] = ()
+    actions: tuple[TracedAction, ...] = ()
+    busy: str = ""
+
+    @property
+    def all_replies(self) -> tuple[TracedReply, ...]:
+        """Return the replies of its turns, and those that belong to no turn."""
+        return tuple(reply for turn in self.turns for reply in turn.replies) + self.replies
+
+
+def find_stories(
+    settings: Settings, data: Path, wanted: str, *, show_texts: bool = False
+) -> tuple[list[Story], list[str]]:  # fmt: skip
+    """Return the stories of an id, and what was searched: a Redis that is away is left out. Raises LedgerUnusable."""
+    file = settings.state_folder(data) / FILE
+    ledger = AuditLedger(file, EntrySigner(["-"])) if file.exists() else None  # nothing is signed, nor verified
+    searched = [f"the audit ledger {file}" if ledger else f"no audit ledger, since {file} does not exist"]
+    tracer = partial(Tracer, ledger=ledger, prefix=settings.key_prefix, show_texts=show_texts)
+    try:
+        redis = RedisParts.find(settings, data)
+        idle = partial(_why_idle, redis.client, settings.key_prefix)
+        stories = tracer(redis.client, redis.scripts(LUA), alive=idle).stories(wanted)
+    except (ConfigError, RedisError) as exc:  # its words may hold the address of a server
+        reason = str(exc) if isinstance(exc, ConfigError) else type(exc).__name__
+        return tracer(None, None).stories(wanted), [*searched, f"not Redis ({reason})"]
+    return stories, [*searched, "Redis"]
+
+
+def _why_idle(client: Redis, prefix: str) -> str:
+    if not Heartbeat(client, prefix=prefix).count():
+        return "no worker is alive: start one with `sayso worker`"
+    return "the queue is suspended: run `rq resume`" if is_suspended(client) else ""
+
+
+@dataclass(slots=True)
+class _State:
+    """What Redis holds of a conversation."""
+
+    conversation: str
+    now: float = 0.0
+    records: dict[int, dict[str, Any]] = field(default_factory=dict)
+    again: dict[int, int] = field(default_factory=dict)
+    deliveries: dict[int, list[str]] = field(default_factory=dict)
+    inbox: list[str] = field(default_factory=list)
+    outbox: dict[int, str] = field(default_factory=dict)
+    journal: list[str] = field(default_factory=list)
+    lane: dict[str, str] = field(default_factory=dict)
+    actions: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, conversation: str, pids: Sequence[str], row: Sequence[Any]) -> _State:
+        """Read the answer of trace.lua. A record of another version is left out."""
+        now, answered, deliveries, inbox, outbox, journal, lane, actions = row
+        state = cls(conversation, int(now) / 1000, inbox=list(inbox), journal=list(journal))
+        for name, text in zip(answered[::2], answered[1::2], strict=True):
+            if str(name).startswith("again:"):
+                seq, times = text.split(" ")
+                state.again[int(seq)] = int(times)
+            elif (record := json.loads(text)).get("v") == 1:
+                state.records[record["seq"]] = record
+        state.deliveries = {
+            int(number): str(entry).split(" ", 4)
+            for number, entry in zip(deliveries[::2], deliveries[1::2], strict=True)
+        }
+        state.outbox = {int(number): rest for number, _, rest in (str(each).partition(" ") for each in outbox)}
+        names = ("received", "done", "until", "token", "begun", "attempts", "held", "closed")
+        state.lane = dict(zip(names, map(str, lane), strict=True))
+        state.actions = {pid: list(fields) for pid, fields in zip(pids, actions, strict=True) if fields[0]}
+        return state
+
+    def seq_of(self, *, seq: int = 0, number: int = 0, event: str = "", pid: str = "") -> int:
+        """Return the number of the turn that has a turn, a reply, an event or an action; 0 for an unknown one."""
+        for first, record in self.records.items():
+            is_it = first <= seq <= (record.get("upto") or first) or number in record["replies"]
+            if is_it or (event and record["event"] == event) or (pid and pid in record.get("asked", ())):
+                return first
+        return seq
+
+
+class Tracer:
+    """Builds stories. Lives as long as a command.
+
+    Without `scripts` and `client` only the ledger is read, without `ledger` only Redis. `alive` returns why no worker
+    takes work, "" where one does. Without `show_texts` a story holds nothing that a person said or was told.
+    """
+
+    def __init__(
+        self,
+        client: Redis | None,
+        scripts: LuaScripts | None,
+        ledger: AuditLedger | None,
+        *,
+        prefix: str,
+        alive: Callable[[], str] = lambda: "",
+        show_texts: bool = False,
+    ) -> None:
+        self._client, self._scripts, self._ledger = client, scripts, ledger
+        self._prefix, self._alive, self._show_texts = prefix, alive, show_texts
+
+    def stories(self, wanted: str) -> list[Story]:
+        """Return the stories of what an id leads to, at most MAX_STORIES. Raises redis.RedisError, LedgerUnusable."""
+        clues = list(dict.fromkeys(self._find(wanted.strip())))[:MAX_STORIES]
+        return [story for story in map(self._story, clues) if story.turns or story.replies or story.actions]
+
+    @cached_property
+    def _entries(self) -> list[tuple[int, AuditEntry]]:
+        """The entries of the ledger, and those that wait in Redis, with their shards."""
+        recorded: list[RecordedEntry] = self._ledger.entries() if self._ledger else []
+        if self._client:
+            recorded += UncollectedEntries(self._client, prefix=self._prefix).entries()
+        by_place = {(each.shard, each.n): (each.shard, entry) for each in recorded if (entry := each.entry)}
+        return [by_place[place] for place in sorted(by_place)]
+
+    def _find(self, wanted: str) -> Iterator[Clue]:
+        if place := _PLACE.fullmatch(wanted):
+            yield self._place(place)
+            return
+        if entry := _ENTRY.fullmatch(wanted):
+            at = (int(entry["shard"]), int(entry["n"]))
+            yield from (self._action(each.pid) for shard, each in self._entries if (shard, each.n) == at)
+        clues = [self._action(wanted)] if self._knows_action(wanted) else []
+        clues = clues or [*self._events(wanted)] or [*self._receipts(wanted)]
+        if not clues and self._ledger and len(wanted) >= _MIN_REFERENCE:
+            clues = [self._action(pid) for pid in self._ledger.find_told(wanted)]
+        yield from clues
+
+    def _place(self, place: re.Match[str]) -> Clue:
+        """Return the turn or the reply of a conversation that was named, or its newest turn."""
+        conversation, seq = place["conversation"], int(place["seq"] or 0)
+        if place["number"]:
+            return Clue(conversation, number=int(place["number"]))
+        return Clue(conversation, seq or int(self._state(conversation).lane.get("received") or 0))
+
+    def _knows_action(self, pid: str) -> bool:
+        if any(entry.pid == pid for _, entry in self._entries):
+            return True
+        return bool(self._client and re.fullmatch(r"[A-Za-z0-9_-]{22}", pid) and self._record_in_redis(pid))
+
+    def _record_in_redis(self, pid: str) -> str:
+        keys = (f"{self._prefix}{{{shard}}}:pending:{pid}" for shard in range(SHARDS))
+        found = (self._client.hget(key, "rec") for key in keys) if self._client else ()
+        return next((str(record) for record in found if record), "")
+
+    def _action(self, pid: str) -> Clue:
+        """Return the clue of an action, with its conversation as its record names it."""
+        body = self._body(pid)
+        record = json.loads((body.record if body else None) or self._record_in_redis(pid) or "{}")
+        channel, address = record.get("channel_id"), record.get("conversation_id") or record.get("user_id")
+        return Clue(f"{channel}:{digest(address)}" if channel and address else "", pid=pid)
+
+    def _events(self, wanted: str) -> Iterator[Clue]:
+        """Yield the turns of an event id, or of its hash, and the actions that it decided."""
+        escaped = "*" if _HASH.fullmatch(wanted) else re.sub(r"([\\*?\[\]^-])", r"\\\1", wanted)
+        for key in self._scan(f"{{*}}:seen:*:{escaped}"):
+            seen = _SEEN.fullmatch(key)
+            if seen and _is_called(seen["event"], wanted):
+                number = self._client.get(f"{self._prefix}{key}") if self._client else None
+                yield Clue(seen["conversation"], int(str(number or 0)))
+        for _, entry in self._entries:
+            if entry.by and _is_called(entry.by, wanted):
+                yield self._action(entry.pid)
+
+    def _receipts(self, wanted: str) -> Iterator[Clue]:
+        """Yield the replies that the platform calls so."""
+        for key in self._scan("{*}:delivery:*"):
+            delivery = _DELIVERY.fullmatch(key)
+            entries = self._client.hgetall(f"{self._prefix}{key}") if delivery and self._client else {}
+            for number, entry in entries.items():
+                if delivery and wanted == str(entry).split(" ", 4)[3]:
+                    yield Clue(delivery["conversation"], number=int(number))
+
+    def _scan(self, pattern: str) -> Iterator[str]:
+        """Yield the keys of this bot that match, without its prefix."""
+        keys = self._client.scan_iter(match=self._prefix + pattern, count=_SCAN_COUNT) if self._client else ()
+        return (str(key).removeprefix(self._prefix) for key in keys)
+
+    def _state(self, conversation: str, pids: Sequence[str] = ()) -> _State:
+        if self._scripts is None or not conversation:
+            return _State(conversation)
+        return _State.parse(conversation, pids, self._scripts.run("trace", conversation, {"actions": list(pids)}))
+
+    def _body(self, pid: str) -> AuditBody | None:
+        return self._ledger.bodies(pid).get(pid) if self._ledger else None
+
+    def _story(self, clue: Clue) -> Story:
+        """Return the story of a clue: its turn, the actions of that turn, and the turns that asked and decided them."""
+        state = self._state(clue.conversation)
+        first = state.seq_of(seq=clue.seq, number=clue.number, pid=clue.pid)
+        record = state.records.get(first, {})
+        pids = dict.fromkeys(filter(None, (clue.pid, *record.get("asked", ()), record.get("decided", ""))))
+        decided = [entry for _, entry in self._entries if entry.by]
+        pids |= dict.fromkeys(entry.pid for entry in decided if digest(entry.by) == record.get("event"))
+        events = {digest(entry.by) for entry in decided if entry.pid in pids}
+        seqs = {first, *(state.seq_of(pid=pid) for pid in pids), *(state.seq_of(event=event) for event in events)}
+        if pids:
+            state = self._state(clue.conversation, list(pids))
+        turns = tuple(filter(None, (self._turn(state, seq) for seq in sorted(seqs - {0}))))
+        known = {reply.id for turn in turns for reply in turn.replies}
+        alone = self._reply(state, clue.number) if clue.number else None
+        replies = (alone,) if alone and alone.id not in known else ()
+        traced = (self._traced_action(state, pid) for pid in pids)
+        actions = tuple(sorted(traced, key=lambda action: action.events[0].at if action.events else 0.0))
+        is_open = any(turn.status == "waits" for turn in turns) or any(
+            reply.state == "waits" for reply in (*replies, *(each for turn in turns for each in turn.replies))
+        )
+        return Story(clue.conversation, turns, replies, actions, self._busy(state) if is_open else "")
+
+    def _busy(self, state: _State) -> str:
+        if float(state.lane.get("until") or 0) / 1000 > state.now and state.lane["token"] not in ("", "parked"):
+            return f"worker {worker_of(state.lane['token'])} works on this conversation now"
+        return self._alive()
+
+    def _turn(self, state: _State, seq: int) -> TracedTurn | None:
+        name, webhooks = f"{state.conversation}@{seq}", 1 + state.again.get(seq, 0)
+        if record := state.records.get(seq):
+            replies = tuple(filter(None, (self._reply(state, int(number)) for number in record["replies"])))
+            return TracedTurn(
+                name, "done", record["event"], record["at"] / 1000, record["done"] / 1000, webhooks, record["attempt"],
+                record["worker"], record.get("upto", 0), tuple(record.get("tools", ())),
+                tuple(record.get("asked", ())), record.get("decided", ""), record.get("ended", ""), replies=replies,
+            )  # fmt: skip
+        for ahead, entry in enumerate(state.inbox):
+            number, at, _, _, text = entry.split(" ", 4)
+            if int(number) == seq:
+                turn, begun = json.loads(text), state.lane["begun"].split(" ")
+                return TracedTurn(
+                    name, "waits", digest(turn["event_id"]), int(at) / 1000, webhooks=webhooks, ahead=ahead,
+                    attempt=int(begun[2]) if begun[0] == number else 0,
+                    steps=tuple(self._steps(state.journal)) if ahead == 0 else (),
+                    text=str(turn.get("text", "")) if self._show_texts else "",
+                )  # fmt: skip
+        is_known = seq <= int(state.lane.get("received") or 0)
+        return TracedTurn(name, "forgotten", webhooks=webhooks) if is_known else None
+
+    def _steps(self, journal: Sequence[str]) -> Iterator[str]:
+        """Yield what the journal of the turn under work says: calls that the model asked for, begun and returned."""
+        names: list[str] = []
+        for entry in map(json.loads, journal[1:]):
+            if "answer" in entry:
+                calls = entry["answer"].get("tool_calls", ())
+                names = [str(call.get("tool_name") or call.get("name")) for call in calls]
+                yield f"the model asked for {', '.join(names)}"
+            elif "begun" in entry:
+                yield f"{', '.join(names[at] for at in entry['begun'])} began"
+            elif "call" in entry:
+                yield f"{names[entry['call']]} {'has an unknown outcome' if entry.get('unclear') else 'returned'}"
+
+    def _reply(self, state: _State, number: int) -> TracedReply | None:
+        name = f"{state.conversation}#{number}"
+        if entry := state.deliveries.get(number):
+            how, at, tries, receipt, *reason = entry
+            receipt, reason = "" if receipt == "-" else receipt, [] if reason == [NO_ERROR] else reason
+            return TracedReply(name, how, int(at) / 1000, int(tries), receipt, "".join(reason))
+        if number in state.outbox:
+            text = state.outbox[number].partition(" ")[2]
+            is_first = number == next(iter(state.outbox))
+            held = state.lane["held"].split(" ", 3) if is_first else []
+            return TracedReply(
+                name, "held" if held[:1] == [str(number)] else "waits",
+                tries=int(state.lane["attempts"] or 0) if is_first else 0,
+                reason=held[3] if len(held) == 4 else state.lane["closed"],
+                text=str(json.loads(json.loads(text)["reply"]).get("text", "")) if self._show_texts else "",
+            )  # fmt: skip
+        return TracedReply(name, "forgotten") if state.lane else None
+
+    def _traced_action(self, state: _State, pid: str) -> TracedAction:
+        body, in_redis = self._body(pid), state.actions.get(pid, [""] * 5)
+        record = json.loads((body.record if body else None) or in_redis[3] or "{}")
+        events = []
+        for _, entry in self._entries:
+            if entry.pid == pid:
+                by = digest(entry.by) if entry.by else ""
+                seq = state.seq_of(event=by) if by else 0
+                events.append(
+                    TracedEvent(entry.event, entry.at / 1000, by, f"{state.conversation}@{seq}" if seq else "")
+                )
+        erased = "(erased)" if body and body.erased_at else ""
+        texts = (
+            record.get("preview") or erased,
+            (body and body.outcome_text) or in_redis[2],
+            record.get("user_id", ""),
+        )
+        preview, told, user = map(str, texts) if self._show_texts else ("", "", "")
+        return TracedAction(pid, in_redis[0], str(record.get("kind", "")), preview, told, user, tuple(events))
+
+
+def _is_called(event: str, wanted: str) -> bool:
+    """Return whether an event is meant: by its id, by the last part of it (the console page's own id), or its hash."""
+    return wanted in (event, event.rpartition(":")[2], digest(event))
+
+
+#: Why a turn has no answer of the agent, in words.
+_ENDS = {
+    "channel_gone": "its channel is no longer in the YAML; the person was told so",
+    "failed": "an unexpected error ended it and the person got an apology: `turn.failed` in the log has the traceback",
+    "forwarded": "it came in under another address of the conversation and was handed on to the main one",
+    "killed_workers": "its worker died each time that it was begun, so it was given up",
+    "stale": "the conversation changed while it was answered, and the person was told that something went wrong",
+    "stopped": "its person said /stop",
+    "timeout": "it took longer than `workers.turn_timeout`, and the person was told so",
+    "unreadable": "the journal of an earlier attempt could not be read, so it was not tried again",
+}
+_UNSENT = {
+    "dead": "was given up", "failed": "was taken by the platform and not delivered", "waits": "waits to be sent",
+    "held": "waits until the person writes", "retried": "was put back after it was dead",
+    "forgotten": "is no longer known",
+}  # fmt: skip
+
+
+def answers(story: Story) -> dict[str, list[str]]:
+    """Return the answers to three questions about a story, as sentences."""
+    answered = "it answered: every reply was taken by its platform"
+    if not story.all_replies:
+        answered = "the turn and its replies are not stored here any more"
+    return {
+        "said_twice": [*_twice(story)] or ["nothing here was said twice; trace the other message as well"],
+        "not_answered": [*_unanswered(story)] or [answered],
+        "confirmed_by": [*_confirmed(story)] or ["nobody had to: no action is known here"],
+    }
+
+
+def _twice(story: Story) -> Iterator[str]:
+    for turn in story.turns:
+        if turn.webhooks > 1:
+            yield f"{turn.id} came in {turn.webhooks} times; each repetition was recognized and changed nothing"
+        if turn.attempt > 1:
+            replies = "only the last attempt's replies were sent"
+            yield f"{turn.id} was begun {turn.attempt} times, because a worker died or lost its lease; {replies}"
+        if len(turn.replies) > 1:
+            yield f"the answer to {turn.id} has {len(turn.replies)} parts: messages, or changes of earlier ones"
+        if turn.upto:
+            yield f"{turn.id} was answered together with the messages up to {turn.upto}"
+    for reply in story.all_replies:
+        if reply.state == "ambiguous":
+            yield f"{reply.id} was sent again and marked as repeated: the answer to an earlier attempt was lost"
+        if reply.state == "retried":
+            yield f"{reply.id} was sent again as #{reply.receipt}, by `sayso deliveries retry`"
+
+
+def _unanswered(story: Story) -> Iterator[str]:
+    for turn in story.turns:
+        if turn.status == "waits":
+            place = f"behind {turn.ahead} others" if turn.ahead else "next in its conversation"
+            begun = f", begun {turn.attempt} times" if turn.attempt else ""
+            yield f"{turn.id} waits, {place}{begun}; {story.busy or 'a worker will come for it'}"
+        elif turn.status == "forgotten":
+            yield f"how {turn.id} was answered is no longer stored; the replies are in the log"
+        elif turn.ended:
+            yield f"{turn.id}: {_ENDS.get(turn.ended, turn.ended)}"
+        elif not turn.replies:
+            yield f"{turn.id} was worked on and has no reply"
+    for reply in story.all_replies:
+        if says := _UNSENT.get(reply.state):
+            reason = f": {reply.reason}" if reply.reason else ""
+            busy = f"; {story.busy}" if reply.state == "waits" and story.busy else ""
+            yield f"reply {reply.id} {says}{reason}{busy}"
+        elif reply.reason:
+            yield f"reply {reply.id} is an apology: {reply.reason}"
+
+
+def _confirmed(story: Story) -> Iterator[str]:
+    for action in story.actions:
+        claimed = [event for event in action.events if event.event == "claimed"]
+        who = action.user or "its person"
+        for event in claimed:
+            message = f"message {event.by}{f' ({event.turn})' if event.turn else ''}"
+            at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            yield f"{action.pid}: {who}, at {at} with {message}; it is {action.events[-1].event} now"
+        if not claimed:
+            state = action.events[-1].event if action.events else action.state
+            yield f"{action.pid}: nobody; it is {state or 'unknown here'}"

@@ -1,0 +1,251 @@
+"""`sayso trace`: an operator gives any id and reads why a message was answered as it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sayso.channels.base import DeliveryUncertain, SendError
+from sayso.channels.types import digest
+from sayso.config.cli.main import main
+from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.audit.ledger import FILE, AuditLedger, EntrySigner
+from sayso.workers.recovery import Heartbeat
+from tests.config.processes import free_port
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.workers.fakes import Bot, FakeAgent
+
+PREFIX = "sayso:shop:"
+ASK, YES = "update-471", "SM-yes*[1]"
+
+
+@pytest.fixture
+def rig(redis_client, redis_url, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RedisRig:
+    """Return a conversation in the Redis that the environment names."""
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    monkeypatch.setenv("SAYSO_DATA", str(tmp_path))
+    monkeypatch.setenv("SAYSO_CONFIG", str(tmp_path / "shop.yaml"))
+    (tmp_path / "shop.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    return RedisRig(redis_client, prefix=PREFIX)
+
+
+@pytest.fixture
+def bot(rig: RedisRig) -> Bot:
+    """Return a bot that was told to delete INV-42, asked, and did it after a yes."""
+    bot = Bot(rig, "INV-42")
+    bot.say("please delete it", event=ASK)
+    bot.say("yes", event=YES)
+    return bot
+
+
+def collect(rig: RedisRig, data: Path) -> None:
+    """Move the audit entries into the ledger, as a worker does each second."""
+    folder = data / "bots" / "shop"
+    folder.mkdir(parents=True)
+    AuditCollector(rig.client, AuditLedger(folder / FILE, EntrySigner(["key"])), prefix=PREFIX).collect()
+
+
+def trace(*args: str) -> str:
+    """Return what the command prints. Any exception but its exit is a bug."""
+    result = CliRunner().invoke(main, ["trace", *args])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+def story(wanted: str, *args: str) -> dict:
+    """Return the only story of an id."""
+    (found,) = json.loads(trace(wanted, "--json", *args))["stories"]
+    return found
+
+
+def action_of(rig: RedisRig) -> str:
+    """Return the id of the only action."""
+    (key,) = rig.client.scan_iter(f"{PREFIX}*:pending:*")
+    return key.rpartition(":")[2]
+
+
+def test_action_is_told_from_question_to_outcome(rig: RedisRig, bot: Bot, tmp_path: Path):
+    """Who confirmed it, with which message, what became of it, and what each turn replied."""
+    collect(rig, tmp_path)
+    pid = action_of(rig)
+    told = story(pid)
+    (action,) = told["actions"]
+    assert [event["event"] for event in action["events"]] == ["armed", "shown", "claimed", "started", "done"]
+    claimed = action["events"][2]
+    assert (claimed["by"], claimed["turn"]) == (digest(YES), f"{CHAT.id}@2")
+    asked, decided = told["turns"]
+    assert (asked["id"], asked["tools"], asked["asked"]) == (f"{CHAT.id}@1", ["delete"], [pid])
+    assert (decided["id"], decided["event"], decided["status"]) == (f"{CHAT.id}@2", digest(YES), "done")
+    assert [reply["state"] for each in told["turns"] for reply in each["replies"]] == ["sent"] * len(bot.channel.sent)
+    (confirmed,) = told["answers"]["confirmed_by"]
+    assert re.fullmatch(rf"{pid}: its person, at .* with message {digest(YES)} \(.*@2\); it is done now", confirmed)
+
+
+def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
+    """The platform's id, its hash, the turn, the reply, the platform's id of the reply, the action, its audit entry."""
+    collect(rig, tmp_path)
+    pid, shard = action_of(rig), re.search(r"\{(\d+)\}", rig.shard)[1]
+    receipt = story(f"{CHAT.id}#1")["turns"][0]["replies"][0]["receipt"]
+    assert receipt
+    ids = [ASK, digest(ASK), f"{CHAT.id}@1", f"{CHAT.id}#1", receipt, pid, f"{shard}/1", f"shard {shard}, entry 4", YES]
+    ids += [digest(YES), CHAT.id]
+    for wanted in ids:
+        found = json.loads(trace(wanted, "--json"))["stories"]
+        assert {each["conversation"] for each in found} == {CHAT.id}, wanted
+        assert all(len(each["turns"]) == 2 and each["actions"][0]["pid"] == pid for each in found), wanted
+
+
+def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, tmp_path: Path):
+    """Neither what the person said, nor the preview, nor who they are, nor the platform's id of their message."""
+    collect(rig, tmp_path)
+    bot.hear("my card is 4111", event="later")
+    hidden = trace(ASK) + trace(ASK, "--json") + trace("later") + trace(action_of(rig), "--json")
+    assert [each for each in ("INV-42", "delete it", "ana", "4111", YES) if each in hidden] == []
+    shown = trace(ASK, "--show-texts")
+    assert ("preview: Delete INV-42" in shown, "told: deleted INV-42" in shown, "person: ana" in shown) == (True,) * 3
+    assert "said: my card is 4111" in trace("later", "--show-texts")
+
+
+def test_ledger_tells_the_action_while_redis_is_away(
+    rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The command says what it could not search."""
+    collect(rig, tmp_path)
+    pid = action_of(rig)
+    monkeypatch.setenv("REDIS_URL", f"redis://:hush-hush@127.0.0.1:{free_port()}/0")
+    for wanted in (pid, YES, digest(YES), "deleted INV-42"):
+        printed = trace(wanted)
+        assert f"claimed by message {digest(YES)}" in printed, wanted
+        assert ("not Redis (ConnectionError)" in printed, "hush" in printed) == (True, False)
+    assert "nothing is known about 'update-471'" in trace(ASK)
+
+
+def test_action_that_no_ledger_has_yet_is_told_from_redis(rig: RedisRig, bot: Bot):
+    """Also on a machine whose ledger does not exist."""
+    printed = trace(action_of(rig))
+    assert "no audit ledger" in printed
+    assert f"claimed by message {digest(YES)} ({CHAT.id}@2)" in printed
+
+
+def test_unknown_id_says_what_was_searched(rig: RedisRig):
+    """And how long things are kept, and what to look for in the log."""
+    result = CliRunner().invoke(main, ["trace", "SM404"])
+    assert result.exit_code == 3
+    assert "nothing is known about 'SM404' (searched: no audit ledger, " in result.output
+    assert ("72 hours" in result.output, digest("SM404") in result.output) == (True, True)
+
+
+def test_repeated_webhook_was_recognized(rig: RedisRig):
+    """The person was answered once."""
+    bot = Bot(rig, "A")
+    for _ in range(3):
+        bot.hear("delete A", event=ASK)
+    bot.work()
+    bot.hear("delete A", event=ASK)
+    told = story(ASK)
+    assert told["turns"][0]["webhooks"] == 4
+    assert told["answers"]["said_twice"] == [
+        f"{CHAT.id}@1 came in 4 times; each repetition was recognized and changed nothing"
+    ]
+
+
+def test_reply_that_was_sent_again_is_named(rig: RedisRig):
+    """The platform's answer to the first attempt was lost."""
+    bot = Bot(rig, lines=["hello"])
+    bot.channel.errors = [DeliveryUncertain("no answer")]
+    bot.say("hi", event=ASK)
+    rig.pass_time(60)
+    bot.work()
+    (says,) = story(ASK)["answers"]["said_twice"]
+    assert says.startswith(f"{CHAT.id}#1 was sent again and marked as repeated")
+
+
+def test_turn_that_killed_its_worker_was_begun_again(rig: RedisRig):
+    """Each attempt counts; only the last one's replies were sent."""
+    bot = Bot(rig, "A")
+    bot.hear("delete A", event=ASK)
+    rig.mailbox.lease(CHAT.id, "worker1.x")  # it is killed here
+    rig.end_lease()
+    bot.work()
+    (says,) = story(ASK)["answers"]["said_twice"]
+    assert says.startswith(f"{CHAT.id}@1 was begun 2 times")
+
+
+def test_turn_that_waits_says_for_what(rig: RedisRig):
+    """For its worker, for the worker that has the conversation, or for any worker."""
+    rig.accept(turn("one", event=ASK))
+    rig.accept(turn("two", event=YES))
+    assert story(YES)["answers"]["not_answered"] == [
+        f"{CHAT.id}@2 waits, behind 1 others; no worker is alive: start one with `sayso worker`"
+    ]
+    Heartbeat(rig.client, "worker1", prefix=PREFIX).beat()
+    assert story(ASK)["answers"]["not_answered"] == [
+        f"{CHAT.id}@1 waits, next in its conversation; a worker will come for it"
+    ]
+    rig.mailbox.lease(CHAT.id, "worker1.x")
+    (says,) = story(ASK)["answers"]["not_answered"]
+    assert says.endswith("next in its conversation, begun 1 times; worker worker1 works on this conversation now")
+
+
+def test_journal_of_the_turn_under_work_is_told(rig: RedisRig):
+    """The calls that began and returned, by name."""
+    lease, _ = (rig.accept(turn("one", event=ASK)), rig.mailbox.lease(CHAT.id, "worker1.x"))[1]
+    call = {"tool_name": "look", "parameters": {"card": "4111"}, "id": "c1"}
+    steps = [{"seq": 1, "upto": 1}, {"answer": {"role": "assistant", "tool_calls": [call]}, "usage": {}}]
+    steps += [{"begun": [0]}, {"call": 0, "content": "4111"}]
+    rig.journals.journal(lease, 1, 0, [json.dumps(step) for step in steps])
+    printed = trace(ASK)
+    assert "  the model asked for look\n  look began\n  look returned\n" in printed
+    assert "4111" not in printed
+
+
+@pytest.mark.parametrize(
+    ("error", "says"), [(SendError("blocked"), "was given up: SendError: blocked"), (None, "an unexpected error")]
+)
+def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception | None, says: str):
+    """The platform refused the reply, or the agent broke."""
+
+    def answer(_: str) -> str:
+        if error is None:
+            raise ZeroDivisionError
+        return "hello"
+
+    bot = Bot(rig)
+    bot.processor.agents["chat"] = FakeAgent(answer)
+    bot.channel.errors = [error] if error else []
+    bot.say("hi", event=ASK)
+    assert any(says in each for each in story(ASK)["answers"]["not_answered"])
+
+
+def test_reply_that_belongs_to_no_stored_turn_is_told(rig: RedisRig, bot: Bot):
+    """Of older turns Redis holds the reply only."""
+    rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
+    assert story(f"{CHAT.id}#1")["replies"][0]["state"] == "sent"
+    assert "how chat:" in trace(f"{CHAT.id}@1")
+
+
+def test_record_of_another_version_is_left_out(rig: RedisRig, bot: Bot):
+    """It is not half read."""
+    rig.client.hset(f"{rig.shard}:answered:{CHAT.id}", "1", '{"v":2,"sequence":1}')
+    assert story(f"{CHAT.id}@1")["turns"][0]["status"] == "forgotten"
+
+
+def test_conversation_keeps_the_last_turns_only(rig: RedisRig):
+    """Redis does not fill up with what was answered, nor with repetitions."""
+    bot = Bot(rig)
+    bot.processor.agents["chat"] = FakeAgent()
+    for number in range(55):
+        for _ in range(2):
+            bot.hear("hi", event=f"e{number}")
+        bot.work()
+        rig.client.delete(*rig.client.keys(f"{rig.shard}:pace:*"))
+    key = f"{rig.shard}:answered:{CHAT.id}"
+    assert rig.client.hlen(key) == 100
+    assert 0 < rig.client.pttl(key) <= 7 * 24 * 3600 * 1000
+    assert story("e54")["turns"][0]["webhooks"] == 2
+    assert story("e1")["turns"][0]["status"] == "forgotten"
