@@ -45,6 +45,8 @@ MAX_FORWARDED_WAITING = 100
 MAX_PROMPTS = 50
 #: How often an action that may be repeated is started at most.
 MAX_STARTS = 3
+#: The attempt of a turn that waited in a backup: more than any turn gets, so it is given up.
+GIVEN_UP = 1000
 #: Turns that may be answered as one.
 MAX_BURST = 10
 #: Audit entries of a shard that may wait for a worker. Beyond that the oldest are dropped and leave a gap.

@@ -34,7 +34,7 @@ from sayso.channels.types import random_id
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX, RedisUnfit, address_of
 from sayso.pending.redis.connections import CURE, Connections, Halted
-from sayso.pending.redis.scripts import RESUMED, SHARDS, LuaScripts
+from sayso.pending.redis.scripts import RESUMED, SHARDS, Arguments, LuaScripts
 from sayso.pending.redis.watermarks import (
     HaltReason,
     ShardState,
@@ -402,10 +402,24 @@ def halts_of(client: Redis, *, prefix: str = PREFIX) -> Mapping[int, HaltReason]
     return {shard: HaltReason.read(state.halted) for shard, state in _halted_states(client, prefix).items()}
 
 
-def resume(client: Redis, *, prefix: str = PREFIX) -> Resumed | None:
-    """Let the halted shards go on. Return None if none is halted. If it is killed midway, run it again.
+def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:
+    """Halt shards whatever they know, such as those of a server that is being restored. Return the keys of the halts.
 
     Raises redis.RedisError.
+    """
+    keys = {keys_of(shard, prefix)[2]: reason.to_json() for shard, reason in reasons.items()}
+    pipe = client.pipeline(transaction=False)
+    for key, reason in keys.items():
+        pipe.set(key, reason)
+    pipe.execute()
+    return list(keys)
+
+
+def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Resumed | None:
+    """Let the halted shards go on. Return None if none is halted. If it is killed midway, run it again.
+
+    `restored`: they were filled from a backup together with its audit ledger. The log then goes on without a gap, and
+    turns that waited in the backup do not run again. Raises redis.RedisError.
     """
     states = _halted_states(client, prefix)
     if not states:
@@ -413,7 +427,7 @@ def resume(client: Redis, *, prefix: str = PREFIX) -> Resumed | None:
     halts = {shard: HaltReason.read(state.halted) for shard, state in states.items()}
     floors = {shard: max(halt.remembered, states[shard].n) + RESUME_STEP for shard, halt in halts.items()}
     try:
-        done = _prepare(LuaScripts(client, LUA, prefix=prefix), client, floors, prefix)
+        done = _prepare(LuaScripts(client, LUA, prefix=prefix), client, floors, prefix, {"restored": restored})
     except ResponseError as exc:
         if str(exc).startswith(RESUMED):  # by another operator, at the same time
             return None
@@ -424,10 +438,12 @@ def resume(client: Redis, *, prefix: str = PREFIX) -> Resumed | None:
     return Resumed(HaltReason.sum(halts.values()), *done)
 
 
-def _prepare(scripts: LuaScripts, client: Redis, floors: Mapping[int, int], prefix: str) -> tuple[int, int, int]:
+def _prepare(
+    scripts: LuaScripts, client: Redis, floors: Mapping[int, int], prefix: str, args: Arguments
+) -> tuple[int, int, int]:
     """Raise all numbers above the floors. Shards first, so that what begins from then on is above them, too."""
     for shard, floor in floors.items():
-        scripts.on_shard("resume_shard", shard, {"floor": floor})
+        scripts.on_shard("resume_shard", shard, {"floor": floor, **args})
     conversations = replies = actions = 0
     for key in client.scan_iter(match=f"{prefix}{{*", count=SCAN_COUNT):
         found = _KEY.fullmatch(str(key).removeprefix(prefix))
@@ -435,7 +451,7 @@ def _prepare(scripts: LuaScripts, client: Redis, floors: Mapping[int, int], pref
         if not found or shard not in floors:
             continue
         if found[2] == "lane":
-            replies += scripts.run("resume_conversation", found[3], {"floor": floors[shard]})
+            replies += scripts.run("resume_conversation", found[3], {"floor": floors[shard], **args})
             conversations += 1
         else:
             actions += scripts.on_shard("resume_action", shard, {"pid": found[3]})

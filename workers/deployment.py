@@ -55,11 +55,11 @@ class Deployment:
 
     def _record(self) -> str:
         channels = [f"{name} {_digest(account)}" for name, account in sorted(self.channels.items())]
-        return json.dumps({"v": 1, "keys": [_digest(key) for key in self.keys], "channels": channels})
+        return json.dumps({"v": 1, "keys": key_digests(self.keys), "channels": channels})
 
     def _refusal(self, other: Mapping[str, Sequence[str]]) -> str:
         theirs = ", ".join(channel.partition(" ")[0] for channel in other["channels"])
-        if {_digest(key) for key in self.keys} & set(other["keys"]):
+        if set(key_digests(self.keys)) & set(other["keys"]):
             cure = "give this configuration a `name:` of its own"
         else:
             cure = (
@@ -67,6 +67,11 @@ class Deployment:
                 "same SAYSO_SECRET_KEYS"
             )
         return f"another bot uses the name {self.name!r} on this Redis, with the channels {theirs}: {cure}"
+
+
+def key_digests(keys: Sequence[str]) -> list[str]:
+    """Return what tells secret keys apart without telling them."""
+    return [_digest(key) for key in keys]
 
 
 def _digest(text: str) -> str:

@@ -20,6 +20,7 @@ ENTRY_POINTS = "sayso.commands"
 #: The module of each command, in `sayso.config.cli`. It is imported when the command is used.
 _MODULES = {
     "audit": "audit",
+    "backup": "backup",
     "channel": "channel",
     "chat": "run",
     "check": "checks",
@@ -31,6 +32,7 @@ _MODULES = {
     "people": "people",
     "poll": "run",
     "redis": "operate",
+    "restore": "backup",
     "trace": "trace",
     "up": "run",
     "web": "run",

@@ -149,11 +149,15 @@ def resume(options: Options) -> None:
 
     It may be killed and run again.
     """
+    from sayso.config.server.backup import is_restoring
     from sayso.workers.data_loss import resume as resume_server
 
     settings = options.load()
     with clear_errors():
-        result = resume_server(_checked_client(settings, options.data), prefix=settings.key_prefix)
+        client = _checked_client(settings, options.data)
+        if is_restoring(client, prefix=settings.key_prefix):
+            fail("a restore of this Redis has not ended, so it holds a part of a backup: run `sayso restore` again")
+        result = resume_server(client, prefix=settings.key_prefix)
     options.print(
         {"redis": asdict(result) if result else None},
         [f"redis: {_summary(result) if result else 'not halted'}"],

@@ -36,9 +36,13 @@ class EmbeddedRedisError(Exception):
 
 @dataclass(slots=True)
 class EmbeddedRedis:
-    """A server that runs from `start` to `stop`, and dies with its parent. A lock allows one per data folder."""
+    """A server that runs from `start` to `stop`, and dies with its parent. A lock allows one per data folder.
+
+    Without `appends` it loads the snapshot `dump.rdb` of its folder and writes nothing.
+    """
 
     data: Path
+    appends: bool = True
     _server: Child | None = field(default=None, repr=False)
     _lock: IO[str] | None = field(default=None, repr=False)
 
@@ -83,7 +87,7 @@ class EmbeddedRedis:
 
     def restart(self) -> None:
         """Start the server on the locked folder. Call it in the main thread: the server dies with its thread."""
-        command = [server_binary(), *_settings(self.folder, socket_path(self.data))]
+        command = [server_binary(), *_settings(self.folder, socket_path(self.data), appends=self.appends)]
         with (self.folder / "server.log").open("ab") as log:
             self._server = Child("redis", command, os.environ, log=log, prepare=self.prepare)
             self._server.start()
@@ -175,20 +179,22 @@ def server_binary() -> str:
 REWRITE_SIZE = "8mb"
 
 
-def _settings(folder: Path, socket: Path) -> list[str]:
+def _settings(folder: Path, socket: Path, *, appends: bool) -> list[str]:
     """Return the server's command line. `appendfsync everysec` would lose acknowledged writes when Redis is killed."""
     settings = {
         "port": "0",
         "unixsocket": str(socket),
         "unixsocketperm": "700",
         "dir": str(folder.resolve()),
-        "appendonly": "yes",
+        "appendonly": "yes" if appends else "no",
         "appendfsync": "always",
         "auto-aof-rewrite-min-size": REWRITE_SIZE,
         "save": "",
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
     }
+    if not appends:
+        settings["databases"] = "1024"  # as many as the server of the snapshot may have
     return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
 

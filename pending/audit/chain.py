@@ -10,12 +10,12 @@ from itertools import pairwise
 from sayso.pending.audit.ledger import AuditEntry, ChainHead, EntrySigner, Fault, RecordedEntry, entry_hash
 from sayso.pending.limits import NO_HEAD
 
-#: The events that may follow each event; "" is a new action.
+#: The events that may follow each event; "" is a new action. When a Redis is restored, open actions become unknown.
 ALLOWED: Mapping[str, Set[str]] = {
     "": {"armed"},
-    "armed": {"shown", "cancelled", "expired", "superseded"},
-    "shown": {"claimed", "cancelled", "expired", "superseded"},
-    "claimed": {"started", "failed", "cancelled", "superseded"},
+    "armed": {"shown", "cancelled", "expired", "superseded", "unknown"},
+    "shown": {"claimed", "cancelled", "expired", "superseded", "unknown"},
+    "claimed": {"started", "failed", "cancelled", "superseded", "unknown"},
     "started": {"done", "failed", "unknown", "started", "cancelled"},
     "unknown": {"done", "failed"},
     "failed": {"done"},

@@ -327,6 +327,21 @@ class AuditLedger:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return len(rows)
 
+    def cut(self, heads: Mapping[int, int]) -> int:
+        """Remove the entries after the last number of each shard from a copy that belongs to an older Redis.
+
+        Return how many. Raises LedgerUnusable.
+        """
+        with self._write() as connection:
+            removed = 0
+            for table in ("entries", "rivals"):
+                connection.execute(f"DROP TRIGGER {table}_delete")  # opening the file creates it again
+                for shard, last in heads.items():
+                    rows = connection.execute(f"DELETE FROM {table} WHERE shard = ? AND n > ?", (shard, last))  # noqa: S608  # names of our own
+                    removed += rows.rowcount
+        with self._open():
+            return removed
+
     def _append(self, connection: sqlite3.Connection, recorded: RecordedEntry) -> bool:
         """Append an entry. False: it is invalid, or another entry has its number, so it is stored apart."""
         sig = self._signer.sign("entry", recorded.shard, recorded.n, recorded.text)

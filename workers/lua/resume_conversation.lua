@@ -1,12 +1,17 @@
 -- needs: conversation, keys
 -- Before a halted server resumes: raise the numbers of a conversation above all that were ever given out, end its
 -- lease, and mark waiting replies as possibly sent.
--- args: floor (lowest new number).
+-- args: floor (lowest new number), restored (from a backup: its waiting turns were probably answered since, so they do
+-- not run again, and their users are told).
 -- Returns how many replies were marked.
 if redis.call('EXISTS', lane) == 0 then return 0 end
 for _, field in ipairs({'received', 'said', 'epoch'}) do
   local n = redis.call('HGET', lane, field)
   if n and tonumber(n) < args.floor then redis.call('HSET', lane, field, args.floor) end
+end
+if args.restored then
+  local last = string.match(redis.call('LINDEX', inbox, -1) or '', '^%d+')
+  if last then redis.call('HSET', lane, 'restored', last) end
 end
 local suspects = 0
 for _, reply in ipairs(redis.call('LRANGE', outbox, 0, -1)) do

@@ -42,10 +42,12 @@ local function reply_item(reply)
   }
 end
 
--- Return how many holders of the lease got this turn before. Each counts as an attempt, unless it released the lease.
+-- Return how many holders of the lease got this turn before. Each counts as an attempt, unless it released the lease. A
+-- turn that waited in a backup is given up.
 local function count_attempt(turn)
   local seq = string.match(turn, '^%d+')
-  local epoch, begun = unpack(redis.call('HMGET', lane, 'epoch', 'begun'))
+  local epoch, begun, restored = unpack(redis.call('HMGET', lane, 'epoch', 'begun', 'restored'))
+  if restored and tonumber(seq) <= tonumber(restored) then return GIVEN_UP end
   local last, by, times = string.match(begun or '', '^(%d+) (%d+) (%d+)$')
   if last ~= seq then by, times = '', 0 end
   if by == epoch then return tonumber(times) end

@@ -1,0 +1,363 @@
+"""Backup and restore: what is restored runs nothing twice, and nothing half is ever left unseen."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import sqlite3
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from sayso.config.server.backup import RESTORING, BackupError, Bot, Restored, restore_backup, write_backup
+from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.config.server.snapshot import SnapshotError
+from sayso.config.settings.loader import load_settings
+from sayso.config.settings.schema import Settings
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.ledger import AuditLedger, EntrySigner
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.watermarks import HaltReason
+from sayso.workers.data_loss import RESUME_STEP, halt, halts_of
+from sayso.workers.people import ListedPerson, RedisPeople
+from sayso.workers.recovery import Heartbeat
+from tests.config.processes import short_folder
+from tests.contracts.rigs import CHAT, RedisRig
+from tests.workers.fakes import Bot as TalkingBot
+from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
+
+PREFIX = "sayso:bot:"
+KEYS = ["key"]
+
+
+@pytest.fixture(scope="module")
+def other_url() -> Iterator[str]:
+    """Return the URL of a second server: the empty machine."""
+    with short_folder() as folder:
+        server = EmbeddedRedis(folder)
+        server.start()
+        yield server.url
+        server.stop()
+
+
+@pytest.fixture
+def other(other_url: str) -> Iterator[Redis]:
+    """Return a client of the empty machine's Redis."""
+    with connect(other_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return the settings of a bot with the name `bot`."""
+    file = tmp_path / "bot.yaml"
+    file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    return load_settings(file)
+
+
+class Machine:
+    """One bot on one machine: its Redis, its data folder, and a user who talks to it."""
+
+    def __init__(self, client: Redis, settings: Settings, data: Path) -> None:
+        self.client, self.data = client, data
+        self.rig = RedisRig(client, prefix=PREFIX)
+        self.bot = Bot(settings, data, client)
+        self.collector = AuditCollector(client, AuditLedger(self.bot.ledger, EntrySigner(KEYS)), prefix=PREFIX)
+
+    def backup(self, *, with_keys: bool = False) -> bytes:
+        """Return a backup."""
+        file = io.BytesIO()
+        write_backup(file, self.bot, KEYS, with_keys=with_keys)
+        return file.getvalue()
+
+    def restore(self, content: bytes, *, keys: list[str] = KEYS, over: bool = False) -> Restored:
+        """Restore a backup."""
+        return restore_backup(io.BytesIO(content), self.bot, keys, over=over)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of the data folder."""
+        return {
+            path.relative_to(self.data).as_posix(): path.read_bytes() for path in self.data.rglob("*") if path.is_file()
+        }
+
+
+@pytest.fixture
+def source(redis_client: Redis, settings: Settings, tmp_path: Path) -> Machine:
+    """Return the machine that is backed up."""
+    return Machine(redis_client, settings, tmp_path / "source")
+
+
+@pytest.fixture
+def target(other: Redis, settings: Settings, tmp_path: Path) -> Machine:
+    """Return the empty machine."""
+    return Machine(other, settings, tmp_path / "target")
+
+
+def used(source: Machine) -> TalkingBot:
+    """Use the machine: one action is done, one waits for a yes, one is collected, a person is approved."""
+    talking = TalkingBot(source.rig, "A", "B", "C", lines=["So it is."])
+    talking.say("delete A")
+    assert talking.say("yes") == "deleted A"
+    source.collector.collect()
+    talking.say("delete B")
+    RedisPeople(source.client, prefix=PREFIX).keep("web", ListedPerson(("ana",), "approved"))
+    (source.data / "texts" / "ab").mkdir(parents=True)
+    (source.data / "texts" / "ab" / "long").write_text("a long text")
+    return talking
+
+
+def test_restored_bot_runs_nothing_twice(source: Machine, target: Machine):
+    """The open question was answered after the backup. Its yes in the restored bot runs nothing, and says so."""
+    talking = used(source)
+    content = source.backup()
+    assert talking.say("yes") == "deleted B"
+    restored = target.restore(content)
+    assert (restored.resumed.actions, restored.manifest.counts["people"]) == (1, 1)
+    again = TalkingBot(target.rig, lines=["So it is."])
+    assert "cannot tell" in again.say("yes").lower()
+    assert again.deleted == []
+
+
+def test_turn_that_waited_in_the_backup_is_not_answered_again(source: Machine, target: Machine):
+    """It was answered since. Its user is told to check; the next message is answered as usual."""
+    talking = used(source)
+    talking.hear("delete C")
+    content = source.backup()
+    target.restore(content)
+    again = TalkingBot(target.rig, "D", lines=["Hello."])
+    assert "please check" in again.work()
+    assert "Delete D" in again.say("delete D")
+    assert all(int(delivery.id.rpartition("#")[2]) > RESUME_STEP for delivery in again.channel.sent)
+
+
+def test_audit_chain_verifies_and_goes_on(source: Machine, target: Machine):
+    """The chain has no gap, although the ledger was copied after Redis; new entries continue it."""
+    used(source)
+    content = source.backup()
+    restored = target.restore(content)
+    assert (restored.chain.faults, restored.chain.entries > 5) == ((), True)
+    again = TalkingBot(target.rig, "D")
+    again.say("delete D")
+    again.say("yes")
+    target.collector.collect()
+    assert verify([target.bot.ledger], KEYS, tail=None, whole=True).faults == ()
+
+
+def test_ledger_that_is_ahead_of_redis_is_cut(source: Machine, target: Machine):
+    """What was collected while the backup ran belongs to a future that Redis does not know."""
+    talking = used(source)
+    before = unpacked(source.backup())
+    talking.say("yes")
+    source.collector.collect()
+    after = unpacked(source.backup())
+    mixed = packed(before, {"ledger.sqlite3": after["ledger.sqlite3"]})
+    assert target.restore(mixed).chain.faults == ()
+
+
+def test_people_files_and_history_are_there(source: Machine, target: Machine):
+    """An approved person is still approved, the data folder has its files, and the history its messages."""
+    used(source)
+    target.restore(source.backup())
+    assert RedisPeople(target.client, prefix=PREFIX).decision("web", ["ana"]) == "approved"
+    assert target.files()["texts/ab/long"] == b"a long text"
+    assert next(target.client.scan_iter(f"{PREFIX}*:history:{CHAT.id}:*"))
+    assert (target.bot.ledger.stat().st_mode & 0o777) == 0o600
+
+
+@pytest.mark.parametrize("at", [*range(4, 12), 14])
+def test_restore_that_is_killed_is_seen_and_run_again(source: Machine, target: Machine, settings: Settings, at: int):
+    """Wherever it dies, the Redis is empty, halted until the restore was run again, or whole."""
+    used(source)
+    content = source.backup()
+    dying = FatedRedis(connection_pool=target.client.connection_pool)
+    dying.fate = Fate(at, killed)
+    with contextlib.suppress(Killed):
+        restore_backup(io.BytesIO(content), Bot(settings, target.data, dying), KEYS)
+    marker, keys = f"{PREFIX}{RESTORING}", target.client.dbsize() - target.client.exists(f"{PREFIX}{RESTORING}")
+    is_halted = bool(halts_of(target.client, prefix=PREFIX))
+    if is_halted or keys == 0:
+        assert target.client.exists(marker) == is_halted or keys == 0
+        restored = target.restore(content)
+        assert (restored.chain.faults, restored.resumed.actions) == ((), 1)
+    assert not halts_of(target.client, prefix=PREFIX)
+    assert verify([target.bot.ledger], KEYS, tail=UncollectedEntries(target.client, prefix=PREFIX)).faults == ()
+    again = TalkingBot(target.rig, lines=["So it is."])
+    assert "cannot tell" in again.say("yes").lower()
+
+
+def unpacked(content: bytes) -> dict[str, bytes]:
+    """Return the members of a backup."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}
+
+
+def packed(members: dict[str, bytes], changed: dict[str, bytes]) -> bytes:
+    """Return a backup of these members, some of them changed together with their checksum."""
+    manifest = json.loads(members["manifest.json"])
+    for name, data in changed.items():
+        manifest["sums"][name] = hashlib.sha256(data).hexdigest()
+    return tarred({**members, **changed, "manifest.json": json.dumps(manifest).encode()})
+
+
+def tarred(members: dict[str, bytes]) -> bytes:
+    """Return an archive."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def cut(content: bytes) -> bytes:
+    """Return the first half."""
+    return content[: len(content) // 2]
+
+
+def without_manifest(content: bytes) -> bytes:
+    """Return a whole archive that lacks its last member."""
+    members = unpacked(content)
+    del members["manifest.json"]
+    return tarred(members)
+
+
+def edited(content: bytes) -> bytes:
+    """Return an archive with one digit of Redis changed."""
+    members = unpacked(content)
+    return tarred({**members, "redis.jsonl": members["redis.jsonl"].replace(b"1", b"2", 1)})
+
+
+def climbing(content: bytes) -> bytes:
+    """Return an archive with a member outside of its folder."""
+    return tarred({"data/../../evil": b"!", **unpacked(content)})
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, without_manifest, edited, climbing, lambda _: b"", lambda _: b"hello", gzip.compress]
+)
+def test_damaged_or_foreign_file_changes_nothing(source: Machine, target: Machine, damage):
+    """One clear error, an untouched Redis and an untouched data folder."""
+    used(source)
+    with pytest.raises(BackupError, match=r"no backup of Sayso, or it is damaged .*: nothing was changed"):
+        target.restore(damage(source.backup()))
+    assert target.client.dbsize() == 0
+    assert [name for name in target.files() if not name.startswith(".restore")] == []
+
+
+def test_backup_of_another_bot_is_refused(source: Machine, target: Machine, tmp_path: Path):
+    """The error names both bots."""
+    content = source.backup()
+    file = tmp_path / "desk.yaml"
+    file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    with pytest.raises(BackupError, match="of the bot 'bot', and the configuration is that of 'desk'"):
+        restore_backup(io.BytesIO(content), Bot(load_settings(file), target.data, target.client), KEYS)
+
+
+def test_target_in_use_is_refused_unless_told(source: Machine, target: Machine):
+    """With `over` the old keys go, and the old ledger is set aside: an audit log is never deleted."""
+    used(source)
+    content = source.backup()
+    TalkingBot(target.rig, "Z").say("delete Z")
+    target.collector.collect()
+    old = target.client.dbsize()
+    with pytest.raises(BackupError, match="already has keys of 'bot': add --replace"):
+        target.restore(content)
+    assert target.client.dbsize() == old
+    restored = target.restore(content, over=True)
+    assert restored.chain.faults == ()
+    assert len(list(target.bot.ledger.parent.glob("audit.sqlite3.until-*"))) == 1
+    with pytest.raises(BackupError, match="already has keys"):
+        target.restore(content)
+
+
+def test_running_workers_are_not_restored_over(source: Machine, target: Machine):
+    """Not even with `over`: they would work on what is half there."""
+    content = source.backup()
+    Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
+    with pytest.raises(BackupError, match="1 workers of this bot are running: stop its processes first"):
+        target.restore(content, over=True)
+
+
+def test_secret_keys_are_in_the_backup_only_if_asked(source: Machine, target: Machine):
+    """Without them a restore needs the same keys; with them it brings them."""
+    used(source)
+    assert "secret_keys" not in unpacked(source.backup())
+    for keys in (["another"], []):
+        with pytest.raises(BackupError, match="the secret keys of this backup are not here"):
+            target.restore(source.backup(), keys=keys)
+    assert target.client.dbsize() == 0
+    assert target.restore(source.backup(with_keys=True), keys=[]).chain.faults == ()
+    assert (target.data / "secret_keys").read_text() == "key"
+
+
+def test_files_of_sqlite_are_copied_whole(source: Machine, target: Machine):
+    """What is still in a write-ahead log is in the backup, and the log of an older file goes with that file."""
+    used(source)
+    with sqlite3.connect(source.data / "own.sqlite3") as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE things (name TEXT)")
+        database.execute("INSERT INTO things VALUES ('kept')")
+        database.commit()
+        content = source.backup()
+    target.data.mkdir()
+    (target.data / "own.sqlite3-wal").write_bytes(b"of another file")
+    target.restore(content)
+    with sqlite3.connect(target.data / "own.sqlite3") as database:
+        assert database.execute("SELECT name FROM things").fetchall() == [("kept",)]
+
+
+@pytest.fixture
+def without_sync(redis_client: Redis, redis_url: str) -> Iterator[Redis]:
+    """Return a client whose login may not SYNC, as with most managed servers."""
+    redis_client.acl_setuser("plain", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-sync", "-psync"])
+    with Redis.from_url(redis_url, username="plain", password="x", decode_responses=True) as client:
+        yield client
+    redis_client.acl_deluser("plain")
+
+
+def test_server_without_sync_is_read_key_by_key(source: Machine, target: Machine, without_sync: Redis):
+    """As long as nobody writes, that is as good."""
+    used(source)
+    file = io.BytesIO()
+    write_backup(file, Bot(source.bot.settings, source.data, without_sync), KEYS)
+    assert target.restore(file.getvalue()).chain.faults == ()
+
+
+def test_server_without_sync_that_is_written_to_is_refused(source: Machine, without_sync: Redis):
+    """A backup that mixes two moments would be worse than none. The error says what to do."""
+    talking = used(source)
+    busy = FatedRedis(connection_pool=without_sync.connection_pool)
+
+    def write() -> None:
+        talking.hear("hello")
+        busy.fate = Fate(3, write)
+
+    busy.fate = Fate(3, write)
+    with pytest.raises(SnapshotError, match=r"refuses SYNC .NOPERM.*stop web and workers during the backup"):
+        write_backup(io.BytesIO(), Bot(source.bot.settings, source.data, busy), KEYS)
+
+
+def test_halted_redis_is_not_backed_up(source: Machine):
+    """It lacks what it acknowledged."""
+    used(source)
+    halt(source.client, {3: HaltReason("", 2, 1)}, prefix=PREFIX)
+    with pytest.raises(BackupError, match="not restored whole"):
+        source.backup()
+
+
+def test_backup_leaves_nothing_beside_its_file(source: Machine):
+    """The temporary copy of Redis is gone, also after an error."""
+    used(source)
+    source.backup()
+    with pytest.raises(RedisError):
+        write_backup(io.BytesIO(), Bot(source.bot.settings, source.data, connect("redis://127.0.0.1:1/0")), KEYS)
+    assert [path.name for path in source.data.rglob("*") if path.name.startswith(("keys-", ".backup-", "dump"))] == []
