@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.stores import find_redis, risks_of
+from sayso.pending.redis.checks import unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
 from sayso.workers.data_loss import halts_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
@@ -93,11 +93,11 @@ class Doctor:
         try:
             yield from self._server(client)
         except RedisError as exc:
-            yield _unreachable(client, exc)
+            yield CheckResult("redis", "fail", *unreachable(client, exc))
 
     def _server(self, client: Redis) -> Iterator[CheckResult]:
         place = address_of(client)
-        wrong = _wrong_server(client)
+        wrong = wrong_server(client)
         if wrong:
             yield CheckResult("redis", "fail", f"{place} {wrong[0]}", wrong[1])
             return
@@ -295,33 +295,3 @@ def _disk(settings: Settings, data: Path) -> CheckResult:
     if full:
         return CheckResult("disk", "fail", full, "free some of it, or change `media:` in the configuration")
     return CheckResult("disk", "ok", "there is room for files")
-
-
-def _wrong_server(client: Redis) -> tuple[str, str] | None:
-    """Return what a server is instead of a primary, and the cure. Raises redis.RedisError."""
-    try:
-        info = client.info()
-    except ResponseError:  # one that hides its INFO
-        return None
-    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):  # Valkey has the second
-        return "is a Sentinel, not a Redis", "set REDIS_URL to the primary that it watches, usually on port 6379"
-    if info.get("role") == "slave":
-        primary = f"{info.get('master_host')}:{info.get('master_port')}"
-        return "is a read-only replica", f"set REDIS_URL to its primary, {primary}"
-    return None
-
-
-def _unreachable(client: Redis, exc: RedisError) -> CheckResult:
-    place = address_of(client)
-    failed: BaseException | None = exc
-    while failed and not isinstance(failed, ssl.SSLError):
-        failed = failed.__cause__ or failed.__context__
-    if isinstance(failed, ssl.SSLCertVerificationError):
-        cure = "add ?ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in its certificate"
-        says = f"{place} has a certificate that fails the check: {failed.verify_message}"
-        return CheckResult("redis", "fail", says, cure)
-    if isinstance(failed, ssl.SSLError):
-        says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
-        return CheckResult("redis", "fail", says, "use redis:// for a port without TLS, or the port that has it")
-    says = f"{place} does not answer ({type(exc).__name__})"
-    return CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password")

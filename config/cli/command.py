@@ -135,6 +135,7 @@ def clear_errors() -> Iterator[None]:
     from sayso.pending.audit.ledger import LedgerUnusable
     from sayso.pending.redis.client import RedisUnfit
     from sayso.pending.redis.connections import Halted
+    from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent
     from sayso.workers.deliveries import NotRepeatable
     from sayso.workers.erasure import ErasureBusy
 
@@ -147,6 +148,8 @@ def clear_errors() -> Iterator[None]:
         RedisUnfit, SetupError,
     ) as exc:  # fmt: skip
         fail(str(exc))
+    except (NoPrimary, PrimarySilent) as exc:
+        fail(f"no Redis: {exc}")
     except RedisError as exc:
         fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
 

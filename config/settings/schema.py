@@ -131,8 +131,8 @@ class Settings(Section):
     SAYSO_PUBLIC_URL, else the address that the server listens on. Example: `https://bots.example.com`.
     """
     redis_url: str = Field(default="", repr=False)  # it may hold a password
-    """The Redis in which everything is kept. Without it: REDIS_URL, else a server that `sayso up` starts. Example:
-    `redis://127.0.0.1:6379/0`.
+    """The Redis in which everything is kept: redis://, rediss:// (TLS), unix:// or redis+sentinel://. Without it:
+    REDIS_URL, else a server that `sayso up` starts. Example: `redis://127.0.0.1:6379/0`.
     """
     allow_open_redis: bool = False
     """Whether a Redis on another machine may be used that needs no login. Without it every start refuses one. Example:

@@ -284,9 +284,10 @@ def check_redis(services: Services) -> None:
     services.clock()  # read before there is an event loop, which must not wait for it
     if not services.settings.allow_open_redis:
         check_guarded(services.redis)
+    with connect(services.redis_url, patient=services.is_worker) as client:  # asks a Sentinel, too, what it is
+        for warning in risks_of(client):
+            log.warning("redis.risk", extra={"advice": warning})
     refuse_old_halt(services.redis, prefix=services.settings.key_prefix)
-    for warning in risks_of(services.redis):
-        log.warning("redis.risk", extra={"advice": warning})
     cache = services.settings.agent.cache
     if cache and cache.redis_url and not services.settings.allow_open_redis:
         with connect(cache.redis_url) as client:

@@ -18,6 +18,7 @@ from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.config.wiring.people import rules_of
+from sayso.pending.redis.checks import unreachable
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import LeaderLock
 
@@ -53,7 +54,8 @@ def check_redis_if_reachable(services: Services) -> None:
     try:
         check_redis(services)
     except RedisError as exc:
-        log.warning("redis.away", extra={"reason": type(exc).__name__})
+        says, cure = unreachable(services.redis, exc)
+        log.warning("redis.away", extra={"reason": type(exc).__name__, "advice": f"{says}: {cure}"})
 
 
 def polled_channels(settings: Settings) -> list[str]:

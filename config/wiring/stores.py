@@ -15,7 +15,8 @@ from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.redis.client import RedisUnfit, check_fit, connect
+from sayso.pending.redis.checks import sentinel_of, wrong_server
+from sayso.pending.redis.client import RedisUnfit, address_of, check_fit, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.redis.watermarks import FILE as WATERMARKS
@@ -124,4 +125,12 @@ def risks_of(client: Redis) -> list[str]:
     if numbers and numbers < OLDEST_REDIS:
         oldest = ".".join(str(part) for part in OLDEST_REDIS)
         raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
-    return check_fit(client)
+    wrong = wrong_server(client)
+    if wrong and "Sentinel" in wrong[0]:
+        raise RedisUnfit(f"the server of REDIS_URL {wrong[0]}: {wrong[1]}")
+    service = sentinel_of(client)
+    return [
+        *([f"{address_of(client)} {wrong[0]}, and takes no messages: {wrong[1]}"] if wrong else []),
+        *check_fit(client),
+        *(service.risks() if service else []),
+    ]

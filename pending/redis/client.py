@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from redis import Redis, SSLConnection
 from redis.asyncio import Redis as AsyncRedis
@@ -70,12 +70,25 @@ def connect_rq(url: str) -> Redis:
     It retries a lost connection but not a silent one: RQ's loop does, and sees signals then.
     """
     retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
-    return Redis.from_pool(RedisUrl.parse(url).pool(socket_connect_timeout=2, retry=retry))
+    parsed = RedisUrl.parse(url)
+    return Redis.from_pool(parsed.pool(socket_connect_timeout=2, retry=retry, **_keepalive(parsed)))
 
 
 def connect_async(url: str) -> AsyncRedis:
     """Return a client for one event loop, for subscriptions: it waits for an answer without a limit."""
-    return AsyncRedis.from_pool(RedisUrl.parse(url).async_pool(decode_responses=True, socket_connect_timeout=2))
+    parsed = RedisUrl.parse(url)
+    return AsyncRedis.from_pool(
+        parsed.async_pool(decode_responses=True, socket_connect_timeout=2, **_keepalive(parsed))
+    )
+
+
+def _keepalive(url: RedisUrl) -> dict[str, Any]:
+    """Return the options by which a subscription notices within 20 seconds that the machine of its server is gone."""
+    if url.scheme == "unix":
+        return {}
+    seconds = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}
+    options = {getattr(socket, name): value for name, value in seconds.items() if hasattr(socket, name)}
+    return {"socket_keepalive": True, "socket_keepalive_options": options}
 
 
 def address_of(client: Redis) -> str:

@@ -10,6 +10,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 #: Seconds that one Sentinel may take to be connected to, and to answer: the next one is asked then.
 SENTINEL_SECONDS = 0.5
@@ -20,7 +21,11 @@ Address = tuple[str, int]
 
 
 class NoPrimary(RedisConnectionError):
-    """Raised when no Sentinel names a primary. The message says why, and the cure."""
+    """Raised when no Sentinel names a primary that can be reached. The message says why, and the cure."""
+
+
+class PrimarySilent(RedisTimeoutError):
+    """Raised when the primary that Sentinels name takes no connection in time. The message has the cure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +75,37 @@ class SentinelService:
                 return found
         raise NoPrimary(max(problems).text)
 
+    def unreachable(self, address: Address, exc: OSError) -> RedisError:
+        """Return the error of a primary that cannot be reached at the address which the Sentinels name."""
+        cure = "start it or, if it is alive, set replica-announce-ip and replica-announce-port to what is reached here"
+        says = f"the Sentinels name {_text(address)} as the primary of {self.name!r}, which does not answer from here"
+        text = f"{says} ({type(exc).__name__}): {cure}"
+        return PrimarySilent(text) if isinstance(exc, TimeoutError) else NoPrimary(text)
+
+    def risks(self) -> list[str]:
+        """Return why a failover may not happen. Raises NoPrimary, and redis.RedisError."""
+        self.primary()
+        with self.client(self._order[0]) as sentinel:
+            state = _by_name(sentinel.sentinel_masters())[self.name]
+            try:
+                sentinel.execute_command("SENTINEL", "CKQUORUM", self.name)
+            except ResponseError as exc:
+                quorum = str(exc)
+            else:
+                quorum = ""
+        count = int(state["num-other-sentinels"]) + 1
+        risks = []
+        if quorum:
+            needed = f"{count} Sentinels know {self.name!r}, its quorum is {state['quorum']}"
+            risks.append(f"no failover can happen now ({needed}; {quorum}): start the Sentinels that are missing")
+        elif count < 3:
+            risks.append(f"only {count} Sentinels watch {self.name!r}: run three, on three machines")
+        if not int(state["num-slaves"]):
+            risks.append(f"{self.name!r} has no replica that could take over: start one on another machine")
+        if len(self.addresses) < min(count, 2):
+            risks.append(f"the URL names one of {count} Sentinels, and nothing works without that one: name them all")
+        return risks
+
     def client(self, address: Address) -> Redis:
         """Return a client of one Sentinel."""
         return Redis(host=address[0], port=address[1], **self._client_options)
@@ -90,8 +126,9 @@ class SentinelService:
         """Return the address of our primary among a Sentinel's services. Raises _NotUsable."""
         state = services.get(self.name)
         if state is None:
-            known = ", ".join(map(repr, sorted(services))) or "none"
-            raise _NotUsable(3, f"the Sentinel at {_text(sentinel)} knows no service {self.name!r}; known: {known}")
+            known = ", ".join(map(repr, sorted(services))) or "it has none yet"
+            says = f"the Sentinel at {_text(sentinel)} knows no service {self.name!r}"
+            raise _NotUsable(3, f"{says}: name one of its services in REDIS_URL ({known})")
         address = str(state["ip"]), int(state["port"])
         if state["is_sdown"] or state["is_odown"]:
             says = f"the primary of {self.name!r}, {_text(address)}, is down, and no replica is promoted yet"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ssl import SSLError
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
@@ -171,8 +172,13 @@ class _FollowsSentinel(_LeavesReplica):
         self._sentinel = sentinel
 
     def _connect(self) -> Any:
-        self.host, self.port = self._sentinel.primary()
-        return super()._connect()  # type: ignore[misc]
+        self.host, self.port = address = self._sentinel.primary()
+        try:
+            return super()._connect()  # type: ignore[misc]
+        except SSLError:
+            raise
+        except OSError as exc:
+            raise self._sentinel.unreachable(address, exc) from exc
 
 
 class _AsyncLeavesReplica:
@@ -197,8 +203,13 @@ class _AsyncFollowsSentinel(_AsyncLeavesReplica):
         self._sentinel = sentinel
 
     async def _connect(self) -> None:
-        self.host, self.port = await self._sentinel.primary_async()
-        await super()._connect()  # type: ignore[misc]
+        self.host, self.port = address = await self._sentinel.primary_async()
+        try:
+            await super()._connect()  # type: ignore[misc]
+        except SSLError:
+            raise
+        except OSError as exc:
+            raise self._sentinel.unreachable(address, exc) from exc
 
 
 class _Tcp(_LeavesReplica, Connection): ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -76,6 +77,11 @@ class Node:
 
 class SentinelNode(Node):
     """One Sentinel, which keeps its configuration in its folder."""
+
+    def answers(self) -> bool:
+        """Return whether it listens: one with a password refuses the question."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     @property
     def command(self) -> list[str]:

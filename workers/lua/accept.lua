@@ -69,7 +69,7 @@ redis.call('HSET', lane, 'heard', math.max(lane_number('heard'), now() - args.wa
 keep_conversation()
 if stopped then
   redis.call('HSET', lane, stop_field(args.user), seq)
-  redis.call('PUBLISH', shard .. ':stop', conversation)
+  redis.pcall('PUBLISH', shard .. ':stop', conversation)  -- where it is forbidden, the renewal of the lease tells
 end
 local hurried = urgent or args.stop or (args.tap and is_own)
 if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end

@@ -1,0 +1,140 @@
+"""Sayso on Redis with Sentinels: the primary is killed, or frozen and comes back, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.exceptions import RedisError
+
+from sayso.config.checks.doctor import Doctor
+from sayso.config.settings.loader import load_settings
+from sayso.pending.redis.client import connect
+from tests.flows.system import ENVIRON, System, TelegramPerson, free_port, until
+from tests.workers.sentinels import SentinelNode, SentinelSetup
+
+
+class SentinelSystem(System):
+    """Web and worker on a primary that Sentinels watch."""
+
+    redis: SentinelSetup  # type: ignore[assignment]
+
+    def is_settled(self) -> bool:
+        """Return whether Redis has recorded the delivery of every reply."""
+        try:
+            with connect(self.redis.url) as client:
+                return next(client.scan_iter("sayso:*:out:*", count=1000), None) is None
+        except RedisError:
+            return False
+
+    def said(self, person: TelegramPerson, number: int, text: str) -> None:
+        """Deliver a message again and again until it is accepted, as a platform does."""
+        hook = person.text(number, text)
+        until(lambda: self.post(*hook).status_code == 200)
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[SentinelSystem]:
+    """One set-up for all tests: each leaves a primary with two replicas."""
+    with tempfile.TemporaryDirectory(prefix="sayso-sen-") as folder:
+        system = SentinelSystem(Path(folder), workers=1)
+        system.redis = SentinelSetup(Path(folder))
+        with system:
+            yield system
+
+
+def answer(system: SentinelSystem, person: TelegramPerson, text: str) -> None:
+    """Wait for a message with this text."""
+    until(lambda: any(text in entry["text"] for entry in system.ledger(person.chat)))
+
+
+def test_confirmed_action_runs_once_when_the_primary_is_killed(system: SentinelSystem) -> None:
+    """The question is asked on one primary and answered on the next; web, worker and RQ follow by themselves."""
+    person = TelegramPerson(system, 71)
+    person.say("delete invoice INV-31")
+    answer(system, person, "INV-31")
+    old = system.redis.primary()
+    old.send(signal.SIGKILL)
+    system.said(person, 2, "yes")
+    answer(system, person, "Invoice INV-31 is deleted.")
+    assert system.effects("delete", "INV-31") == 1
+    old.start()
+    system.redis.await_whole()
+
+
+def test_frozen_primary_that_comes_back_does_nothing_twice(system: SentinelSystem) -> None:
+    """It thinks that it is the primary until the Sentinels tell it otherwise."""
+    person = TelegramPerson(system, 72)
+    person.say("delete invoice INV-42")
+    answer(system, person, "INV-42")
+    old = system.redis.primary()
+    old.send(signal.SIGSTOP)
+    system.said(person, 2, "yes")
+    answer(system, person, "Invoice INV-42 is deleted.")
+    old.send(signal.SIGCONT)
+    system.redis.await_whole()
+    system.said(person, 3, "hello")
+    answer(system, person, "You said: hello")
+    assert system.effects("delete", "INV-42") == 1
+    assert old.role() == "slave"
+
+
+def test_every_command_follows_the_primary(system: SentinelSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sayso redis` and `sayso deliveries` find it as the web and the workers do; so does the doctor."""
+    for command in (("deliveries", "list"), ("redis", "resume")):
+        code, output, errors = system.command(*command)
+        assert (code, "Redis" in errors) == (0, False), (command, output, errors)
+    assert "1 alive" in findings(system, system.redis.url, monkeypatch)
+
+
+def findings(system: SentinelSystem, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the doctor's findings on this Redis."""
+    monkeypatch.setenv("REDIS_URL", url)
+    for name, value in ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    doctor = Doctor(load_settings(system.config), system.data, web=None)  # type: ignore[arg-type]  # it is not asked
+    return "\n".join(f"{each.says}: {each.cure}" for each in doctor._redis())
+
+
+def test_half_configured_sentinels_are_named_with_their_cure(
+    system: SentinelSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor and the error of any command have the same line."""
+    first, node = system.redis.sentinels[0], system.redis.primary()
+    wrong = {
+        system.redis.url.replace(
+            "/shop", "/shpo"
+        ): "knows no service 'shpo': name one of its services in REDIS_URL ('shop')",
+        f"redis+sentinel://127.0.0.1:{node.port}/shop": "is no Sentinel (unknown command",
+        "redis+sentinel://127.0.0.1:1,127.0.0.1:2/shop": "no Sentinel answers, last asked 127.0.0.1:",
+        f"redis://127.0.0.1:{first.port}": f"write redis+sentinel://HOST:{first.port}/SERVICE into REDIS_URL",
+        f"redis+sentinel://127.0.0.1:{first.port}/shop": "the URL names one of 3 Sentinels",
+    }
+    for url, says in wrong.items():
+        assert says in findings(system, url, monkeypatch), url
+    for url, says in list(wrong.items())[:4]:
+        command = ("deliveries", "list") if "+sentinel" in url else ("worker",)
+        code, _, errors = system.command(*command, REDIS_URL=url)
+        assert (code, says in errors, errors.count("\n")) == (3, True, 1), errors
+
+
+def test_quorum_password_and_wrong_address_of_sentinels_are_named(
+    system: SentinelSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lone Sentinel that watches the same primary under other names, with a login of its own."""
+    lone, nowhere = SentinelNode(tmp_path, "lone"), free_port()
+    lone.watch(system.redis.primary().port, "requirepass quiet", f"sentinel monitor away 127.0.0.1 {nowhere} 1")
+    lone.start()
+    try:
+        url = f"redis+sentinel://127.0.0.1:{lone.port}/shop"
+        assert "refuses the login: write ?sentinel_username=" in findings(system, url, monkeypatch)
+        assert "no failover can happen now (1 Sentinels know 'shop', its quorum is 2" in findings(
+            system, f"{url}?sentinel_password=quiet", monkeypatch
+        )
+        says = findings(system, f"{url}?sentinel_password=quiet".replace("/shop", "/away"), monkeypatch)
+        assert f"name 127.0.0.1:{nowhere} as the primary of 'away', which does not answer from here" in says
+    finally:
+        lone.stop()
