@@ -14,7 +14,7 @@ from sayso.config.checks.doctor import Doctor
 from sayso.config.settings.loader import load_settings
 from sayso.pending.redis.client import connect
 from tests.flows.system import ENVIRON, System, TelegramPerson, free_port, until
-from tests.workers.sentinels import SentinelNode, SentinelSetup
+from tests.workers.sentinels import Node, SentinelNode, SentinelSetup
 
 
 class SentinelSystem(System):
@@ -124,17 +124,19 @@ def test_half_configured_sentinels_are_named_with_their_cure(
 def test_quorum_password_and_wrong_address_of_sentinels_are_named(
     system: SentinelSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lone Sentinel that watches the same primary under other names, with a login of its own."""
-    lone, nowhere = SentinelNode(tmp_path, "lone"), free_port()
-    lone.watch(system.redis.primary().port, "requirepass quiet", f"sentinel monitor away 127.0.0.1 {nowhere} 1")
+    """A lone Sentinel with a login of its own, and a server without a replica."""
+    lone, server, nowhere = SentinelNode(tmp_path, "lone"), Node(tmp_path, "server"), free_port()
+    lone.watch(server.port, "requirepass quiet", f"sentinel monitor away 127.0.0.1 {nowhere} 1")
+    server.start()
     lone.start()
     try:
         url = f"redis+sentinel://127.0.0.1:{lone.port}/shop"
         assert "refuses the login: write ?sentinel_username=" in findings(system, url, monkeypatch)
-        assert "no failover can happen now (1 Sentinels know 'shop', its quorum is 2" in findings(
-            system, f"{url}?sentinel_password=quiet", monkeypatch
-        )
+        found = findings(system, f"{url}?sentinel_password=quiet", monkeypatch)
+        assert "no failover can happen now (1 Sentinels know 'shop', its quorum is 2" in found
+        assert "'shop' has no replica that could take over" in found
         says = findings(system, f"{url}?sentinel_password=quiet".replace("/shop", "/away"), monkeypatch)
         assert f"name 127.0.0.1:{nowhere} as the primary of 'away', which does not answer from here" in says
     finally:
         lone.stop()
+        server.stop()
