@@ -135,6 +135,7 @@ def repeatable(status: DeliveryStatus) -> tuple[str, bool]:
         raise NotRepeatable(f"{status.id} only changed a message that is there already: nothing is missing")
     entry["reply"] = replace(reply, edits="").to_json()
     entry.pop("collapse", None)  # it must not take the place of a newer one
+    entry.pop("at", None)  # when it waited first
     return json.dumps(entry), status.doubtful
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
+from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED
 from sayso.channels.types import AddressChange, Received, Reply, Turn, shown_to
 from sayso.pending.action import split_button_token
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
@@ -32,7 +33,7 @@ from sayso.pending.turns import (
     sort_timers,
 )
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.deliveries import RedisDeliveries
+from sayso.workers.deliveries import REPORTS, RedisDeliveries
 from sayso.workers.lease import LEASE_MS, worker_of
 
 log = logging.getLogger(__name__)
@@ -279,6 +280,7 @@ class Ingress:
             stored, code = "", update.error_code or "-"
             if update.delivery:
                 stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
+            DELIVERY_REPORTS.labels(channel, update.status if update.status in REPORTS else OTHER).inc()
             level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
             extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
             log.log(level, "reply.status", extra=extra)
@@ -304,6 +306,7 @@ class Ingress:
             turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
         accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
         ids = {"conversation": turn.conversation.id, "seq": accepted.seq, "event": turn.event_hash}
+        TURNS_RECEIVED.labels(turn.conversation.channel, accepted.outcome).inc()
         log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
         if accepted.refused:
             raise Overloaded("this conversation has too many messages waiting")

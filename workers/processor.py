@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
+from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
@@ -147,6 +148,8 @@ class ConversationProcessor:
                 await self._work(held, taken[1])
         except (LeaseLost, ConversationParked, StaleTurn, Halted) as exc:
             # Its conversation is worked on again when the lease ends.
+            if isinstance(exc, LeaseLost):
+                LEASES_LOST.inc()
             _log_left(conversation, type(exc).__name__, held.turn_seq)
         except asyncio.CancelledError:
             self._cut_off.add(conversation)
@@ -223,13 +226,20 @@ class ConversationProcessor:
         return queued
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
-        """Answer a turn and commit what it changes. Return what is next."""
+        """Answer a turn, commit what it changes, and count it. Return what is next."""
+        channel_name, began = queued.turn.conversation.channel, self.clock()
+        if queued.attempt == 1:
+            MAILBOX_SECONDS.labels(channel_name).observe(max(0.0, queued.age))
+        held.begin(queued)
+        following = await self._answer_and_commit(held, queued)
+        TURN_SECONDS.labels(channel_name).observe(self.clock() - began)
+        return following
+
+    async def _answer_and_commit(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         channel = self.channels.get(queued.turn.conversation.channel)
         if queued.is_stopped and queued.attempt == 1:  # stopped before any work: nothing is shown
             channel = None
         draft = self._draft(queued, channel) if channel else None
-
-        held.begin(queued)
         if channel:
             texts = partial(self.texts_for, queued.turn)
             async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
@@ -260,6 +270,7 @@ class ConversationProcessor:
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
             extra["pending"] = ",".join(action.pending_action_id for action in change.new_actions)
+        TURNS.labels(queued.turn.conversation.channel, change.ended or "answered").inc()
         log.info("turn.answered", extra=extra | ({"upto": queued.upto} if queued.upto else {}))
         return following
 

@@ -21,6 +21,7 @@ from redis import Redis
 from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
 
+from sayso.channels.metrics import WORKERS_DIED
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import PREFIX
@@ -217,6 +218,7 @@ class Reaper:
             for names in self._scripts.on_every_shard("release_dead_worker", {"token_prefix": token_prefix(worker)})
             for name in names
         ]
+        WORKERS_DIED.inc()
         log.warning("worker.died", extra={"worker": worker, "conversations": len(held)})
         for conversation in held:
             self._wake(conversation)

@@ -32,6 +32,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import backoff_seconds
 from sayso.channels.i18n.texts import TextsForLanguage
+from sayso.channels.metrics import DELIVERIES, SEND_SECONDS
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import KEEP_HELD_MS
@@ -98,11 +99,15 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A reply will not be sent. `pause`: seconds for which its channel is silent, at a `limited` end."""
+    """A reply will not be sent. `pause`: seconds for which its channel is silent, at a `limited` end.
+
+    `error` is the class of the error, or what else names the reason in `sayso_deliveries_total`.
+    """
 
     reason: str
     end: FinalState = "dead"
     pause: float = 0.0
+    error: str = ""
 
 
 class ReplySender:
@@ -145,25 +150,26 @@ class ReplySender:
         if reply.is_forwarded:  # a problem with that platform delays nothing here
             there = await self._outbox.forward(delivery)
             if not there:
-                full = GivenUp("too many replies wait in the conversation that it is for")
+                full = GivenUp("too many replies wait in the conversation that it is for", error="full")
                 return await self._give_up(lease, reply, full)
             log.info("reply.forwarded", extra={"delivery": delivery.id, "there": there})
             return await self._outbox.mark_delivered(lease, reply, Sent(there), let_go=True)
         channel = self._channels.get(delivery.conversation.channel)
         if channel is None:
-            return await self._give_up(lease, reply, GivenUp("the channel is no longer configured"))
+            return await self._give_up(lease, reply, GivenUp("the channel is no longer configured", error="no_channel"))
         earlier_receipt = reply.receipt or None
         if reply.suspect and earlier_receipt is None:
             earlier_receipt = await call_in_thread(self._receipts.find, delivery)
         if earlier_receipt is not None:
+            DELIVERIES.labels(channel.name, "already_sent", "").inc()
             log.info("reply.already_sent", extra={"delivery": delivery.id})
             return await self._outbox.mark_delivered(lease, reply, Sent(earlier_receipt), let_go=True)
         if reply.closed:
-            return await self._give_up(lease, reply, GivenUp(reply.closed, "closed"))
+            return await self._give_up(lease, reply, GivenUp(reply.closed, "closed", error="AddressClosed"))
         if reply.held is not None:  # the user has not written since, so the platform is not asked again
             if reply.held >= KEEP_HELD_MS / 1000:
                 reason = f"WindowClosed: the user did not write for {KEEP_HELD_MS / 1000 / 86400:g} days"
-                return await self._give_up(lease, reply, GivenUp(reason))
+                return await self._give_up(lease, reply, GivenUp(reason, error="WindowClosed"))
             await self._outbox.postpone(lease, reply, 0.0, "held")
             raise ConversationParked(lease.conversation)
         return await self._attempt(lease, reply, channel, delivery, is_held)
@@ -176,10 +182,14 @@ class ReplySender:
         await self._wait_for_slot(lease, reply, channel.name, pace)
         if not is_held():
             raise LeaseLost(lease.conversation)
+        began = time.perf_counter()
         try:
             receipt = await self._send(channel, delivery, suspect=reply.suspect)
         except SendError as exc:
+            SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
             return await self._failed(lease, reply, exc)
+        SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
+        DELIVERIES.labels(channel.name, "sent", "").inc()
         self._receipts.note(delivery, receipt.message_id)
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")
@@ -211,8 +221,9 @@ class ReplySender:
 
     async def _failed(self, lease: Lease, reply: QueuedReply, error: SendError) -> NextItem:
         """Postpone the reply, or give it up and return what is next."""
+        channel, kind = lease.conversation.partition(":")[0], type(error).__name__
         if isinstance(error, ChannelDown):
-            channel = lease.conversation.partition(":")[0]
+            DELIVERIES.labels(channel, "postponed", kind).inc()
             extra = {"channel": channel, "delivery": reply.delivery_id(lease), "reason": str(error)}
             log.error("channel.down", extra=extra)
             await call_in_thread(self._alerts.note, channel, str(error))
@@ -220,9 +231,10 @@ class ReplySender:
             raise ConversationParked(lease.conversation)
         _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
         asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
-        reason = f"{type(error).__name__}: {error}"
+        reason = f"{kind}: {error}"
         if why is None or reply.attempt >= MAX_ATTEMPTS:
-            return await self._give_up(lease, reply, GivenUp(reason, end, asked))
+            return await self._give_up(lease, reply, GivenUp(reason, end, asked, kind))
+        DELIVERIES.labels(channel, "postponed", kind).inc()
         pause = backoff_seconds(reply.attempt, first=2.0, longest=MAX_BACKOFF_SECONDS, chance=self._chance())
         wait = max(pause, asked)
         ids = {"delivery": reply.delivery_id(lease), "reason": str(error)}
@@ -232,6 +244,7 @@ class ReplySender:
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
         """Record that the reply will not be sent, and return what is next."""
+        DELIVERIES.labels(lease.conversation.partition(":")[0], "dead", result.error).inc()
         log.error("reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason})
         return await self._outbox.mark_delivered(lease, reply, result, let_go=True)
 

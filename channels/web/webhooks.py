@@ -17,11 +17,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from werkzeug.exceptions import abort
+from redis.exceptions import RedisError
+from werkzeug.exceptions import HTTPException, abort
 from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
-from sayso.channels.base import BadHook, Channel, Forbidden, StoreReceived
+from sayso.channels.base import BadHook, Channel, Forbidden, NotStored, Overloaded, StoreReceived
+from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS
 from sayso.channels.types import Received, WebhookRequest
 
 if TYPE_CHECKING:
@@ -65,12 +67,16 @@ class WebhookMiddleware:
         channel = self._channels.get(path[1]) if path else None
         if not path or not channel:
             return self._app(environ, start_response)
+        began = time.perf_counter()
         try:
             received = self._receive(channel, environ, path[2] or "")
             self._store(channel.name, received)
         except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
+            WEBHOOKS.labels(channel.name, _outcome_of(exc)).inc()
             environ[WEBHOOK_ERROR] = exc
             return self._app(environ, start_response)
+        WEBHOOKS.labels(channel.name, "ignored" if received.ignored else "stored").inc()
+        WEBHOOK_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
         answer, body = received.answer, received.answer.body.encode()
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
         start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)
@@ -102,6 +108,20 @@ class WebhookMiddleware:
         omitted = self._log_limit.omitted((address, event, extra["channel"], extra["reason"][:REASON_CHARS]))
         if omitted is not None:
             log.warning(event, extra={**extra, "address": address, "others_before": omitted})
+
+
+def _outcome_of(error: Exception) -> str:
+    """Return the outcome of a webhook that was not taken, for its counter."""
+    match error:
+        case HTTPException(code=403):
+            return "forbidden"
+        case HTTPException():
+            return "bad"
+        case Overloaded():
+            return "refused"
+        case NotStored() | RedisError():
+            return "not_stored"
+    return "failed"
 
 
 class LogLimit:

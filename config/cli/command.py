@@ -130,6 +130,7 @@ def clear_errors() -> Iterator[None]:
 
     from sayso.channels.setup import SetupError
     from sayso.config.server.embedded_redis import EmbeddedRedisError
+    from sayso.config.server.metrics import MetricsUnusable
     from sayso.config.server.processes import AddressUnusable
     from sayso.config.settings.loader import ConfigError, UnknownChannel
     from sayso.pending.audit.ledger import LedgerUnusable
@@ -144,8 +145,8 @@ def clear_errors() -> Iterator[None]:
     except UnknownChannel as exc:
         raise click.UsageError(str(exc)) from None
     except (
-        AddressUnusable, ConfigError, EmbeddedRedisError, ErasureBusy, Halted, LedgerUnusable, NotRepeatable,
-        RedisUnfit, SetupError,
+        AddressUnusable, ConfigError, EmbeddedRedisError, ErasureBusy, Halted, LedgerUnusable, MetricsUnusable,
+        NotRepeatable, RedisUnfit, SetupError,
     ) as exc:  # fmt: skip
         fail(str(exc))
     except (NoPrimary, PrimarySilent) as exc:

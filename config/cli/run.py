@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sqlite3
 import sys
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
+from sayso.config.server.metrics import Address, share_counts
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -29,6 +31,10 @@ _workers = click.option(
 _reload = click.option(
     "--reload", is_flag=True, envvar="SAYSO_RELOAD", help="Load tools again when their files are saved."
 )
+_metrics = click.option(
+    "--metrics", metavar="[HOST:]PORT", envvar="SAYSO_METRICS", callback=lambda _, __, text: _address(text),
+    help="Serve /metrics for Prometheus on this port of this machine, or of HOST.  [default: do not]",
+)  # fmt: skip
 _processes = click.option(
     "--processes", type=click.IntRange(1, 64),
     help="Fork this many processes, and replace each that dies.  [default: run as one process]",
@@ -58,13 +64,14 @@ def _logs(command: Callable[..., None]) -> Callable[..., None]:
 @_host
 @_port
 @_workers
+@_metrics
 @_reload
 @_logs
 @pass_options
-def up(options: Options, host: str, port: int, workers: int, *, reload: bool) -> None:
+def up(options: Options, host: str, port: int, workers: int, metrics: Address, *, reload: bool) -> None:
     """Run everything on this machine: web, workers, and Redis if none is given."""
     _exit_on_signals()
-    _run_up(options, host, port, workers, reload=reload)
+    _run_up(options, host, port, workers, metrics, reload=reload)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso demo"])
@@ -93,7 +100,10 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
     _run_up(options, host, port, workers)
 
 
-def _run_up(options: Options, host: str, port: int, workers: int, *, reload: bool = False) -> None:
+def _run_up(
+    options: Options, host: str, port: int, workers: int, metrics: Address = None, *, reload: bool = False
+) -> None:
+    share_counts(metrics, forks=True)
     from sayso.config.server.up import Up, UpError
 
     set_up_logs()
@@ -102,9 +112,22 @@ def _run_up(options: Options, host: str, port: int, workers: int, *, reload: boo
     settings = options.load(running=False)
     with clear_errors():
         try:
-            Up(settings, options.file(running=False), options.data, host, port, workers, say=click.echo).run()
+            file = options.file(running=False)
+            Up(settings, file, options.data, host, port, workers, metrics, say=click.echo).run()
         except UpError as exc:
             fail(str(exc))
+
+
+def _address(text: str | None) -> Address:
+    """Return host and port of `--metrics`."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+        raise click.BadParameter(
+            f"{text!r} is no address: write a port, such as 9464, or a host before it: 10.0.0.5:9464"
+        )
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 def _exit_on_signals() -> None:
@@ -166,39 +189,49 @@ def chat(options: Options, channel: str | None) -> None:
     "--threads", default=32, show_default=True, type=click.IntRange(4, 512), help="Requests answered at the same time."
 )
 @_processes
+@_metrics
 @_logs
 @pass_options
-def web(options: Options, host: str, port: int, threads: int, processes: int | None) -> None:
+def web(options: Options, host: str, port: int, threads: int, processes: int | None, metrics: Address) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
+    share_counts(metrics, forks=bool(processes))
     from sayso.config.server.http import serve
+    from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import listen, local_url, prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
+    from sayso.config.wiring.metrics import metrics_endpoint
     from sayso.config.wiring.wsgi import build_app
 
     set_up_logs()
     settings = options.load(running=False)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
     with clear_errors():
-        listening = listen(host, port)
+        listening, readers = listen(host, port), listen_for_readers(metrics)
     if processes:
         prefork(processes)
     with clear_errors():
         services = bootstrap(settings, data=options.data, public_url=url)
         (check_redis_if_reachable if services.spool else check_redis)(services)
     start_watching(services)
-    serve(build_app(services), listening, threads=threads)
+    endpoint = metrics_endpoint(options.data, services)
+    serve_metrics(endpoint, readers)
+    serve(build_app(services, endpoint), listening, threads=threads)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"])
 @_processes
+@_metrics
 @_reload
 @_logs
 @pass_options
-def worker(options: Options, processes: int | None, *, reload: bool) -> None:
+def worker(options: Options, processes: int | None, metrics: Address, *, reload: bool) -> None:
     """Run a worker process: it answers turns and sends replies."""
+    share_counts(metrics, forks=bool(processes))
+    from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
+    from sayso.config.wiring.metrics import metrics_endpoint
     from sayso.config.wiring.rq_entry import install, worker_services
     from sayso.workers.rq.process import run_worker
 
@@ -206,27 +239,35 @@ def worker(options: Options, processes: int | None, *, reload: bool) -> None:
     settings = options.load(running=False)
     with clear_errors():
         preload(settings)
+        readers = listen_for_readers(metrics)
     if processes:
         prefork(processes)
     with clear_errors():
         services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
         check_redis(services)
+    serve_metrics(metrics_endpoint(options.data), readers)
     run_worker(worker_services(services), install(services).loop)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso poll"])
+@_metrics
 @_logs
 @pass_options
-def poll(options: Options) -> None:
+def poll(options: Options, metrics: Address) -> None:
     """Run the process that fetches messages from Telegram, for channels with `polling: true`."""
+    share_counts(metrics, forks=False)
+    from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.wiring import ingress
     from sayso.config.wiring.bootstrap import bootstrap, check_redis
+    from sayso.config.wiring.metrics import metrics_endpoint
 
     set_up_logs()
     settings = options.load(running=False)
     with clear_errors():
+        readers = listen_for_readers(metrics)
         services = bootstrap(settings, data=options.data)
         if not ingress.polled_channels(settings):
             fail("no channel polls: write `polling: true` into a Telegram channel")
         (ingress.check_redis_if_reachable if services.spool else check_redis)(services)
+    serve_metrics(metrics_endpoint(options.data), readers)
     ingress.poll(services)

@@ -101,8 +101,11 @@ def check_free(host: str, port: int) -> None:
     listen(host, port).close()
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Processes that are forked later share it. Raises AddressUnusable."""
+def listen(host: str, port: int, *, option: str = "--port or --host") -> socket.socket:
+    """Return a listening socket. Processes that are forked later share it. Raises AddressUnusable.
+
+    `option` is the one with which the address was given.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -114,11 +117,13 @@ def listen(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except socket.gaierror:
-        raise AddressUnusable(f"no address {host!r}: give another with --host, such as 127.0.0.1") from None
+        raise AddressUnusable(
+            f"no address {host!r}: give another with {option.split()[-1]}, such as 127.0.0.1"
+        ) from None
     except OSError as exc:
         reason = os.strerror(exc.errno or 0)
         raise AddressUnusable(
-            f"cannot listen on {host}:{port} ({reason}): stop what uses it, or give another --port or --host"
+            f"cannot listen on {host}:{port} ({reason}): stop what uses it, or give another {option}"
         ) from None
     return listening
 
@@ -199,6 +204,9 @@ class _Parent:
             self.code = code
             self._stop()
             return
+        from sayso.channels.metrics import RESTARTS  # once it is decided where the counts are kept
+
+        RESTARTS.labels("fork").inc()
         log.warning("prefork.died", extra={"pid": pid, "code": code, "seconds": round(lived, 1)})
         self._quick_deaths = self._quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if self._quick_deaths > 1:

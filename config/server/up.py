@@ -17,7 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sayso.channels.http import backoff_seconds
+from sayso.channels.metrics import RESTARTS
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from sayso.config.server.metrics import ADDRESS, Address, listen_for_readers
 from sayso.config.server.processes import Child, Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
@@ -56,6 +58,7 @@ class SupervisedPart:
             self._failures = self._failures + 1 if now - self.started < QUICK_SECONDS else 0
             pause = backoff_seconds(self._failures - 1, first=1.0, longest=MAX_PAUSE_SECONDS)
             self._due = now + (pause if self._failures > 1 else 0.0)
+            RESTARTS.labels(self.name).inc()
             log.error("up.died", extra={"part": self.name, "failures": self._failures})
         if now >= self._due:
             self._due, self.started = None, now
@@ -75,6 +78,8 @@ class Up:
     host: str
     port: int
     workers: int = 2
+    #: Where the web serves /metrics for all parts.
+    metrics: Address = None
     say: Callable[[str], None] = print
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)
@@ -101,6 +106,8 @@ class Up:
             signal.signal(number, self._stop_soon)
         check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
+        if listening := listen_for_readers(self.metrics):
+            listening.close()
         try:
             redis_url = self.settings.redis_url or os.environ.get("REDIS_URL", "")
             if not redis_url:
@@ -130,7 +137,7 @@ class Up:
 
     def _start_children(self, redis_url: str) -> None:
         environ = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != ADDRESS},  # the web alone serves them
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
             "REDIS_URL": redis_url,
             "SAYSO_CONFIG": str(self.config.resolve()),
@@ -141,6 +148,8 @@ class Up:
         sayso = [sys.executable, "-P", "-m", "sayso"]
         common = ["--config", str(self.config), "--data", str(self.data)]
         web = [*sayso, "web", *common, "--host", self.host, "--port", str(self.port)]
+        if self.metrics:
+            web += ["--metrics", "[{}]:{}".format(*self.metrics)]
         worker = [*sayso, "worker", *common, "--processes", str(self.workers)]
         self._children = [Child("web", web, environ), Child("workers", worker, environ)]
         if any(channel.polls for channel in self.settings.channels.values()):
@@ -171,10 +180,10 @@ class Up:
                 lines.append(f"  {name:<12} polls {channel.platform} for messages: no address is needed")
             else:
                 lines.append(f"  {name:<12} {self.public_url}/hooks/{name}   ({channel.platform} webhook)")
-        health = f"  {'health':<12} {self.local_url}/healthz?full"
-        self.say(
-            "\n".join(["Sayso is up.", *lines, health, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."])
-        )
+        lines.append(f"  {'health':<12} {self.local_url}/healthz?full")
+        if self.metrics:
+            lines.append(f"  {'metrics':<12} {local_url(*self.metrics)}/metrics")
+        self.say("\n".join(["Sayso is up.", *lines, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."]))
 
     def _stop(self) -> None:
         for child in self._children:

@@ -48,6 +48,7 @@ from sayso.agent.guards.guardrails import (
     PatternGuardrail,
     TopicGuardrail,
 )
+from sayso.agent.observability.metrics import MetricsObserver
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider
@@ -166,7 +167,7 @@ def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
         load_plugin(settings, name, AgentObserver, (*path, "plugin", index))
         for index, name in enumerate(observe.plugin)
     ]
-    return (*([LoggingObserver()] if observe.log else []), *plugins)
+    return (MetricsObserver(), *([LoggingObserver()] if observe.log else []), *plugins)
 
 
 def _guardrails(settings: Settings) -> GuardrailsPipeline | None:

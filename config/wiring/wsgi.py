@@ -19,9 +19,11 @@ from sayso.channels.base import Channel, Forbidden, Overloaded
 from sayso.channels.registry import find_platform, load
 from sayso.channels.types import Turn
 from sayso.channels.web.app import create_app
+from sayso.config.server.metrics import MetricsEndpoint, MetricsUnusable
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
 from sayso.config.wiring.bootstrap import Services, bootstrap
 from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching, store_of
+from sayso.config.wiring.metrics import metrics_endpoint
 from sayso.config.wiring.observability import set_up_logs
 from sayso.pending.redis.client import RedisUnfit, check_writable
 from sayso.workers.access import AccessControl, memory_quota
@@ -44,17 +46,19 @@ def app() -> Flask:
     try:
         set_up_logs()
         settings = load_settings(default_config())
-        services = bootstrap(settings, data=Path(os.environ.get("SAYSO_DATA", ".sayso")))
+        data = Path(os.environ.get("SAYSO_DATA", ".sayso"))
+        services = bootstrap(settings, data=data)
         check_redis_if_reachable(services)
-    except (ConfigError, RedisUnfit) as exc:
+        endpoint = metrics_endpoint(data, services)
+    except (ConfigError, MetricsUnusable, RedisUnfit) as exc:
         log.error("web.unusable: %s", exc)
         sys.exit(APP_LOAD_ERROR)
     start_watching(services)
-    return build_app(services)
+    return build_app(services, endpoint)
 
 
-def build_app(services: Services) -> Flask:
-    """Return the WSGI app of one wired process."""
+def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Flask:
+    """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks for a token."""
     return create_app(
         services.channels,
         store_of(services),
@@ -62,7 +66,7 @@ def build_app(services: Services) -> Flask:
         readiness=partial(readiness, services),
         health=partial(health, services),
         public_url=services.public_url,
-        pages=_pages(services),
+        pages=[*_pages(services), *([endpoint.blueprint()] if endpoint and endpoint.has_token else [])],
     )
 
 

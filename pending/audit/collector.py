@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ from redis import Redis
 from redis.client import Pipeline
 from redis.exceptions import RedisError, ResponseError
 
+from sayso.channels.metrics import PENDING, PENDING_ANSWER_SECONDS, bounded
 from sayso.channels.types import random_id
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.chain import ChainReport, CheckContext, check_chains
@@ -79,12 +80,12 @@ class UncollectedEntries:
         return [int(value) if _NUMBER.fullmatch(value) else 0 for value in self._strings("audit:drained")]
 
     def records(self, places: Sequence[tuple[int, str]]) -> list[list[str]]:
-        """Return record, MAC and outcome text of some actions; "" for what is missing."""
+        """Return record, MAC, outcome text and when it was shown of some actions; "" for what is missing."""
         pipe = self._client.pipeline(transaction=False)
         for shard, pid in places:
             key = f"{self._key(shard)}:pending:{pid}"
-            self._ask(pipe, "HMGET", key, "rec", "mac", "told")
-        return [[_text(value or b"") for value in values or [b""] * 3] for values in _answers(pipe)]
+            self._ask(pipe, "HMGET", key, "rec", "mac", "told", "shown")
+        return [[_text(value or b"") for value in values or [b""] * 4] for values in _answers(pipe)]
 
     def _strings(self, name: str) -> list[str]:
         pipe = self._client.pipeline(transaction=False)
@@ -173,10 +174,10 @@ class AuditCollector:
         found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
         collected = [recorded for entries in found for recorded in entries]
         places = list(dict.fromkeys((each.shard, each.entry.pid) for each in collected if each.entry))
-        at = round(self._clock() * 1000)
+        at, records = round(self._clock() * 1000), self._uncollected.records(places)
         bodies = [  # of all actions that these entries are about, with their outcome so far
             AuditBody.of(pid, record or None, mac, outcome_text, at=at)
-            for (_, pid), (record, mac, outcome_text) in zip(places, self._uncollected.records(places), strict=True)
+            for (_, pid), (record, mac, outcome_text, _) in zip(places, records, strict=True)
         ]
         # Where entries are missing, Redis has lost them, or they were deleted. `verify` names them all.
         for shard, (drained, entries) in enumerate(zip(self._uncollected.drained(), found, strict=True)):
@@ -186,6 +187,8 @@ class AuditCollector:
         conflicts = self._ledger.store(collected, bodies)
         for conflict in conflicts:
             log.error("audit.conflict", extra={"shard": conflict.shard, "entry": conflict.n})
+        shown_at = {pid: shown for (_, pid), (*_, shown) in zip(places, records, strict=True)}
+        _count(collected, {body.pid: (body, shown_at[body.pid]) for body in bodies})
         for entries, texts in zip(found, lists, strict=True):
             self._delete(entries, texts)
         return len(collected) - len(conflicts)
@@ -197,6 +200,20 @@ class AuditCollector:
         numbers = [recorded.n for recorded in entries if recorded.entry] or [0]
         invalid = [text for recorded, text in zip(entries, texts, strict=True) if not recorded.entry]
         self._scripts.on_shard("drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid)
+
+
+def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, tuple[AuditBody, str]]) -> None:
+    """Count what the entries record, for Prometheus. `actions`: of each its body and when it was shown, "" if unknown.
+
+    An entry that is collected again after a crash counts again.
+    """
+    for entry in filter(None, (recorded.entry for recorded in collected)):
+        body, shown = actions[entry.pid]
+        channel = bounded("channel", body.channel or "unknown")
+        PENDING.labels(channel, bounded("state", entry.event)).inc()
+        is_answer = entry.event == "claimed" or (entry.event == "cancelled" and entry.by)
+        if is_answer and _NUMBER.fullmatch(shown) and not body.is_step:
+            PENDING_ANSWER_SECONDS.labels(channel).observe(max(0, entry.at - int(shown)) / 1000)
 
 
 def verify(

@@ -205,6 +205,16 @@ class AuditBody:
         return cls(pid, record, mac, outcome_text, user, at, may_repeat if "pid" in signed else None)
 
     @property
+    def channel(self) -> str:
+        """Return the channel of the action, "" if that is not known."""
+        return str(_fields(self.record).get("channel_id") or "")
+
+    @property
+    def is_step(self) -> bool:
+        """Return whether the action is a step of a plan, which is answered as a whole."""
+        return bool(_fields(self.record).get("plan"))
+
+    @property
     def preview(self) -> str:
         """Return the preview that the user agreed to, or why it is not here."""
         if self.erased_at:

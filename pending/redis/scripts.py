@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from zlib import crc32
 
 from pydantic_core import to_json
 from redis import Redis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from sayso.channels.metrics import REDIS_ERRORS, REDIS_SECONDS
 from sayso.pending import limits
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX
@@ -52,7 +54,7 @@ NO_ARGUMENTS: Arguments = {}
 
 #: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss`).
 LOOKS = frozenset({
-    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "overdue", "read", "trace",
+    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "trace",
     "turn_status", "undelivered",
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
@@ -141,15 +143,19 @@ class LuaScripts:
 
     async def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
         script, rest = self.call(name, shard, conversation, args, payloads)
+        began = time.perf_counter()
         try:
             try:
-                return await self._connections.ask_async("EVALSHA", script.sha, *rest)
+                answer = await self._connections.ask_async("EVALSHA", script.sha, *rest)
             except NoScriptError:
-                return await self._connections.ask_async("EVAL", script.text, *rest)
-        except ResponseError as exc:
-            if str(exc).startswith(_HALTED):
+                answer = await self._connections.ask_async("EVAL", script.text, *rest)
+        except RedisError as exc:
+            REDIS_ERRORS.labels(type(exc).__name__).inc()
+            if isinstance(exc, ResponseError) and str(exc).startswith(_HALTED):
                 raise Halted from exc
             raise
+        REDIS_SECONDS.observe(time.perf_counter() - began)
+        return answer
 
 
 def _script_text(path: Path) -> str:

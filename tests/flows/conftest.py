@@ -10,9 +10,16 @@ import pytest
 
 from tests.flows.system import System
 
+#: What readers of the web's /metrics must send.
+METRICS_TOKEN = "metrics-of-the-flow-tests"
+
 
 @pytest.fixture(scope="session")
 def system() -> Iterator[System]:
-    """Return Redis, the web and two workers as running processes."""
-    with tempfile.TemporaryDirectory(prefix="sayso-flow-") as folder, System(Path(folder)) as running:
-        yield running
+    """Return Redis, the web and two workers as running processes, which count together for /metrics."""
+    with tempfile.TemporaryDirectory(prefix="sayso-flow-") as folder:
+        counts = Path(folder, "counts")
+        counts.mkdir()
+        environ = {"PROMETHEUS_MULTIPROC_DIR": str(counts), "SAYSO_METRICS_TOKEN": METRICS_TOKEN}
+        with System(Path(folder), environ=environ) as running:
+            yield running

@@ -80,6 +80,20 @@ def is_suspended(connection: Redis) -> bool:
     return bool(rq_is_suspended(connection))
 
 
+def waiting_jobs(connection: Redis, queue: str) -> tuple[int, float | None]:
+    """Return how many jobs wait in a queue, and when its first one was queued, in Unix seconds; None if unknown.
+
+    Raises redis.RedisError.
+    """
+    key = Queue(queue, connection=connection).key
+    count, first = int(connection.llen(key)), connection.lindex(key, 0)
+    at = connection.hget(f"{Job.redis_job_namespace_prefix}{first!s}", "enqueued_at") if first else None
+    try:
+        return count, datetime.fromisoformat(str(at)).timestamp() if at else None
+    except ValueError:  # another program's
+        return count, None
+
+
 class WakeUps:
     """Creates the RQ job that processes a conversation, as RQ would write it, for the accept script to store.
 

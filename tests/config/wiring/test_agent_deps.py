@@ -166,7 +166,7 @@ def test_a_channel_may_name_the_tool_of_the_memory(tmp_path: Path):
 
 def test_own_observers_get_the_events_of_runs(tmp_path: Path):
     """The log gets them too."""
-    log, own = config(tmp_path, "{observe: {log: true, plugin: 'own_plugins:Watch'}}").observers
+    _, log, own = config(tmp_path, "{observe: {log: true, plugin: 'own_plugins:Watch'}}").observers
     assert isinstance(log, LoggingObserver)
     assert type(own).__name__ == "Watch"
 

@@ -17,8 +17,9 @@ local function replace_collapsed(mark, reply)
   end
 end
 
--- Append a reply to the outbox. Return its number.
+-- Append a reply to the outbox, with the time in its field `at`. Return its number.
 local function append_reply(pid, reply)
+  reply = string.format('%s, "at": %d}', string.sub(reply, 1, -2), now())
   local mark = pid == '-' and string.match(reply, '^{"collapse": "[^"]+"')
   local replaced = mark and replace_collapsed(mark, reply)
   if replaced then return replaced end

@@ -17,7 +17,7 @@ local function open_window(pid, seen, written)
   local state, ttl, steps, notice, ending, alarm, after =
     unpack(redis.call('HMGET', action_key(pid), 'state', 'ttl', 'steps', 'notice', 'ending', 'alarm', 'alarm_after'))
   if state ~= 'armed' then return end
-  enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen, 'written', written)
+  enter(pid, {'shown'}, 'expires', now() + (tonumber(ttl) or 0), 'seen', seen, 'written', written, 'shown', now())
   local window = tonumber(ttl) or 0
   set_notice('alarm:', alarm, now() + math.min(window, tonumber(after) or window), {asks = pid})
   set_notice('end:', notice, now() + window, {ends = pid}, ending)

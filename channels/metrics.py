@@ -1,0 +1,99 @@
+"""The metrics that processes count, for Prometheus. `sayso.config.server.metrics` serves them.
+
+They are all defined here, so that their labels stay few and known: channels, tools and models of the configuration, and
+outcomes. Nobody's messages, names or numbers are in them. docs/reference/observability.md lists them.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, which no graph needs
+
+#: All metrics below, and none of other libraries.
+REGISTRY = CollectorRegistry()
+#: How many values of one label are counted separately. A model may invent tool names; further ones count as OTHER.
+MAX_VALUES, OTHER = 100, "other"
+
+#: Upper bounds of histograms, in seconds: for an answer of this machine, of another one, of a model, and of a person.
+_FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_WAITING = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_PERSON = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+
+WEBHOOKS = Counter("sayso_webhooks", "Webhooks, by what was done with them.", ["channel", "outcome"], registry=REGISTRY)
+WEBHOOK_SECONDS = Histogram(
+    "sayso_webhook_seconds", "Time to answer a webhook.", ["channel"], buckets=_FAST, registry=REGISTRY
+)
+TURNS_RECEIVED = Counter(
+    "sayso_turns_received", "Turns that came in, by what the inbox did with them.", ["channel", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+DELIVERY_REPORTS = Counter(
+    "sayso_delivery_reports", "Reports of a platform on what became of a reply.", ["channel", "status"],
+    registry=REGISTRY,
+)  # fmt: skip
+
+TURNS = Counter("sayso_turns", "Turns that were finished, by how.", ["channel", "outcome"], registry=REGISTRY)
+TURN_SECONDS = Histogram(
+    "sayso_turn_seconds", "Time from the start of a turn to its end.", ["channel"], buckets=_SLOW, registry=REGISTRY
+)
+MAILBOX_SECONDS = Histogram(
+    "sayso_mailbox_seconds", "Time that a turn waited for its worker.", ["channel"], buckets=_WAITING, registry=REGISTRY
+)
+LEASES_LOST = Counter("sayso_leases_lost", "Leases of conversations that a worker lost.", registry=REGISTRY)
+
+MODEL_CALLS = Counter(
+    "sayso_model_calls", "Calls of models with their retries, by how they ended.", ["model", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
+MODEL_SECONDS = Histogram(
+    "sayso_model_seconds", "Time until a model had answered, with retries.", ["model"], buckets=_SLOW, registry=REGISTRY
+)
+MODEL_TOKENS = Counter("sayso_model_tokens", "Tokens of model calls.", ["model", "type"], registry=REGISTRY)
+MODEL_COST = Counter(
+    "sayso_model_cost_dollars", "Cost of model calls, where a price is known.", ["model"], registry=REGISTRY
+)
+TOOL_CALLS = Counter("sayso_tool_calls", "Calls of tools, by how they ended.", ["tool", "outcome"], registry=REGISTRY)
+TOOL_SECONDS = Histogram("sayso_tool_seconds", "Time of tool calls.", ["tool"], buckets=_SLOW, registry=REGISTRY)
+
+PENDING = Counter(
+    "sayso_pending_actions", "Pending actions that entered a state, by the audit log.", ["channel", "state"],
+    registry=REGISTRY,
+)  # fmt: skip
+PENDING_ANSWER_SECONDS = Histogram(
+    "sayso_pending_answer_seconds", "Time from the question to the person's yes or no.", ["channel"], buckets=_PERSON,
+    registry=REGISTRY,
+)  # fmt: skip
+
+DELIVERIES = Counter(
+    "sayso_deliveries", "Attempts to send a reply, by how they ended.", ["channel", "result", "error"],
+    registry=REGISTRY,
+)  # fmt: skip
+SEND_SECONDS = Histogram(
+    "sayso_send_seconds", "Time until a platform took or refused a reply.", ["channel"], buckets=_SLOW,
+    registry=REGISTRY,
+)  # fmt: skip
+
+REDIS_SECONDS = Histogram("sayso_redis_seconds", "Time of a script in Redis.", buckets=_FAST, registry=REGISTRY)
+REDIS_ERRORS = Counter("sayso_redis_errors", "Scripts that Redis did not run, by error.", ["error"], registry=REGISTRY)
+WORKERS_DIED = Counter("sayso_workers_died", "Workers of this machine that died.", registry=REGISTRY)
+RESTARTS = Counter(
+    "sayso_process_restarts", "Processes that died and were started anew.", ["process"], registry=REGISTRY
+)
+
+_values: dict[str, set[str]] = {}
+_values_lock = threading.Lock()
+
+
+def bounded(label: str, value: str) -> str:
+    """Return the value of a label, or OTHER if it is one of too many."""
+    known = _values.setdefault(label, set())
+    if value not in known:
+        with _values_lock:
+            if len(known) >= MAX_VALUES:
+                return OTHER
+            known.add(value)
+    return value

@@ -1,0 +1,160 @@
+"""What is read when Prometheus asks: the state in Redis, the disk, the version. What processes count is elsewhere.
+
+The web alone reports the state in Redis, since it is the same for all processes.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from sayso.config.server.metrics import MetricsEndpoint, read_token
+from sayso.config.wiring.bootstrap import Services
+from sayso.pending.redis.connections import Halted
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.workers.mailbox import LUA
+from sayso.workers.rq.jobs import is_suspended, waiting_jobs
+from sayso.workers.spool import SpoolUnusable
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which what was read is given again: several Prometheus servers cost no more than one.
+CACHE_SECONDS = 5.0
+#: Conversations of one shard that are looked at: in all 12,800. Beyond it the numbers are too low.
+MAX_CONVERSATIONS = 200
+#: What waits in Redis: name of the metric, what `measure.lua` calls it, help.
+_COUNTS = (
+    ("sayso_conversations", "conversations", "Conversations that have work or a timer."),
+    ("sayso_mailbox_turns", "turns", "Turns that wait or are worked on."),
+    ("sayso_outbox_replies", "replies", "Replies that wait to be sent."),
+    ("sayso_audit_entries_waiting", "audit", "Entries of the audit log that are in no file yet."),
+)
+_AGES = (
+    ("sayso_mailbox_oldest_seconds", "oldest_turn", "Age of the oldest turn that waits or is worked on."),
+    ("sayso_outbox_oldest_seconds", "oldest_reply", "Age of the oldest reply that waits, without held ones."),
+)
+#: The states of undelivered replies that are listed for operators.
+_UNDELIVERED = ("dead", "failed", "ambiguous", "held")
+
+
+def metrics_endpoint(data: Path, services: Services | None = None) -> MetricsEndpoint:
+    """Return the endpoint of a process; the web, which has `services`, reports the state in Redis, too.
+
+    Raises MetricsUnusable.
+    """
+    collectors: list[Collector] = [MachineCollector(data), *([StateCollector(services)] if services else [])]
+    return MetricsEndpoint(*collectors, token=read_token())
+
+
+class MachineCollector(Collector):
+    """Reports the version, and the disk of the data folder."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics."""
+        build = GaugeMetricFamily("sayso_build_info", "The version, as labels.", labels=["version", "python"])
+        build.add_metric([version("sayso"), platform.python_version()], 1)
+        yield build
+        try:
+            usage = shutil.disk_usage(self._data)
+        except OSError:  # it is not there yet
+            return
+        yield _gauge("sayso_disk_size_bytes", "Size of the disk of the data folder.", usage.total)
+        yield _gauge("sayso_disk_free_bytes", "Free bytes on the disk of the data folder.", usage.free)
+
+
+class StateCollector(Collector):
+    """Reports the state that all processes share. Reads it once in CACHE_SECONDS, from any thread."""
+
+    def __init__(self, services: Services, clock: Callable[[], float] = time.monotonic) -> None:
+        self._services, self._clock = services, clock
+        self._scripts = LuaScripts(services.redis, LUA, prefix=services.settings.key_prefix)
+        self._lock = threading.Lock()
+        self._read_at, self._families = float("-inf"), list[GaugeMetricFamily]()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metrics. While Redis cannot be read, those that say so."""
+        with self._lock:
+            if self._clock() - self._read_at >= CACHE_SECONDS:
+                self._families = list(self._read())
+                self._read_at = self._clock()
+            return self._families
+
+    def _read(self) -> Iterator[GaugeMetricFamily]:
+        is_up, is_halted, families = 1, 0, list[GaugeMetricFamily]()
+        try:
+            families = [*self._conversations(), *self._queue(), *self._alerts()]
+        except Halted:
+            is_halted = 1
+        except RedisError as exc:
+            log.warning("redis.away", extra={"reason": type(exc).__name__})
+            is_up = 0
+        yield _gauge("sayso_redis_up", "1 while Redis answers.", is_up)
+        yield _gauge("sayso_redis_halted", "1 while Redis is halted since it lost data.", is_halted)
+        yield from families
+        try:
+            media_full = bool(self._services.media.full())
+        except OSError:
+            media_full = True
+        yield _gauge("sayso_media_full", "1 while no file can be stored.", media_full)
+        if self._services.spool:
+            try:
+                spooled = self._services.spool.count()
+            except SpoolUnusable:
+                return
+            yield _gauge(
+                "sayso_spool_messages", "Messages that the web keeps on its disk until Redis is back.", spooled
+            )
+
+    def _conversations(self) -> Iterator[GaugeMetricFamily]:
+        total, oldest = Counter[str](), Counter[str]()
+        for row in self._scripts.on_every_shard("measure", {"most": MAX_CONVERSATIONS}):
+            for name, number in zip(row[::2], row[1::2], strict=True):
+                total[name] += number
+                oldest[name] = max(oldest[name], number)
+        for metric, name, text in _COUNTS:
+            yield _gauge(metric, text, total[name])
+        for metric, name, text in _AGES:
+            yield _gauge(metric, text, oldest[name] / 1000)
+        undelivered = GaugeMetricFamily(
+            "sayso_undelivered_replies", "Replies in the operator's lists.", labels=["state"]
+        )
+        for state in _UNDELIVERED:
+            undelivered.add_metric([state], total[state])
+        yield undelivered
+
+    def _queue(self) -> Iterator[GaugeMetricFamily]:
+        redis, settings = self._services.redis, self._services.settings
+        workers = self._services.reaper.heartbeat.count()
+        yield _gauge("sayso_workers", "Worker processes that are alive.", workers)
+        waiting, first_at = waiting_jobs(redis, settings.queue)
+        yield _gauge("sayso_queue_jobs", "Wake-ups that wait for a worker.", waiting)
+        age = max(0.0, self._services.clock() - first_at) if first_at else 0.0
+        yield _gauge("sayso_queue_oldest_seconds", "Age of the first wake-up that waits.", age)
+        yield _gauge("sayso_queue_suspended", "1 while `rq suspend` holds the queue.", is_suspended(redis))
+
+    def _alerts(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "sayso_channel_alert", "1 while an operator has to look after it.", labels=["channel"]
+        )
+        alerts = {alert.channel for alert in self._services.alerts.of(self._services.channels)}
+        for channel in self._services.channels:
+            family.add_metric([channel], channel in alerts)
+        yield family
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=value)

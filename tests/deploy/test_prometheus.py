@@ -1,0 +1,114 @@
+"""deploy/prometheus and deploy/grafana: the rules fire when they should, and every query names metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docs.pages import ROOT
+from tests.docs.test_metrics_reference import SHOWN
+
+FOLDER = ROOT / "deploy" / "prometheus"
+RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"][0]["rules"]
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "sayso.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+#: The address of the documentation, as pyproject.toml names it.
+DOCS = "https://example.com/sayso/docs/"
+#: What Grafana puts in place of its variables.
+VARIABLES = {"$__rate_interval": "5m", "$channel": ".*"}
+
+
+def promtool(*args: str | Path) -> str:
+    """Run promtool. Skips the test where it is missing, and fails it in CI."""
+    if not shutil.which("promtool"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("promtool is missing: apt-get install prometheus")
+    done = subprocess.run(["promtool", *map(str, args)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def dashboard_queries() -> Iterator[str]:
+    """Return all queries of the dashboard with values for its variables."""
+    for panel in PANELS:
+        for target in panel["targets"]:
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            yield query
+
+
+def metrics_in(query: str) -> set[str]:
+    """Return the names of the metrics in a query; of a histogram's series, the histogram's."""
+    names = set(re.findall(r"\bsayso_\w+", query))
+    return {name if name in SHOWN else re.sub("_(bucket|sum|count)$", "", name) for name in names}
+
+
+def test_each_alert_fires_when_it_should_and_none_for_a_healthy_bot() -> None:
+    """By the tests beside the rules, which have a case for each alert."""
+    tests = yaml.safe_load((FOLDER / "alerts_test.yaml").read_text())["tests"]
+    names = [rule["alert"] for rule in RULES]
+    cases = [case for each in tests for case in each["alert_rule_test"]]
+    assert [name for name in names if not any(c["alertname"] == name and c["exp_alerts"] for c in cases)] == []
+    assert {case["alertname"] for case in tests[0]["alert_rule_test"]} == set(names)
+    assert "SUCCESS" in promtool("test", "rules", FOLDER / "alerts_test.yaml")
+
+
+def test_every_query_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
+    """Prometheus itself reads them, as recording rules."""
+    rules = [{"record": f"query{number}", "expr": query} for number, query in enumerate(dashboard_queries())]
+    file = tmp_path / "queries.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in promtool("check", "rules", file)
+
+
+@pytest.mark.parametrize("query", [*dashboard_queries(), *(rule["expr"] for rule in RULES)])
+def test_every_metric_in_a_query_exists(query: str) -> None:
+    """A metric that was renamed would leave its graph empty, and its alert silent."""
+    assert metrics_in(query) <= set(SHOWN)
+    assert metrics_in(query) or query.startswith("up{")
+
+
+def test_what_several_webs_report_alike_is_never_summed() -> None:
+    """The gauges of the state in Redis: two webs would show it twice as large."""
+    gauges = [name for name, (kind, _) in SHOWN.items() if kind == "gauge"]
+    for query in [*dashboard_queries(), *(rule["expr"] for rule in RULES)]:
+        assert not re.search(rf"sum( by \(\w+\) ?)?\(({'|'.join(gauges)})\b", query), query
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_each_alert_says_what_why_and_where_the_cure_is(rule: dict[str, Any]) -> None:
+    """Its page and heading exist."""
+    notes = rule["annotations"]
+    assert notes["summary"]
+    assert notes["cause"].endswith(".")
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    page, _, anchor = notes["runbook_url"].removeprefix(DOCS).partition("#")
+    text = (ROOT / "docs" / f"{page.rstrip('/')}.md").read_text()
+    headings = re.findall("^#+ (.*)$", text, re.MULTILINE)
+    assert anchor in {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_dashboard_has_what_grafana_needs_to_import_it() -> None:
+    """Unique ids, a place for each panel that no other takes, and one variable that names the data source."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    assert (DASHBOARD["id"], DASHBOARD["uid"], DASHBOARD["schemaVersion"] >= 39) == (None, "sayso", True)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    sources = {target["datasource"]["uid"] for panel in PANELS for target in panel["targets"]}
+    assert sources == {"${datasource}"}
+    assert [each["name"] for each in DASHBOARD["templating"]["list"]] == ["datasource", "channel"]

@@ -1,0 +1,156 @@
+"""What is counted and measured for Prometheus: each turn and reply once; what waits, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from sayso.channels.base import AddressClosed, RateLimited
+from sayso.channels.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
+from sayso.channels.types import Reply
+from sayso.pending.audit.collector import AuditCollector
+from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.turns import LeaseLost
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.rq.jobs import WakeUps, waiting_jobs
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn, voice
+from tests.pending.state_log import SIGNER
+from tests.workers.fakes import Bot, FakeAgent, FakeChannel
+
+
+@pytest.fixture
+def grown() -> Callable[..., float]:
+    """Return a function that says by how much a sample has grown since the test began."""
+    before = {(each.name, *sorted(each.labels.items())): each.value for f in REGISTRY.collect() for each in f.samples}
+
+    def growth(name: str, **labels: str) -> float:
+        now = REGISTRY.get_sample_value(name, labels) or 0.0
+        return now - before.get((name, *sorted(labels.items())), 0.0)
+
+    return growth
+
+
+def run(agent: FakeAgent, channel: FakeChannel, *, turns: int = 1) -> MemoryRig:
+    """Answer turns of one conversation."""
+    rig = MemoryRig()
+    for _ in range(turns):
+        rig.accept(turn())
+    sender = make_sender(rig.outbox, {"chat": channel})
+    asyncio.run(make_processor(rig.mailbox, sender, {"chat": channel}, {"chat": agent}).run(CHAT.id))
+    return rig
+
+
+def test_a_turn_that_breaks_counts_as_failed_and_its_apology_as_sent(grown):
+    """The person is told, so the reply is as good as any."""
+    run(FakeAgent(lambda _: 1 / 0), FakeChannel())
+    assert grown("sayso_turns_total", channel="chat", outcome="failed") == 1
+    assert grown("sayso_turns_total", channel="chat", outcome="answered") == 0
+    assert grown("sayso_deliveries_total", channel="chat", result="sent", error="") == 1
+
+
+def test_each_turn_counts_once_with_its_time_in_the_mailbox(grown):
+    """Three turns in a row, three replies."""
+    run(FakeAgent(), FakeChannel(), turns=3)
+    assert grown("sayso_turns_total", channel="chat", outcome="answered") == 3
+    assert grown("sayso_mailbox_seconds_count", channel="chat") == 3
+    assert grown("sayso_turn_seconds_count", channel="chat") == 3
+    assert grown("sayso_send_seconds_count", channel="chat") == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "result"), [(RateLimited(7), "postponed"), (AddressClosed("blocked"), "dead")], ids=["limited", "closed"]
+)
+def test_an_attempt_that_fails_counts_with_the_class_of_its_error(grown, error, result):
+    """A postponed one is no dead letter yet."""
+    channel = FakeChannel()
+    channel.errors = [error]
+    run(FakeAgent(), channel)
+    name = type(error).__name__
+    assert grown("sayso_deliveries_total", channel="chat", result=result, error=name) == 1
+    assert grown("sayso_deliveries_total", channel="chat", result="sent", error="") == 0
+
+
+def test_a_lease_that_is_lost_counts(grown):
+    """Another worker has the conversation: nothing was answered here."""
+
+    def lose(_: str) -> str:
+        raise LeaseLost(CHAT.id)
+
+    run(FakeAgent(lose), FakeChannel())
+    assert grown("sayso_leases_lost_total") == 1
+    assert grown("sayso_turn_seconds_count", channel="chat") == 0
+
+
+def test_names_that_a_model_invents_make_no_further_series():
+    """The hundredth value of a label is the last one of its own."""
+    names = [bounded("of this test", f"tool{number}") for number in range(MAX_VALUES + 50)]
+    assert names[MAX_VALUES - 1] == f"tool{MAX_VALUES - 1}"
+    assert set(names[MAX_VALUES:]) == {OTHER}
+    assert bounded("of this test", "tool0") == "tool0"
+
+
+def measured(client: Redis) -> dict[str, int]:
+    """Return what waits on all shards: the sum of the numbers, and the highest of the ages."""
+    found: dict[str, int] = {}
+    for row in LuaScripts(client, LUA).on_every_shard("measure", {"most": 2}):
+        for name, number in zip(row[::2], row[1::2], strict=True):
+            join = max if name.startswith("oldest") else int.__add__
+            found[name] = join(found.get(name, 0), number)
+    return found
+
+
+def test_what_waits_is_counted_with_the_age_of_the_oldest(redis_client):
+    """A turn that waited elsewhere is as old as it says; a reply is as old as its place in the outbox."""
+    rig = RedisRig(redis_client)
+    assert set(measured(redis_client).values()) == {0}
+    rig.mailbox.accept(turn("late"), waited_seconds=90)
+    rig.accept(turn("later"))
+    assert rig.mailbox.notify(turn(), Reply("too many"))
+    (key,) = redis_client.keys("sayso:*:out:*")
+    entry = redis_client.lindex(key, 0)
+    at = int(entry.rpartition(": ")[2].rstrip("}"))
+    redis_client.lset(key, 0, entry.replace(str(at), str(at - 5000)))
+    found = measured(redis_client)
+    assert (found["conversations"], found["turns"], found["replies"]) == (1, 2, 1)
+    assert 90_000 <= found["oldest_turn"] < 150_000
+    assert 5_000 <= found["oldest_reply"] < 65_000
+
+
+def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
+    """It may wait for days without any fault of the bot's."""
+    rig = RedisRig(redis_client)
+    rig.mailbox.notify(turn(), Reply("too many"))
+    (key,) = redis_client.keys("sayso:*:out:*")
+    redis_client.lset(key, 0, redis_client.lindex(key, 0).rpartition(": ")[0] + ": 1000}")
+    assert measured(redis_client)["oldest_reply"] > 10**11
+    redis_client.zadd(f"{key.partition(':out:')[0]}:held", {CHAT.id: 1})
+    assert (measured(redis_client)["oldest_reply"], measured(redis_client)["held"]) == (0, 1)
+
+
+def test_a_question_counts_by_its_states_and_the_answer_by_its_time(redis_client, grown, tmp_path):
+    """From the audit log, in whichever worker collects it."""
+    rig = RedisRig(redis_client)
+    bot = Bot(rig, "INV-42")
+    bot.say("delete INV-42")
+    rig.pass_time(7)
+    bot.say("yes")
+    AuditCollector(redis_client, AuditLedger(tmp_path / FILE, SIGNER)).collect()
+    for state in ("armed", "shown", "claimed", "started", "done"):
+        assert grown("sayso_pending_actions_total", channel="chat", state=state) == 1, state
+    assert grown("sayso_pending_answer_seconds_count", channel="chat") == 1
+
+
+def test_the_queue_is_counted_with_the_time_of_its_first_job(redis_client):
+    """A job of another program has no time."""
+    assert waiting_jobs(redis_client, "sayso") == (0, None)
+    RedisMailbox(LuaScripts(redis_client, LUA), voice, WakeUps(redis_client)).accept(turn())
+    count, at = waiting_jobs(redis_client, "sayso")
+    assert count == 1
+    assert at is not None
+    assert abs(at - redis_client.time()[0]) < 60
+    redis_client.lpush("rq:queue:sayso", "another program's")
+    assert waiting_jobs(redis_client, "sayso") == (2, None)
