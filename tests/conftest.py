@@ -15,6 +15,7 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
+from tests.s3 import S3Server
 
 # A slow machine fails no test. The profile inherits from the loaded one, such as that for mutants.
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,6 +54,13 @@ def redis_url() -> Iterator[str]:
         server.start()
         yield server.url
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Return a separate S3 server, for all tests that do not stop it. Skips loudly without one, and fails in CI."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as running:
+        yield running
 
 
 @pytest.fixture

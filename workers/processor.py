@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.storage.media import MediaFiles
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
 from sayso.pending.context import call_context, context_field
@@ -94,7 +94,7 @@ class ConversationProcessor:
     agents: Mapping[str, TurnHandler]
     texts_for: TextsForTurn
     notes: RedisSharedCache
-    media: LocalMediaStore | None = None
+    media: MediaFiles | None = None
     turn_timeout: float = TURN_TIMEOUT
     joins: bool = False
     worker: str = ""
@@ -375,7 +375,7 @@ class ConversationProcessor:
         return replace(queued, turn=replace(turn, media=tuple(files)))
 
     async def _fetched(
-        self, media: Media, channel: Channel, sink: LocalMediaStore, slots: asyncio.Semaphore, owner: str
+        self, media: Media, channel: Channel, sink: MediaFiles, slots: asyncio.Semaphore, owner: str
     ) -> Media:
         """Return the stored file, or the file as it was without its claimed size if it cannot be fetched."""
         if media.stored:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sayso.agent.messages import KeptText, Message
-from sayso.channels.storage.files import remove_older, sync_folder, write_atomically
+from sayso.channels.storage.objects import DATE_SECONDS, ObjectStore, sweep
 from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
@@ -129,7 +127,7 @@ def _shorten_arguments(value: Any) -> Any:
     return [_shorten_arguments(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-#: Name of the folder in the data folder. Its files are never served; media have a folder of their own.
+#: Name of the folder in the data folder, or in the bucket. Its files are never served; media have one of their own.
 FOLDER = "texts"
 
 #: How long a text is kept after it was last stored or read, in seconds: as long as the history of a conversation.
@@ -139,60 +137,50 @@ _REF = re.compile(r"[0-9a-f]{64}")
 
 
 class TextFiles:
-    """Long texts in the files of one folder, shared by all workers. One per process; thread-safe.
+    """Long texts in an object store, shared by all workers. One per process; thread-safe.
 
-    A file name begins with the owner (`Scope.id`), so that a person's reference never reads another person's text, and
+    A name begins with the owner (`Scope.id`), so that a person's reference never reads another person's text, and
     all texts of a person can be erased. It ends with the SHA-256 of the content, which reveals a truncated file.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
 
     def put(self, owner: str, text: str) -> str:
-        """Store a text on disk, and return its reference. Raises OSError."""
+        """Store a text durably, and return its reference. Raises OSError."""
         data = text.encode("utf-8", "surrogatepass")  # JSON can contain lone surrogates
         ref = hashlib.sha256(data).hexdigest()
-        path = self._path(owner, ref)
-        try:
-            is_stored = path.stat().st_size == len(data)
-            if is_stored:
-                os.utime(path)  # extends its life
-        except FileNotFoundError:
-            is_stored = False
-        if is_stored:
-            sync_folder(path.parent)  # the process that wrote it may not have done so yet
-        else:
-            write_atomically(path, data)
+        self._objects.put(_name(owner, ref), data)
         return ref
 
     def get(self, owner: str, ref: str) -> str:
         """Return a stored text, and extend its life. Raises KeyError if it is deleted or damaged, and OSError."""
-        path = self._path(owner, ref)
-        try:
-            data = path.read_bytes()
-            os.utime(path)
-        except FileNotFoundError:
-            raise KeyError(ref) from None
+        name = _name(owner, ref)
+        with self._objects.open(name) as file:
+            data = file.read()
         if hashlib.sha256(data).hexdigest() != ref:
             raise KeyError(ref)
+        stored = self._objects.stat(name)
+        if stored and stored.modified_at < time.time() - DATE_SECONDS:
+            self._objects.put(name, data)
         return data.decode("utf-8", "surrogatepass")
 
     def sweep(self) -> int:
-        """Delete texts that were not stored or read for KEEP_SECONDS. Return how many files were deleted."""
-        return remove_older(self._folder.glob("*/*"), time.time() - KEEP_SECONDS)
+        """Delete texts that were not stored or read for KEEP_SECONDS. Return how many. Raises OSError."""
+        return sweep(self._objects, KEEP_SECONDS, time.time())
 
     def erase(self, owner: str) -> int:
         """Delete all texts of one person. Return how many. Raises OSError."""
         _check(_OWNER, owner)
-        paths = list((self._folder / owner[:2]).glob(f"{owner}-*"))
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return len(paths)
+        names = [each.name for each in self._objects.list(f"{owner[:2]}/{owner}-")]
+        self._objects.delete(names)
+        return len(names)
 
-    def _path(self, owner: str, ref: str) -> Path:
-        _check(_OWNER, owner)
-        _check(_REF, ref)
-        return self._folder / owner[:2] / f"{owner}-{ref}"
+
+def _name(owner: str, ref: str) -> str:
+    _check(_OWNER, owner)
+    _check(_REF, ref)
+    return f"{owner[:2]}/{owner}-{ref}"
 
 
 def _check(pattern: re.Pattern[str], name: str) -> None:

@@ -1,9 +1,8 @@
-"""The media store: inbound and outbound files in one folder, with quotas and signed links."""
+"""The media store: inbound and outbound files, with quotas and signed links."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import threading
@@ -13,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
-from sayso.channels.base import Refused
-from sayso.channels.storage.files import make_private, remove_older, sync_folder
+from sayso.channels.base import Refused, Unreachable
+from sayso.channels.storage.files import make_private, remove_older
+from sayso.channels.storage.objects import LocalObjects, ObjectStore, StoreUnavailable, sweep
 from sayso.channels.types import Media, random_id
 
 #: The largest file that is stored, in bytes. Telegram gives bots smaller ones only: FILE_LIMIT in its adapter.
@@ -35,8 +35,9 @@ UNKNOWN_TYPE = "application/octet-stream"
 ARRIVING, OWNERS = "arriving", "owners"
 #: The smallest size with which a file counts, in bytes: one block of the disk, so that many tiny files count too.
 BLOCK_BYTES = 4096
-#: How long the measured size of the whole folder is used, in seconds. Files of this process are counted at once.
-MEASURE_SECONDS = 10.0
+#: How long the measured size of all files is used, in seconds: in a folder, and in a bucket, where each thousand files
+#: cost a request. Files of this process are counted at once.
+MEASURE_SECONDS, BUCKET_MEASURE_SECONDS = 10.0, 300.0
 #: How many bytes of a file are read at a time.
 _READ_BYTES = 256 * 1024
 _MIB = 1024 * 1024
@@ -96,16 +97,29 @@ class QuotaExceeded(NoRoom):
     """Raised when a person's files would exceed the limit of one person."""
 
 
-class LocalMediaStore:
-    """Files in one folder, named by their SHA-256. One instance serves a whole process, from any thread.
+class LinkedFile(NamedTuple):
+    """The file behind a link. Its type and name are those of the link."""
 
-    `keys[0]` signs links and all keys verify them, so that a key can be retired while its links are still in use.
-    `clock` is that of the disk, which dates files. `link_clock` is one that all machines share; links are dated by it.
+    ref: str
+    size: int
+    mime_type: str
+    filename: str
+
+
+class MediaFiles:
+    """Files in an object store, named by their SHA-256. One instance serves a whole process, from any thread.
+
+    `marks` holds empty objects whose names say who sent which file. Files that are still being received lie in a folder
+    of this machine, `arriving`. `keys[0]` signs links and all keys verify them, so that a key can be retired while its
+    links are still in use. `clock` is that of the store, which dates files. `link_clock` is one that all machines
+    share; links are dated by it.
     """
 
     def __init__(
         self,
-        folder: Path,
+        files: ObjectStore,
+        marks: ObjectStore,
+        arriving: Path,
         *,
         keys: Sequence[str],
         public_url: str,
@@ -115,8 +129,8 @@ class LocalMediaStore:
     ) -> None:
         if not keys:
             raise ValueError("keys is empty: give at least one secret to sign media links with")
-        self._folder = folder
-        self._room = MediaRoom(folder, limits or MediaLimits())
+        self._files, self._marks, self._arriving = files, marks, arriving
+        self._room = MediaRoom(files, arriving.parent, limits or MediaLimits())
         self._public_url = public_url.rstrip("/")
         self._clock = clock
         self._link_clock = link_clock or clock
@@ -127,9 +141,16 @@ class LocalMediaStore:
             signer_kwargs={"clock": self._link_clock},
         )
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether files come over the network."""
+        return self._files.is_remote
+
     def full(self) -> str:
         """Return why no file can be stored now, "" if one can. Raises OSError."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(self._arriving.parent)
+        if self.is_remote:
+            self._files.stat(_name("0" * 64))  # the measured size may be minutes old
         return self._room.full()
 
     def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
@@ -148,9 +169,9 @@ class LocalMediaStore:
         if size > MAX_BYTES:
             raise TooLarge(f"the file has {size} bytes: send at most {MAX_BYTES}")
         if owner:
-            self._room.check_person(self._bytes_of(owner), size)
-        arriving = make_private(self._folder / ARRIVING)
-        with self._room.claim(size or MAX_BYTES), NamedTemporaryFile(dir=arriving, delete=False) as file:
+            self._room.check_person(sum(self._files_of(owner).values()), size)
+        make_private(self._arriving)
+        with self._room.claim(size or MAX_BYTES), NamedTemporaryFile(dir=self._arriving, delete=False) as file:
             try:
                 yield cast("BinaryIO", file)
             finally:
@@ -167,44 +188,31 @@ class LocalMediaStore:
         if size > MAX_BYTES:
             raise TooLarge(f"{filename!r} has {size} bytes: send at most {MAX_BYTES}")
         ref = digest.hexdigest()
-        path = self._path(ref)
         if owner:
-            mark = self._mark(owner, ref)
-            if not mark.exists():
-                self._room.check_person(self._bytes_of(owner), size)
-                make_private(mark.parent)
-            mark.touch(mode=0o600)
-        if path.exists():
-            os.utime(path)  # so that `sweep` counts its age from now
-        else:
-            os.fsync(file.fileno())
-            make_private(path.parent)
-            Path(file.name).replace(path)
-            sync_folder(path.parent)
+            own = self._files_of(owner)
+            if ref not in own:
+                self._room.check_person(sum(own.values()), size)
+            self._marks.put(f"{_beginning(owner)}.{size}-{ref}", b"")
+        if self._files.put(_name(ref), Path(file.name)):
             self._room.add(size)
         return Media(ref, _proven_type(head, mime_type, is_text=is_text), _label(filename), size, stored=True)
 
     def read(self, ref: str) -> bytes:
-        """Return the stored bytes. Raises KeyError for an unknown or removed file."""
+        """Return the stored bytes. Raises KeyError for an unknown or removed file, and OSError."""
         with self.open(ref) as file:
             return file.read()
 
-    def open(self, ref: str) -> BinaryIO:
-        """Open a stored file. Raises KeyError for an unknown or removed file."""
-        try:
-            return self._path(ref).open("rb")
-        except FileNotFoundError:
-            raise KeyError(ref) from None
+    def open(self, ref: str, start: int = 0) -> BinaryIO:
+        """Open a stored file at the byte `start`. Raises KeyError for an unknown or removed file, and OSError."""
+        return self._files.open(_name(ref), start)
 
     def erase(self, owner: str) -> int:
         """Remove the files that only this person sent, and return their number. Raises OSError."""
-        marks = self._marks(owner)
-        for mark in marks:
-            mark.unlink(missing_ok=True)
-        others = {_ref_of(mark) for mark in self._folder.glob(f"{OWNERS}/*/*")}
-        own = [self._path(ref) for ref in map(_ref_of, marks) if ref not in others]
-        for path in own:
-            path.unlink(missing_ok=True)
+        marks = [each.name for each in self._marks.list(_beginning(owner))]
+        self._marks.delete(marks)
+        others = {_ref_of(each.name) for each in self._marks.list()} if marks else set()
+        own = {ref for ref in map(_ref_of, marks) if ref not in others}
+        self._files.delete(map(_name, own))
         return len(own)
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
@@ -212,8 +220,8 @@ class LocalMediaStore:
         token = self._links.dumps([ref, mime_type, _label(filename), random_id(8)])
         return f"{self._public_url}/media/{token}"
 
-    def open_token(self, token: str) -> tuple[Path, str, str]:
-        """Return the file, MIME type and file name of a link. Raises MediaGone or BadToken."""
+    def open_token(self, token: str) -> LinkedFile:
+        """Return the file of a link. Raises MediaGone, BadToken and OSError."""
         try:
             (ref, mime_type, filename, _), signed_at = self._links.loads(token, return_timestamp=True)
         except BadData as exc:
@@ -221,42 +229,58 @@ class LocalMediaStore:
         age = int(self._link_clock()) - signed_at.timestamp()
         if not -LEEWAY_SECONDS <= age <= MAX_LINK_SECONDS:  # itsdangerous would refuse a link from 1 s ahead
             raise MediaGone("this link has expired: ask the bot for the file again")
-        path = self._path(ref)
-        if not path.is_file():
+        stored = self._files.stat(_name(ref))
+        if stored is None:
             raise MediaGone("this file was removed: ask the bot for it again")
-        return path, mime_type, filename
+        return LinkedFile(ref, stored.size, mime_type, filename)
 
     def sweep(self) -> int:
-        """Remove the files that were not stored again for KEEP_SECONDS, and return their number."""
-        oldest = self._clock() - KEEP_SECONDS
-        remove_older(self._folder.glob(f"{OWNERS}/*/*"), oldest)
-        remove_older(self._folder.glob(f"{ARRIVING}/*"), oldest)
-        return remove_older(self._folder.glob("[0-9a-f][0-9a-f]/*"), oldest)
+        """Remove the files that were not stored again for KEEP_SECONDS, and return their number. Raises OSError."""
+        remove_older(self._arriving.glob("*"), self._clock() - KEEP_SECONDS)
+        sweep(self._marks, KEEP_SECONDS, self._clock())
+        return sweep(self._files, KEEP_SECONDS, self._clock())
 
-    def _bytes_of(self, owner: str) -> int:
-        return sum(_counted_size(_size_of(self._path(_ref_of(mark)))) for mark in self._marks(owner))
+    def _files_of(self, owner: str) -> dict[str, int]:
+        """Return the counted bytes of each file of a person."""
+        marks = (each.name.partition("-") for each in self._marks.list(_beginning(owner)))
+        return {ref: _counted_size(int(head.partition(".")[2] or 0)) for head, _, ref in marks}
 
-    def _marks(self, owner: str) -> list[Path]:
-        return list(self._mark(owner, "").parent.glob(f"{owner}-*"))
 
-    def _mark(self, owner: str, ref: str) -> Path:
-        """Return the empty file whose name says that the person sent the file. Two people may send the same file."""
-        if not _OWNER.fullmatch(owner):
-            raise KeyError(owner)
-        return self._folder / OWNERS / owner[:2] / f"{owner}-{ref}"
+class LocalMediaStore(MediaFiles):
+    """Files in one folder."""
 
-    def _path(self, ref: str) -> Path:
-        if not _REF.fullmatch(ref):
-            raise KeyError(ref)
-        return self._folder / ref[:2] / ref
+    def __init__(self, folder: Path, **options: Any) -> None:
+        """Take what MediaFiles takes by name."""
+        files, marks = LocalObjects(folder), LocalObjects(folder / OWNERS)
+        super().__init__(files, marks, folder / ARRIVING, **options)
+
+
+def _beginning(owner: str) -> str:
+    """Return how the marks of a person begin. A mark is `<owner>.<size>-<ref>`. Two people may send the same file."""
+    if not _OWNER.fullmatch(owner):
+        raise KeyError(owner)
+    return f"{owner[:2]}/{owner}"
+
+
+def _name(ref: str) -> str:
+    """Return the name of a file in its store."""
+    if not _REF.fullmatch(ref):
+        raise KeyError(ref)
+    return f"{ref[:2]}/{ref}"
 
 
 def file_to_send(read: Callable[[str], bytes], ref: str) -> bytes:
-    """Return the bytes of an outgoing file from a media store. Raises Refused if the file was removed."""
+    """Return the bytes of an outgoing file from a media store.
+
+    Raises Refused if the file was removed, and Unreachable if the store cannot be read now.
+    """
     try:
         return read(ref)
     except KeyError:
         raise Refused("the file to send is gone from the media store") from None
+    except OSError as exc:
+        reason = exc.reason if isinstance(exc, StoreUnavailable) else type(exc).__name__
+        raise Unreachable(f"the file to send cannot be read: {reason}") from exc
 
 
 def settle_type(data: bytes, declared: str) -> str:
@@ -288,8 +312,8 @@ def _is_text(data: bytes) -> bool:
     return b"\0" not in data
 
 
-def _ref_of(mark: Path) -> str:
-    return mark.name.partition("-")[2]
+def _ref_of(mark: str) -> str:
+    return mark.partition("-")[2]
 
 
 def _label(filename: str) -> str:
@@ -324,17 +348,21 @@ class MediaLimits:
 
 
 class MediaRoom:
-    """Decides whether a file can be stored. One per media store, used from any thread."""
+    """Decides whether a file can be stored. One per media store, used from any thread.
 
-    def __init__(self, folder: Path, limits: MediaLimits) -> None:
-        self._folder, self._limits = folder, limits
+    `disk` is a folder of the disk on which files arrive.
+    """
+
+    def __init__(self, files: ObjectStore, disk: Path, limits: MediaLimits) -> None:
+        self._files, self._disk, self._limits = files, disk, limits
+        self._measure_seconds = BUCKET_MEASURE_SECONDS if files.is_remote else MEASURE_SECONDS
         self._lock = threading.Lock()
         self._in_flight = 0
         self._total, self._measured_at = 0, float("-inf")
 
     @contextmanager
     def claim(self, size: int) -> Iterator[None]:
-        """Count `size` bytes of the disk as taken while a file of this size is received. Raises NoRoom."""
+        """Count `size` bytes as taken while a file of this size is received. Raises NoRoom and OSError."""
         with self._lock:
             self._check(size)
             self._in_flight += size
@@ -345,7 +373,7 @@ class MediaRoom:
                 self._in_flight -= size
 
     def full(self) -> str:
-        """Return why not even a small file can be stored, "" if one can."""
+        """Return why not even a small file can be stored, "" if one can. Raises OSError."""
         with self._lock:
             try:
                 self._check(0)
@@ -365,12 +393,12 @@ class MediaRoom:
             self._total += _counted_size(size)
 
     def _check(self, size: int) -> None:
-        if time.monotonic() - self._measured_at > MEASURE_SECONDS:
-            self._total = sum(_counted_size(_size_of(path)) for path in self._folder.glob("[0-9a-f][0-9a-f]/*"))
+        if time.monotonic() - self._measured_at > self._measure_seconds:
+            self._total = sum(_counted_size(each.size) for each in self._files.list())
             self._measured_at = time.monotonic()
         if self._total + self._in_flight + _counted_size(size) > self._limits.total_bytes:
             raise NoRoom(f"all files have {self._total} bytes of {self._limits.total_bytes}: {size} more do not fit")
-        disk, _, free = shutil.disk_usage(self._folder)
+        disk, _, free = shutil.disk_usage(self._disk)
         reserve = max(self._limits.reserve_bytes, int(disk * self._limits.reserve_percent / 100))
         if free - self._in_flight - size < reserve:
             raise NoRoom(f"the disk has {free} bytes free, and {reserve} must stay free: {size} more do not fit")
@@ -378,11 +406,3 @@ class MediaRoom:
 
 def _counted_size(size: int) -> int:
     return max(size, BLOCK_BYTES)
-
-
-def _size_of(path: Path) -> int:
-    """Return the size of a file in bytes, 0 for one that was removed."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import BoundedSemaphore
+from typing import Any, BinaryIO, cast
 
 from flask import Blueprint, Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
@@ -12,7 +13,8 @@ from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
-from sayso.channels.storage.media import BadToken, LocalMediaStore, MediaGone
+from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
 
 #: A health check: its JSON, and whether all is well.
@@ -20,6 +22,9 @@ HealthCheck = Callable[[], tuple[Mapping[str, Any], bool]]
 
 #: Seconds after which a platform should repeat a webhook that was not stored.
 RETRY_AFTER = 5
+#: Files that one process reads from a bucket at a time. A bucket that hangs must not hold the threads of webhooks.
+MAX_DOWNLOADS = 8
+_READ_BYTES = 256 * 1024
 #: Media types that a browser shows instead of offering them for download.
 _SHOWN_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -29,7 +34,7 @@ log = logging.getLogger(__name__)
 def create_app(
     channels: Mapping[str, Channel],
     store: StoreReceived,
-    media: LocalMediaStore,
+    media: MediaFiles,
     *,
     readiness: HealthCheck,
     health: HealthCheck,
@@ -63,6 +68,10 @@ def _not_stored(error: Exception) -> Response:
         detail = type(error).__name__ if isinstance(error, RedisError) else str(error)
         log.error("web.storage_down", extra={"reason": detail})
         reason = "storage is away"
+    return _retry_later(reason)
+
+
+def _retry_later(reason: str) -> Response:
     return Response(f"{reason}, try again\n", 503, {"Retry-After": str(RETRY_AFTER)}, content_type="text/plain")
 
 
@@ -74,36 +83,103 @@ def _add_webhooks(app: Flask) -> None:
         raise request.environ.pop(WEBHOOK_ERROR, None) or NotFound
 
 
-def _add_media(app: Flask, store: LocalMediaStore) -> None:
+def _add_media(app: Flask, store: MediaFiles) -> None:
+    slots = BoundedSemaphore(MAX_DOWNLOADS)
+
     @app.get("/media/<token>")
     def media(token: str) -> Response:
+        if store.is_remote and not slots.acquire(blocking=False):
+            return _retry_later("too many files are read at once")
+        download = _Download(store, slots.release if store.is_remote else None)
         try:
-            path, mime_type, filename = store.open_token(token)
-            size = path.stat().st_size
-        except (MediaGone, FileNotFoundError):
+            return _answer(store.open_token(token), download)
+        except (MediaGone, KeyError):
+            download.close()
             abort(410)
         except BadToken:
+            download.close()
             abort(404)
-        # A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more bytes from the end
-        # than the file has, so it gets only a simple one.
-        given, tag = parse_range_header(request.headers.get("Range", "")), f'"{path.name}"'
-        is_simple = given and given.units == "bytes" and len(given.ranges) == 1 and given.ranges[0][0] >= -size
-        if not is_simple or request.headers.get("If-Range", tag) != tag:
-            request.environ.pop("HTTP_RANGE", None)
-        for header in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):  # Flask fails on a year that is out of range
-            request.environ.pop(header, None)
-        response = send_file(
-            path,
-            mime_type,
-            as_attachment=mime_type not in _SHOWN_TYPES,
-            download_name=filename or "file",
-            etag=path.name,
-        )
-        del response.headers["Last-Modified"]  # it would show when another person sent the same file
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
-        response.headers["Cache-Control"] = "private, max-age=300"
-        return response
+        except StoreUnavailable as exc:
+            download.close()
+            log.error("web.files_away", extra={"reason": exc.reason})
+            return _retry_later("the store of files is away")
+        except BaseException:  # such as a range beyond the end
+            download.close()
+            raise
+
+
+class _Download:
+    """The bytes of a file that comes over the network. The thread of the request reads them, not the server's loop."""
+
+    def __init__(self, store: MediaFiles, release: Callable[[], None] | None) -> None:
+        self._store, self._release = store, release
+        self._ref, self._start, self._file = "", 0, cast("BinaryIO | None", None)
+
+    def open(self, ref: str) -> BinaryIO | Iterable[bytes]:
+        """Return a file of this machine, or the bytes of one that comes over the network."""
+        if not self._store.is_remote:
+            return self._store.open(ref)
+        self._ref = ref
+        return self
+
+    def seekable(self) -> bool:
+        """Return True: before the first read, `seek` chooses where it begins."""
+        return True
+
+    def seek(self, start: int) -> None:
+        """Begin at this byte."""
+        self._start = start
+
+    def tell(self) -> int:
+        """Return where the first read begins."""
+        return self._start
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        self._file = self._file or self._store.open(self._ref, self._start)
+        if block := self._file.read(_READ_BYTES):
+            return block
+        raise StopIteration
+
+    def close(self) -> None:
+        """Let go of the file, and of the slot."""
+        release, self._release = self._release, None
+        if self._file:
+            self._file.close()
+        if release:
+            release()
+
+
+def _answer(linked: LinkedFile, download: _Download) -> Response:
+    """Return a file, or the part of it that the request asks for."""
+    # A server may ignore any range (RFC 9110, 14.2). Flask would refuse several ranges, and more bytes from the end
+    # than the file has, so it gets only a simple one.
+    given, tag = parse_range_header(request.headers.get("Range", "")), f'"{linked.ref}"'
+    is_simple = given and given.units == "bytes" and len(given.ranges) == 1 and given.ranges[0][0] >= -linked.size
+    if not is_simple or request.headers.get("If-Range", tag) != tag:
+        request.environ.pop("HTTP_RANGE", None)
+    for header in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):  # Flask fails on a year that is out of range
+        request.environ.pop(header, None)
+    source = download.open(linked.ref)
+    response = send_file(
+        cast("BinaryIO", source),
+        linked.mime_type,
+        as_attachment=linked.mime_type not in _SHOWN_TYPES,
+        download_name=linked.filename or "file",
+        conditional=False,
+        etag=False,
+    )
+    if source is download:
+        response.response = download
+    response.content_length = linked.size
+    response.set_etag(linked.ref)  # no Last-Modified: it would show when another person sent the same file
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
+    response.headers["Cache-Control"] = "private, max-age=300"
+    response.make_conditional(request.environ, accept_ranges=True, complete_length=linked.size)
+    return response
 
 
 def _add_health(app: Flask, readiness: HealthCheck, health: HealthCheck) -> None:

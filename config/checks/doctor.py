@@ -21,14 +21,14 @@ from sayso.channels.setup import (
     hook_url,
     is_local,
 )
-from sayso.channels.storage.media import MediaLimits, MediaRoom
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import SignedWebhook
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
-from sayso.config.wiring.stores import find_redis, risks_of
+from sayso.config.wiring.stores import FileStores, find_redis, open_bucket, risks_of
 from sayso.pending.redis.checks import unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
 from sayso.workers.data_loss import halts_of
@@ -76,7 +76,8 @@ class Doctor:
         for result in self._redis():
             yield result
         if self._data.exists():
-            yield _disk(self._settings, self._data)
+            for result in _files(self._settings, self._data):
+                yield result
         async for result in self._address():
             yield result
         for name, channel in self._settings.channels.items():
@@ -289,9 +290,18 @@ def _workers(client: Redis, prefix: str) -> CheckResult:
     return CheckResult("workers", "fail", says, "start one with `sayso worker`")
 
 
-def _disk(settings: Settings, data: Path) -> CheckResult:
-    media = data / "media"
-    full = MediaRoom(media if media.exists() else data, MediaLimits(**settings.media.model_dump())).full()
-    if full:
-        return CheckResult("disk", "fail", full, "free some of it, or change `media:` in the configuration")
-    return CheckResult("disk", "ok", "there is room for files")
+def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
+    """Check where files are kept: whether the bucket takes them, and whether there is room."""
+    try:
+        bucket = open_bucket(settings)
+        if bucket:
+            bucket.check()
+            yield CheckResult("files", "ok", f"{bucket.url} keeps files and long texts")
+        full = FileStores.open(settings, data, ["no link is made"]).media.full()
+    except ConfigError as exc:
+        yield CheckResult("files", "fail", str(exc), "install what is missing")
+    except StoreUnavailable as exc:
+        yield CheckResult("files", "fail", exc.reason, "correct `media:` in the configuration, or the credentials")
+    else:
+        cure = "free some of it, or change `media:` in the configuration"
+        yield CheckResult("disk", "fail", full, cure) if full else CheckResult("disk", "ok", "there is room for files")

@@ -155,14 +155,19 @@ def export(options: Options, out: Path | None) -> None:
 def erase(options: Options, user: str) -> None:
     """Erase what the ledger of this machine holds of a user's actions, except that they took place, and the user's long
     texts and memories.
+
+    Long texts in a bucket are erased if the configuration is at hand: in this folder, or named with --config.
     """
+    from sayso.config.settings.loader import DEFAULT, given_config
     from sayso.config.wiring.people import erase_memories, erase_texts
 
     data = options.data
     ledger = _ledger(options)
+    has_file = options.config or given_config() or DEFAULT.exists()
+    settings = options.load(running=False, without_secrets=True) if has_file else None
     with clear_errors():
         bodies = ledger.erase(user, at=round(time.time() * 1000))
-        texts, memories = erase_texts(data, [user]), erase_memories(data, [user])
+        texts, memories = erase_texts(settings, data, [user]), erase_memories(data, [user])
     lines = [
         f"{_counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
         f"{_counted(texts, 'long text', 'long texts')} erased from {data}.",

@@ -198,7 +198,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     from sayso.config.server.http import serve
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import listen, local_url, prefork
-    from sayso.config.wiring.bootstrap import bootstrap, check_redis
+    from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
     from sayso.config.wiring.metrics import metrics_endpoint
     from sayso.config.wiring.wsgi import build_app
@@ -213,6 +213,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     with clear_errors():
         services = bootstrap(settings, data=options.data, public_url=url)
         (check_redis_if_reachable if services.spool else check_redis)(services)
+        check_bucket(services)
     start_watching(services)
     endpoint = metrics_endpoint(options.data, services)
     serve_metrics(endpoint, readers)
@@ -230,7 +231,7 @@ def worker(options: Options, processes: int | None, metrics: Address, *, reload:
     share_counts(metrics, forks=bool(processes))
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import prefork
-    from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
+    from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis, preload
     from sayso.config.wiring.metrics import metrics_endpoint
     from sayso.config.wiring.rq_entry import install, worker_services
     from sayso.workers.rq.process import run_worker
@@ -244,6 +245,7 @@ def worker(options: Options, processes: int | None, metrics: Address, *, reload:
         prefork(processes)
     with clear_errors():
         services = bootstrap(settings, data=options.data, is_worker=True, reload=reload)
+        check_bucket(services)
         check_redis(services)
     serve_metrics(metrics_endpoint(options.data), readers)
     run_worker(worker_services(services), install(services).loop)

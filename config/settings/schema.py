@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -17,9 +17,10 @@ from pydantic import (
     SecretStr,
     Tag,
     field_validator,
+    model_validator,
 )
 
-from sayso.channels.base import Count, Number, Section, web_address
+from sayso.channels.base import Count, Number, OptionalUrl, Section, web_address
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.storage.media import MediaLimits
 from sayso.config.settings.agent import AgentSettings, ModelSettings, redis_address
@@ -30,6 +31,7 @@ from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, 
 DEPLOYMENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 #: Channel names are parts of URLs, Redis keys and job arguments.
 CHANNEL_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,19 @@ class LimitSettings(Section):
 
 
 class MediaSettings(Section):
-    """The most space for files that people send and tools make."""
+    """Where files that people send and tools make are kept, with long texts, and the most space for them."""
+
+    store: str = ""
+    """The bucket for files and long texts, on Amazon S3 or a server that speaks its protocol, and a prefix in it. The
+    extra `s3` has the library; credentials come from the environment. Without it: the data folder. Example:
+    `s3://my-bucket/shop`.
+    """
+    endpoint: OptionalUrl = None
+    """The address of a server that is not Amazon's. Without it: AWS_ENDPOINT_URL, else Amazon. Example:
+    `https://minio.example.com`.
+    """
+    region: str = ""
+    """The region of the bucket. Without it: AWS_REGION, else `us-east-1`. Example: `eu-central-1`."""
 
     per_person_bytes: Count = Field(default=MediaLimits.per_person_bytes, ge=1)
     """The most bytes of one person's files. A file is kept for a week and counts with at least 4,096 bytes. Example:
@@ -106,6 +120,26 @@ class MediaSettings(Section):
     """
     reserve_percent: Number = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
     """The same in percent of the disk. The larger one counts. Example: `10`."""
+
+    @field_validator("store")
+    @classmethod
+    def _a_bucket(cls, store: str) -> str:
+        if "@" in store:
+            raise ValueError("holds credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
+        if store and not _BUCKET.fullmatch(store):
+            raise ValueError(f"{store!r} is no bucket: write it as s3://bucket or s3://bucket/prefix")
+        return store
+
+    @model_validator(mode="after")
+    def _has_a_bucket(self) -> Self:
+        if not self.store and (self.endpoint or self.region):
+            raise ValueError("endpoint and region belong to a bucket: add store, such as s3://my-bucket/shop")
+        return self
+
+    @property
+    def limits(self) -> MediaLimits:
+        """The limits of the media store."""
+        return MediaLimits(self.per_person_bytes, self.total_bytes, self.reserve_bytes, self.reserve_percent)
 
 
 def _a_host(host: str) -> str:
@@ -153,7 +187,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     """How many messages are accepted. Example: `{per_minute: 30}`."""
     media: MediaSettings = MediaSettings()
-    """How much space files may take. Example: `{total_bytes: 53687091200}`."""
+    """Where files are kept, and how much space they may take. Example: `{store: "s3://my-bucket/shop"}`."""
     tools: list[AnySource] = []
     """Where tools come from: a module, a file or a folder (from the YAML's folder), or a section with one of `module`,
     `mcp`, `openapi` and `toolbox`. Example: `[./tools.py]`.

@@ -54,7 +54,7 @@ from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.base import MediaStore
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.storage.media import MediaFiles
 from sayso.channels.types import Conversation
 from sayso.config.settings.agent import AgentSettings, GuardrailSettings, name_of
 from sayso.config.settings.channels import AnyChannel, PolicySettings
@@ -99,7 +99,7 @@ class AgentDeps:
         settings: Settings,
         data: Path,
         *,
-        media: LocalMediaStore | None = None,
+        media: MediaFiles | None = None,
         redis: RedisParts | None = None,
         provider: Provider | None = None,
     ) -> AgentDeps:
@@ -313,7 +313,7 @@ def build_agents(
     deps: AgentDeps,
     opened: OpenTools,
     scripts: LuaScripts,
-    media: LocalMediaStore,
+    media: MediaFiles,
     keys: list[str],
     journals: Journals,
     texts: TextFiles,

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from redis import Redis
 
 from sayso.agent import ChannelAgent, OfflineProvider
-from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.agent.providers.base import Provider
@@ -21,7 +20,9 @@ from sayso.channels.base import AdapterDeps, Channel
 from sayso.channels.i18n.texts import Texts, TextsForTurn, texts_for
 from sayso.channels.markdown import trust_hosts
 from sayso.channels.storage.files import NotLocal, check_local
-from sayso.channels.storage.media import LocalMediaStore, MediaLimits
+from sayso.channels.storage.media import MediaFiles
+from sayso.channels.storage.objects import StoreRefused, StoreUnavailable
+from sayso.channels.storage.s3 import Bucket
 from sayso.channels.types import Turn
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
@@ -33,7 +34,7 @@ from sayso.config.wiring.agents import (
 )
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import access_config
-from sayso.config.wiring.stores import RedisParts, find_redis, open_data, risks_of
+from sayso.config.wiring.stores import FileStores, RedisParts, find_redis, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
@@ -73,9 +74,10 @@ class Services:
     redis: Redis
     access_control: AccessControl
     channels: Mapping[str, Channel]
-    media: LocalMediaStore
+    media: MediaFiles
     clock: SharedClock
     texts: TextFiles
+    bucket: Bucket | None
     worker_lock: WorkerLock
     processor: ConversationProcessor
     reaper: Reaper
@@ -118,9 +120,9 @@ def bootstrap(
     _check_disks(settings, data, is_worker=is_worker)
     prefix, state = settings.key_prefix, settings.state_folder(data)
     scripts, wake_up = redis.scripts(LUA), redis.wake_up
-    clock, texts = SharedClock(redis.client), TextFiles(data / TEXTS)
-    room = MediaLimits(**settings.media.model_dump())
-    media = LocalMediaStore(data / "media", keys=keys, public_url=public_url, link_clock=clock, limits=room)
+    clock = SharedClock(redis.client)
+    files = FileStores.open(settings, data, keys, public_url=public_url, link_clock=clock)
+    media, texts = files.media, files.texts
     channels = _open_channels(settings, redis, media, keys, public_url)
 
     tools = _open_tools(settings, is_worker=is_worker)
@@ -155,7 +157,7 @@ def bootstrap(
     )
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
-        access_control=access_control, channels=channels, media=media, clock=clock, texts=texts,
+        access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
         worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
@@ -165,7 +167,7 @@ def bootstrap(
 
 
 def _open_channels(
-    settings: Settings, redis: RedisParts, media: LocalMediaStore, keys: Sequence[str], public_url: str
+    settings: Settings, redis: RedisParts, media: MediaFiles, keys: Sequence[str], public_url: str
 ) -> dict[str, Channel]:  # fmt: skip
     deps = AdapterDeps(
         cache=redis.cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
@@ -273,6 +275,21 @@ def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisShar
     work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
     _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work)
     return access_control, redis.cache
+
+
+def check_bucket(services: Services) -> None:
+    """Refuse a bucket that is wrong or denied. One that does not answer is logged: it may come back.
+
+    Raises ConfigError.
+    """
+    if services.bucket is None:
+        return
+    try:
+        services.bucket.check()
+    except StoreRefused as exc:
+        raise ConfigError([services.settings.problem(("media", "store"), exc.reason)]) from None
+    except StoreUnavailable as exc:
+        log.warning("media.store_away", extra={"reason": exc.reason})
 
 
 def check_redis(services: Services) -> None:

@@ -8,16 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sayso.agent.channel.long_texts import FOLDER as TEXTS
-from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import Conversation, Scope, owner_of
 from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
-from sayso.config.wiring.stores import RedisParts
+from sayso.config.wiring.stores import FileStores, RedisParts, local_texts
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.access import AccessConfig, AccessRules, redis_quota
@@ -78,20 +76,21 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     audit_bodies = sum(ledger.erase(each, at=now_ms) for each in ids) if ledger.path.exists() else 0
     with _disk_errors(data):
         NoteFiles(settings.state_folder(data) / ACKNOWLEDGED).erase(channel, [_scope_id(each) for each in ids])
-    media = LocalMediaStore(data / "media", keys=keys, public_url="")
+    media = FileStores.open(settings, data, keys).media
     with _disk_errors(data):
         files = sum(media.erase(owner_of(channel, each)) for each in ids)
-    texts, memories = erase_texts(data, ids), erase_memories(data, ids, channel)
+    texts, memories = erase_texts(settings, data, ids), erase_memories(data, ids, channel)
     return ErasureResult(redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_file())
 
 
-def erase_texts(data: Path, users: Iterable[str]) -> int:
-    """Erase the long texts of a person with these ids. Return how many.
+def erase_texts(settings: Settings | None, data: Path, users: Iterable[str]) -> int:
+    """Erase the long texts of a person with these ids, without settings those in the data folder. Return how many.
 
-    Raises ConfigError where the disk refuses.
+    Raises ConfigError where the disk or the bucket refuses.
     """
-    with _disk_errors(data / TEXTS):
-        return sum(TextFiles(data / TEXTS).erase(_scope_id(user)) for user in users)
+    texts = FileStores.open(settings, data, ["no link is made"]).texts if settings else local_texts(data)
+    with _disk_errors(data):
+        return sum(texts.erase(_scope_id(user)) for user in users)
 
 
 def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:
@@ -117,6 +116,8 @@ def _scope_id(user: str) -> str:
 def _disk_errors(folder: Path) -> Iterator[None]:
     try:
         yield
+    except StoreUnavailable as exc:
+        raise ConfigError([f"{exc.reason}: then run it again"]) from exc
     except (OSError, TripleStoreError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else exc
         raise ConfigError([f"{folder}: {reason}: run it again as a user who may write there"]) from exc

@@ -1,17 +1,26 @@
-"""What a bot stores its state in: the data folder with its secret keys, and the Redis, which is checked for fitness."""
+"""What a bot stores its state in: the data folder with its secret keys, the Redis, which is checked for fitness, and
+the store of files and long texts.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from sayso.agent.channel.long_texts import FOLDER as TEXTS
+from sayso.agent.channel.long_texts import TextFiles
 from sayso.channels.redaction import remember
 from sayso.channels.storage.files import make_private, make_tree_private
+from sayso.channels.storage.media import ARRIVING, OWNERS, LocalMediaStore, MediaFiles
+from sayso.channels.storage.objects import LocalObjects
+from sayso.channels.storage.s3 import Bucket
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -27,6 +36,8 @@ from sayso.workers.rq.jobs import WakeUps
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.
 KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
+#: The folder of files in the data folder, or in the bucket.
+MEDIA = "media"
 #: The first version of Redis that has all commands we use.
 OLDEST_REDIS = (6, 2)
 
@@ -63,6 +74,56 @@ def secret_keys(data: Path) -> list[str]:
         keys = file.read_text().split()
     remember(keys)
     return keys
+
+
+@dataclass(frozen=True, slots=True)
+class FileStores:
+    """Where files and long texts are kept: in the data folder, or in a bucket. Lives as long as the process."""
+
+    media: MediaFiles
+    texts: TextFiles
+    bucket: Bucket | None
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        data: Path,
+        keys: Sequence[str],
+        *,
+        public_url: str = "",
+        link_clock: Callable[[], float] | None = None,
+    ) -> Self:
+        """Open the stores without any I/O. Raises ConfigError where the library for buckets is missing."""
+        folder, limits = data / MEDIA, settings.media.limits
+        bucket = open_bucket(settings)
+        if bucket is None:
+            media: MediaFiles = LocalMediaStore(
+                folder, keys=keys, public_url=public_url, link_clock=link_clock, limits=limits
+            )
+            return cls(media, local_texts(data), None)
+        media = MediaFiles(
+            bucket.objects(MEDIA), bucket.objects(OWNERS), folder / ARRIVING,
+            keys=keys, public_url=public_url, link_clock=link_clock, limits=limits,
+        )  # fmt: skip
+        return cls(media, TextFiles(bucket.objects(TEXTS)), bucket)
+
+
+def local_texts(data: Path) -> TextFiles:
+    """Return the long texts in a data folder."""
+    return TextFiles(LocalObjects(data / TEXTS))
+
+
+def open_bucket(settings: Settings) -> Bucket | None:
+    """Return the bucket of the configuration, None without one. Raises ConfigError where the library is missing."""
+    media = settings.media
+    if not media.store:
+        return None
+    try:
+        return Bucket(media.store, endpoint=str(media.endpoint or ""), region=media.region)
+    except ImportError:
+        cure = "needs obstore: pip install 'sayso[s3]'"
+        raise ConfigError([settings.problem(("media", "store"), cure)]) from None
 
 
 @dataclass(frozen=True, slots=True)

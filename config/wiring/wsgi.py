@@ -21,7 +21,7 @@ from sayso.channels.types import Turn
 from sayso.channels.web.app import create_app
 from sayso.config.server.metrics import MetricsEndpoint, MetricsUnusable
 from sayso.config.settings.loader import ConfigError, default_config, load_settings
-from sayso.config.wiring.bootstrap import Services, bootstrap
+from sayso.config.wiring.bootstrap import Services, bootstrap, check_bucket
 from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching, store_of
 from sayso.config.wiring.metrics import metrics_endpoint
 from sayso.config.wiring.observability import set_up_logs
@@ -49,6 +49,7 @@ def app() -> Flask:
         data = Path(os.environ.get("SAYSO_DATA", ".sayso"))
         services = bootstrap(settings, data=data)
         check_redis_if_reachable(services)
+        check_bucket(services)
         endpoint = metrics_endpoint(data, services)
     except (ConfigError, MetricsUnusable, RedisUnfit) as exc:
         log.error("web.unusable: %s", exc)

@@ -37,6 +37,7 @@ redis_url: ${{REDIS_URL}}
 spool: {spool}
 agent: {{model: offline}}
 limits: {{per_minute: 60000, in_one_go: 60000}}  # a quiet machine is faster than people
+media: {media}
 tools: [sayso.examples.invoices, tests.flows.disks]
 channels:
   shop-wa:
@@ -83,14 +84,25 @@ class System:
     """The processes of one bot. Lives for one test module; processes can be killed and restarted."""
 
     def __init__(
-        self, folder: Path, *, workers: int = 2, spool: bool = False, environ: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        workers: int = 2,
+        spool: bool = False,
+        environ: Mapping[str, str] | None = None,
+        media: str = "{}",
+        apart: bool = False,
     ) -> None:
         self.data = folder
+        #: The data folder of the workers; `apart`, as on another machine, they have one of their own.
+        self.worker_data = folder / "elsewhere" if apart else folder
         self.platforms = FakePlatforms()
         self.redis = EmbeddedRedis(folder)
         self.url = f"http://127.0.0.1:{free_port()}"
         self.config = folder / "sayso.yaml"
-        self.config.write_text(YAML.format(public_url=self.url, url=self.platforms.url, spool=str(spool).lower()))
+        self.config.write_text(
+            YAML.format(public_url=self.url, url=self.platforms.url, spool=str(spool).lower(), media=media)
+        )
         self.log = folder / "processes.log"
         # One client for all: loading certificates costs 30 ms. No connection is kept, because servers are killed.
         self.http = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
@@ -128,7 +140,7 @@ class System:
             "--config",
             str(self.config),
             "--data",
-            str(self.data),
+            str(self.worker_data if command == "worker" else self.data),
         ]
         with self.log.open("ab") as log:
             return subprocess.Popen([*full, *args], env=environ, stdout=log, stderr=log)

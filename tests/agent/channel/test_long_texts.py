@@ -24,6 +24,7 @@ from sayso.agent.channel.long_texts import (
     shorten,
 )
 from sayso.agent.messages import Role
+from sayso.channels.storage.objects import LocalObjects
 
 ANA = "a" * 20
 LONG = "x" * 60_000
@@ -67,8 +68,8 @@ def result(content: str) -> Message:
 
 def test_missing_text_is_replaced_by_its_beginning_and_a_note(tmp_path: Path):
     """The text was swept, or lies on a machine that does not share the folder: the turn continues."""
-    kept = through_redis(LongTexts(TextFiles(tmp_path / "here"), ANA), [result(LONG)])
-    elsewhere = LongTexts(TextFiles(tmp_path / "there"), ANA)
+    kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path / "here")), ANA), [result(LONG)])
+    elsewhere = LongTexts(TextFiles(LocalObjects(tmp_path / "there")), ANA)
     assert shown(elsewhere, kept) == ["x" * 1000 + " [the rest is not there any more, was 60000 characters]"]
 
 
@@ -85,7 +86,7 @@ def test_forged_reference_reads_nothing(tmp_path: Path, ref: Any):
     """A changed reference in Redis reads no other file and breaks no turn."""
     (tmp_path / "secret_keys").write_text("s3cret")
     forged = {"role": "tool", "content": "beginning", "kept": {"ref": ref, "chars": 9}}
-    seen = shown(LongTexts(TextFiles(tmp_path / "texts"), ANA), [Message.from_dict(forged)])
+    seen = shown(LongTexts(TextFiles(LocalObjects(tmp_path / "texts")), ANA), [Message.from_dict(forged)])
     assert seen == ["beginning [the rest is not there any more, was 9 characters]"]
 
 
@@ -97,13 +98,13 @@ def test_short_texts_use_no_disk():
 
 def test_stored_text_is_not_written_again(tmp_path: Path):
     """The next turn only passes its reference on."""
-    kept = through_redis(LongTexts(TextFiles(tmp_path), ANA), [result(LONG)])
+    kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path)), ANA), [result(LONG)])
     assert through_redis(LongTexts(Untouchable(), ANA), kept) == kept
 
 
 def test_model_sees_the_newest_text_whole_and_older_ones_as_far_as_space_allows(tmp_path: Path):
     """A long history costs no more than one long text: next comes part of a text, then only beginnings."""
-    texts = LongTexts(TextFiles(tmp_path), ANA)
+    texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
     seen = shown(texts, through_redis(texts, [result(f"{at}{LONG}") for at in range(4)]))
     assert seen[3] == f"3{LONG}"
     assert seen[2] == shorten(f"2{LONG}", MAX_HISTORY_CHARS - len(seen[3]))
@@ -112,7 +113,7 @@ def test_model_sees_the_newest_text_whole_and_older_ones_as_far_as_space_allows(
 
 def test_longest_text_is_cut_once(tmp_path: Path):
     """It is cut when it is stored, with one note."""
-    texts = LongTexts(TextFiles(tmp_path), ANA)
+    texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
     assert shown(texts, through_redis(texts, [result("x" * 300_000)])) == [shorten("x" * 300_000, MAX_TEXT_CHARS)]
 
 
@@ -126,7 +127,7 @@ def test_long_argument_of_a_call_is_cut():
 @given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=60), st.integers(0, 2 * MAX_INLINE_CHARS))
 def test_any_text_is_read_back_whole(tmp_path_factory: pytest.TempPathFactory, piece: str, length: int):
     """It holds for any length and any characters."""
-    texts = LongTexts(TextFiles(tmp_path_factory.getbasetemp() / "long"), ANA)
+    texts = LongTexts(TextFiles(LocalObjects(tmp_path_factory.getbasetemp() / "long")), ANA)
     text = (piece * (length // len(piece) + 1))[:length]
     kept = through_redis(texts, [result(text)])
     assert shown(texts, kept) == [text]

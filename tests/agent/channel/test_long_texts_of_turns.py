@@ -9,6 +9,7 @@ import pytest
 
 from sayso.agent import tool
 from sayso.agent.channel.long_texts import FOLDER, MAX_CUT_CHARS, TextFiles, shorten
+from sayso.channels.storage.objects import LocalObjects
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
@@ -35,7 +36,7 @@ def new_story(rig, tmp_path: Path, *lines) -> Story:
     """Return a story with tools that return long texts, and its text store in the folder `texts`."""
     story = Story(rig, list(lines) or [(call("fetch"),), "all done"])
     story.tools += [fetch, recite]
-    story.texts = TextFiles(tmp_path / "texts")
+    story.texts = TextFiles(LocalObjects(tmp_path / "texts"))
     return story
 
 

@@ -13,14 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent.channel.long_texts import KEEP_SECONDS, TextFiles
+from sayso.channels.storage.objects import DATE_SECONDS, LocalObjects
 
 ANA, BEA = "a" * 20, "b" * 20
+
+
+#: How long after its date a text stays: reading it leaves the date as it is for an hour.
+LIFE = KEEP_SECONDS + DATE_SECONDS
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> TextFiles:
     """Return a store in a folder that does not exist yet."""
-    return TextFiles(tmp_path / "texts")
+    return TextFiles(LocalObjects(tmp_path / "texts"))
 
 
 def files(folder: Path) -> list[Path]:
@@ -97,7 +102,7 @@ def test_text_is_on_disk_before_its_reference_is_returned(
 
 def test_concurrent_writes_of_one_text_make_one_file(tmp_path: Path):
     """Threads of two stores write at once, and each gets a reference that works."""
-    stores = [TextFiles(tmp_path), TextFiles(tmp_path)] * 20
+    stores = [TextFiles(LocalObjects(tmp_path)), TextFiles(LocalObjects(tmp_path))] * 20
     with ThreadPoolExecutor(8) as pool:
         refs = set(pool.map(lambda store: store.put(ANA, "long text" * 1000), stores))
     assert [stores[0].get(ANA, ref) for ref in refs] == ["long text" * 1000]
@@ -107,7 +112,7 @@ def test_concurrent_writes_of_one_text_make_one_file(tmp_path: Path):
 @given(st.text(st.characters(exclude_categories=()), max_size=300))
 def test_any_text_is_read_back_unchanged(tmp_path_factory: pytest.TempPathFactory, text: str):
     """The texts include lone surrogates, which JSON can spell."""
-    store = TextFiles(tmp_path_factory.getbasetemp() / "texts")
+    store = TextFiles(LocalObjects(tmp_path_factory.getbasetemp() / "texts"))
     assert store.get(ANA, store.put(ANA, text)) == text
 
 
@@ -119,7 +124,7 @@ def test_files_are_readable_by_their_user_only(store: TextFiles, tmp_path: Path)
 
 def test_old_texts_are_swept_and_recently_read_ones_stay(store: TextFiles, tmp_path: Path):
     """A text is deleted 30 days after it was last stored or read."""
-    for text, age in (("old", KEEP_SECONDS + 60), ("young", KEEP_SECONDS - 60), ("read", KEEP_SECONDS + 60)):
+    for text, age in (("old", LIFE + 60), ("young", LIFE - 60), ("read", LIFE + 60)):
         ref = store.put(ANA, text)
         os.utime(next(tmp_path.rglob(f"*-{ref}")), (0, time.time() - age))
     assert store.get(ANA, ref) == "read"

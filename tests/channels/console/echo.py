@@ -54,8 +54,8 @@ class EchoApp:
 
         @self.app.get("/media/<token>")
         def file(token: str) -> flask.Response:
-            path, mime_type, filename = media.open_token(token)
-            return flask.send_file(path.resolve(), mime_type, download_name=filename)
+            linked = media.open_token(token)
+            return flask.send_file(media.open(linked.ref), linked.mime_type, download_name=linked.filename)
 
     def release(self, channel: ConsoleChannel) -> None:
         """Answer the waiting turns, as a worker that starts."""

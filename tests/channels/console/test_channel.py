@@ -257,7 +257,7 @@ def test_media_link_is_made_when_an_entry_is_shown(channel: ConsoleChannel, conv
     now[0] += 100_000
     ((_, entry),) = channel.entries(conversation.chat, "")
     assert entry["media"]["url"].startswith("/media/")
-    assert store.open_token(entry["media"]["url"].removeprefix("/media/"))[1:] == ("image/png", "chart.png")
+    assert store.open_token(entry["media"]["url"].removeprefix("/media/"))[2:] == ("image/png", "chart.png")
 
 
 def test_typing_adds_the_text_of_the_user_first(channel: ConsoleChannel, conversation: Conversation):

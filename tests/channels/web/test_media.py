@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
 
-from sayso.channels.storage.media import LocalMediaStore
+from sayso.channels.storage.media import MediaFiles
+from sayso.channels.storage.objects import LocalObjects, ObjectStore
+from sayso.channels.storage.s3 import Bucket
+from sayso.channels.types import random_id
+from sayso.channels.web.app import MAX_DOWNLOADS
 from tests.channels.web.services import browser
+from tests.s3 import BUCKET, S3Server
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
@@ -16,9 +22,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 class Shelf:
     """A media store with a clock that the test moves, and a client in front of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, files: ObjectStore, marks: ObjectStore, folder: Path) -> None:
         self.now = 1_000_000.0
-        self.store = LocalMediaStore(folder, keys=["key"], public_url="https://bots", clock=lambda: self.now)
+        self.files = files
+        self.store = MediaFiles(
+            files, marks, folder / "arriving", keys=["key"], public_url="https://bots", clock=lambda: self.now
+        )
         self.client: FlaskClient = browser(media=self.store)
 
     def link(self, data: bytes, mime_type: str, filename: str) -> str:
@@ -28,10 +37,15 @@ class Shelf:
         return url.removeprefix("https://bots")
 
 
-@pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    """Return an empty store."""
-    return Shelf(tmp_path)
+@pytest.fixture(params=["folder", "bucket"])
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
+    """Return an empty store, in a folder and in a bucket of a real S3 server."""
+    if request.param == "folder":
+        return Shelf(LocalObjects(tmp_path / "media"), LocalObjects(tmp_path / "owners"), tmp_path)
+    server: S3Server = request.getfixturevalue("s3_server")
+    os.environ.update(server.environ())
+    bucket = Bucket(f"s3://{BUCKET}/{random_id(6)}", endpoint=server.endpoint, region="us-east-1")
+    return Shelf(bucket.objects("media"), bucket.objects("owners"), tmp_path)
 
 
 def test_expired_link_is_gone(shelf: Shelf):
@@ -41,10 +55,10 @@ def test_expired_link_is_gone(shelf: Shelf):
     assert shelf.client.get(link).status_code == 410
 
 
-def test_removed_file_is_gone(shelf: Shelf, tmp_path: Path):
+def test_removed_file_is_gone(shelf: Shelf):
     """The link is valid, but the file is gone."""
     link = shelf.link(PNG, "image/png", "a.png")
-    next(path for path in tmp_path.rglob("*") if path.is_file()).unlink()
+    shelf.files.delete([each.name for each in shelf.files.list()])
     assert shelf.client.get(link).status_code == 410
 
 
@@ -172,3 +186,27 @@ def test_date_conditions_do_not_tell_when_others_stored_the_same(shelf: Shelf, a
     """No answer has a date, so a conditional request with a date gets the whole file."""
     answer = shelf.client.get(shelf.link(PNG, "image/png", "a.png"), headers=asked)
     assert (answer.status_code, answer.data) == (200, PNG)
+
+
+def test_no_answer_keeps_a_slot(shelf: Shelf):
+    """More requests than a bucket may have at once, of all kinds, one after the other, are all answered."""
+    link = shelf.link(PNG, "image/png", "a.png")
+    tag = shelf.client.head(link).headers["ETag"]
+    asked = [({}, 200), ({"Range": "bytes=9999-"}, 416), ({"Range": "bytes=1-2"}, 206), ({"If-None-Match": tag}, 304)]
+    for _ in range(MAX_DOWNLOADS + 1):
+        for headers, status in asked:
+            assert shelf.client.get(link, headers=headers, buffered=True).status_code == status
+        assert shelf.client.head(link, buffered=True).status_code == 200
+        assert shelf.client.get("/media/forged", buffered=True).status_code == 404
+
+
+def test_bucket_that_is_away_is_told_as_such(tmp_path: Path):
+    """The platform asks again later. No line names an address or a key."""
+    os.environ.update(AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="a-secret")
+    bucket = Bucket("s3://files", endpoint="http://127.0.0.1:1", region="us-east-1")
+    shelf = Shelf(bucket.objects("media"), bucket.objects("owners"), tmp_path)
+    answer = shelf.client.get(
+        shelf.store.url("a" * 64, filename="a", mime_type="image/png").removeprefix("https://bots")
+    )
+    assert (answer.status_code, answer.text) == (503, "the store of files is away, try again\n")
+    assert answer.headers["Retry-After"]

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, Triple
+from sayso.channels.storage.objects import LocalObjects
 from sayso.channels.types import Conversation, Scope
 from sayso.config.cli.main import main
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
@@ -156,7 +157,7 @@ def test_show_has_the_outcome_without_control_characters(tmp_path, monkeypatch):
 
 def test_erase_removes_long_texts_of_a_person_and_no_others(data):
     """It covers all conversations, and the answer names what stays in Redis."""
-    texts = TextFiles(data / "texts")
+    texts = TextFiles(LocalObjects(data / "texts"))
     ana, bea = (Scope(user, Conversation("chat", "room")).id for user in ("ana", "bea"))
     gone, stays = texts.put(ana, "long"), texts.put(bea, "long")
     output = run("erase", "--data", data, "--user", "ana")[1]

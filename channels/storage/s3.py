@@ -1,0 +1,201 @@
+"""Bucket: objects in a bucket on Amazon S3, or on any server that speaks its protocol."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from sayso.channels.redaction import remember
+from sayso.channels.storage.objects import DATE_SECONDS, StoredObject, StoreRefused, StoreUnavailable, check_name
+from sayso.channels.types import random_id
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+#: How long a connection may take, a read from it, and a whole answer, in seconds. No upload or call takes longer.
+CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 3, 10, 60
+#: How often a call is repeated after a refused connection or a server's error, and until when, in seconds.
+RETRIES, RETRY_SECONDS = 2, 8
+#: Larger files are sent in parts of so many bytes, and so many at a time: what one upload takes of the memory.
+PART_BYTES, PARTS_AT_A_TIME = 5 * 1024 * 1024, 2
+_READ_BYTES = 256 * 1024
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_LOGIN_CODES = frozenset(
+    """InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken InvalidClientTokenId
+    TokenRefreshRequired""".split()
+)
+_REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
+
+
+class Bucket:
+    """A bucket, or the part of it below a prefix. One instance serves a whole process, from any thread.
+
+    A process must not fork after its first call: the library's threads do not follow. Credentials come from the
+    environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), or from the role of the machine.
+    """
+
+    def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
+        """Take `s3://bucket/prefix`. No I/O. Raises ImportError without the library, obstore."""
+        from obstore.store import S3Store
+
+        remember([value for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN") if (value := os.environ.get(name))])
+        config: dict[str, Any] = {"endpoint": endpoint, "region": region}
+        self.url, self._bucket = url, url.removeprefix("s3://").partition("/")[0]
+        self._store = S3Store.from_url(
+            url,
+            config={key: value for key, value in config.items() if value},  # type: ignore[arg-type]  # only str
+            client_options={
+                "allow_http": endpoint.startswith("http://"),
+                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                "read_timeout": timedelta(seconds=READ_SECONDS),
+                "timeout": timedelta(seconds=ANSWER_SECONDS),
+            },
+            retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+        )
+
+    def objects(self, folder: str) -> S3Objects:
+        """Return the objects below a folder of the bucket."""
+        return S3Objects(self, self._store, folder)
+
+    def check(self) -> None:
+        """List, write, read and delete an object. Raises StoreRefused, and StoreUnavailable while nothing answers."""
+        objects, name = self.objects("check"), f"00/{random_id(8)}"
+        list(objects.list())  # first: of a refused HEAD nobody tells why
+        objects.put(name, b"sayso")
+        with objects.open(name) as file:
+            file.read()
+        objects.delete([name])
+
+    @contextmanager
+    def errors(self, action: str) -> Iterator[None]:
+        """Translate the library's errors, whose messages hold addresses and keys. `action` is what was tried."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except StoreUnavailable:
+            raise
+        except (BaseError, OSError) as exc:
+            code = match[1] if (match := _CODE.search(str(exc))) else ""
+            if isinstance(exc, FileNotFoundError) and code != "NoSuchBucket":
+                raise
+            raise self._explained(exc, code, action) from None
+
+    def _explained(self, exc: Exception, code: str, action: str) -> StoreUnavailable:
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        message = str(exc)
+        is_denied = code == "AccessDenied" or isinstance(exc, PermissionDeniedError | UnauthenticatedError)
+        if code == "NoSuchBucket":
+            return self._refused(f"there is no bucket {self._bucket!r}: create it, or correct media.store")
+        if code in _REGION_CODES or "301 Moved" in message:
+            return self._refused("the bucket is in another region: set media.region")
+        if code in _LOGIN_CODES:
+            why = f"the credentials are refused ({code})"
+            return self._refused(f"{why}: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the clock")
+        if is_denied:
+            return self._refused(f"the credentials may not {action} objects: allow it on the bucket")
+        if "169.254." in message or "credential" in message.lower():
+            return self._refused("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give it a role")
+        reason = code or ("it did not answer" if "HTTP error" in message else type(exc).__name__)
+        return StoreUnavailable(f"{self.url}: could not {action} objects: {reason}")
+
+    def _refused(self, reason: str) -> StoreRefused:
+        return StoreRefused(f"{self.url}: {reason}")
+
+
+class S3Objects:
+    """The objects below one folder of a bucket."""
+
+    is_remote = True
+
+    def __init__(self, bucket: Bucket, store: S3Store, folder: str) -> None:
+        self._bucket, self._store, self._folder = bucket, store, folder
+
+    def put(self, name: str, content: bytes | Path) -> bool:
+        """Upload an object, unless it is there and its date is new enough."""
+        import obstore
+
+        stored = self.stat(name)
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        if stored and stored.size == size and stored.modified_at > time.time() - DATE_SECONDS:
+            return False
+        with self._bucket.errors("write"):
+            obstore.put(self._store, self._path(name), content, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_A_TIME)
+        return stored is None
+
+    def open(self, name: str, start: int = 0) -> BinaryIO:
+        """Open an object. Its bytes come as they are read; so may errors."""
+        import obstore
+
+        try:
+            with self._bucket.errors("read"):
+                found = obstore.get(
+                    self._store, self._path(name), options={"range": {"offset": start}} if start else {}
+                )
+        except FileNotFoundError:
+            raise KeyError(name) from None
+        download = _Download(self._bucket, iter(found.stream(min_chunk_size=_READ_BYTES)))
+        return cast("BinaryIO", io.BufferedReader(download, _READ_BYTES))
+
+    def stat(self, name: str) -> StoredObject | None:
+        """Return size and date of an object."""
+        import obstore
+
+        try:
+            with self._bucket.errors("read"):
+                found = obstore.head(self._store, self._path(name))
+        except FileNotFoundError:
+            return None
+        return StoredObject(name, found["size"], found["last_modified"].timestamp())
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Yield the objects, a thousand for each request."""
+        import obstore
+
+        folder = f"{self._folder}/{prefix.rpartition('/')[0]}".rstrip("/")  # the library lists whole folders only
+        beginning = f"{self._folder}/{prefix}"
+        with self._bucket.errors("list"):
+            for found in obstore.list(self._store, folder, chunk_size=1000):
+                for each in found:
+                    if each["path"].startswith(beginning):
+                        name = each["path"].removeprefix(f"{self._folder}/")
+                        yield StoredObject(name, each["size"], each["last_modified"].timestamp())
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects, a thousand with each request."""
+        import obstore
+
+        if paths := [self._path(name) for name in names]:
+            with self._bucket.errors("delete"):
+                obstore.delete(self._store, paths)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{check_name(name)}"
+
+
+class _Download(io.RawIOBase):
+    """The bytes of one object, as they arrive."""
+
+    def __init__(self, bucket: Bucket, parts: Iterator[Any]) -> None:
+        self._bucket, self._parts, self._part = bucket, parts, memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Copy the next bytes into a buffer. Return how many, 0 at the end. Raises StoreUnavailable."""
+        if not self._part:
+            with self._bucket.errors("read"):
+                self._part = memoryview(next(self._parts, b""))
+        count = min(len(self._part), len(buffer))
+        buffer[:count], self._part = self._part[:count], self._part[count:]
+        return count
