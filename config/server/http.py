@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import time
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ REQUEST_SECONDS, FILE_SECONDS = 30.0, 600.0
 STALL_SECONDS = 20.0
 #: How long a connection stays open between two requests, in seconds. Platforms use theirs again.
 IDLE_SECONDS = 75.0
+#: How long a client that was refused may go on sending, in seconds. What it sends is thrown away.
+LINGER_SECONDS = 30.0
 #: Bytes that the headers of a request may have, and the line before a chunk or those after the last one.
 MAX_HEADER_BYTES, MAX_CHUNK_LINE_BYTES = 32 * 1024, 16 * 1024
 #: Bytes of unfinished bodies that one process keeps at most. They lie on its disk beyond half a megabyte each.
@@ -91,10 +94,13 @@ class _Connection(HTTPChannel):
     """One client. Times are on the wall clock, as waitress has them."""
 
     parser_class = _Parser
+    close_when_flushed: bool
     #: When the request that the client is sending began, and when an answer that it has not read yet was first seen.
     began = sending_since = 0.0
     #: Bytes of the body that the client is sending.
     unfinished_bytes = 0
+    #: Whether a request was refused, and since when its sender may still read why.
+    is_refused, lingering_since = False, 0.0
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -103,6 +109,8 @@ class _Connection(HTTPChannel):
 
     def received(self, data: bytes) -> bool:
         """Take bytes. Return whether they were read."""
+        if self.lingering_since:
+            return False
         before = self.request
         taken = bool(super().received(data))
         if self.request is not before:
@@ -114,9 +122,28 @@ class _Connection(HTTPChannel):
         """Answer one request, in a thread of the pool. One that could not be read is logged."""
         error = self.requests[0].error
         if error is not None:
+            self.is_refused = True
             self.server.log_refusal(self.addr[0], f"{error.code} {error.body}")
         super().service()
         self.idle_since = time.time()
+
+    def handle_write(self) -> None:
+        """Send bytes of answers. After a refusal wait for the client to close the connection.
+
+        It may still be sending its body. If we closed first, the client, or a proxy in between, would get a reset
+        connection in place of the refusal.
+        """
+        if not (self.is_refused and self.close_when_flushed):
+            super().handle_write()
+            return
+        self.close_when_flushed = False
+        super().handle_write()
+        if self.total_outbufs_len:
+            self.close_when_flushed = True
+        elif self.connected:
+            self.lingering_since = time.time()
+            with suppress(OSError):  # it has gone
+                self.socket.shutdown(socket.SHUT_WR)
 
     def handle_close(self) -> None:
         """Close the socket at once, whatever was not sent."""
@@ -130,6 +157,8 @@ class _Connection(HTTPChannel):
 
     def overdue(self, now: float) -> str:
         """Return why the connection is closed, "" while it has time. Call it every LOOK_SECONDS."""
+        if self.lingering_since:
+            return "it was refused" if now - self.lingering_since > LINGER_SECONDS else ""
         if self.total_outbufs_len:
             self.sending_since = self.sending_since or now
             stalled = now - max(self.last_activity, self.sending_since) > STALL_SECONDS
@@ -160,7 +189,7 @@ class WsgiServer(TcpWSGIServer):
         limits = Adjustments(
             sockets=[listening], threads=threads, ident="", connection_limit=_connection_limit(),
             asyncore_use_poll=True, backlog=BACKLOG,
-            max_request_header_size=MAX_HEADER_BYTES, max_request_body_size=MAX_BYTES + 1,
+            max_request_header_size=MAX_HEADER_BYTES, max_request_body_size=2**62,  # _Parser knows the limits
             # No thread waits for a client that does not read: the largest answer fits.
             outbuf_high_watermark=2 * MAX_BYTES,
             clear_untrusted_proxy_headers=False, expose_tracebacks=False, log_socket_errors=False,

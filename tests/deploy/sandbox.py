@@ -45,7 +45,11 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.environ: dict[str, str] = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        #: What runtimes of containers set, and systemd, for each process.
+        self.environ: dict[str, str] = {
+            "HOME": "/",
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        }
 
     def __enter__(self) -> Sandbox:
         self._holder = subprocess.Popen(
