@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ CheckState = Literal["ok", "warn", "fail"]
 #: A problem, and what an operator can do about it.
 Problem = tuple[str, str]
 
+#: The header of our health checks that says whose they are.
+BOT_HEADER = "X-Sayso-Bot"
+#: The page with the cause and the cure of each finding.
+PAGE = "docs/reference/doctor.md"
 #: How many characters of a text from outside are shown, such as of a platform's last error.
 MAX_CHARS = 300
 #: The width of the column with a check's name, in characters.
@@ -34,21 +39,34 @@ CONNECTION_CURE = "check that this machine may open https connections to the out
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. `channel` is "" if it concerns no channel; `cure` is "" if and only if `state` is ok."""
+    """The result of one check. `channel` is "" if it concerns no channel; `cure` is "" if and only if `state` is ok.
+
+    `id` names what was found, for machines and as a section of PAGE; "" for a result that is ok. Without one it is made
+    of the name of the check.
+    """
 
     check: str
     state: CheckState
     says: str
     cure: str = ""
     channel: str = ""
+    id: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "says", redact(self.says))  # a platform may repeat a secret that it was sent
+        if self.state != "ok" and not self.id:
+            object.__setattr__(self, "id", re.sub(r"[ _]", "-", self.check))
+
+    @property
+    def see(self) -> str:
+        """Return the section with cause and cure, "" for a result that is ok."""
+        return f"{PAGE}#{self.id}" if self.id else ""
 
     def __str__(self) -> str:
         name = f"{self.channel} {self.check}".strip()
-        cure = f"\n{'':4}  {'':{WIDTH}}  cure: {one_line(self.cure)}" if self.cure else ""
-        return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says)}{cure}"
+        more = (f"cure: {one_line(self.cure)}" if self.cure else "", f"see:  {self.see}" if self.see else "")
+        lines = "".join(f"\n{'':4}  {'':{WIDTH}}  {line}" for line in more if line)
+        return f"{self.state:4}  {name:{WIDTH}}  {one_line(self.says)}{lines}"
 
 
 def one_line(text: str) -> str:
@@ -143,11 +161,11 @@ class PlatformSetup(ABC):
     def _ok(self, check: str, says: str) -> CheckResult:
         return CheckResult(check, "ok", says, channel=self._name)
 
-    def _warn(self, check: str, says: str, cure: str) -> CheckResult:
-        return CheckResult(check, "warn", says, cure, self._name)
+    def _warn(self, check: str, says: str, cure: str, id: str = "") -> CheckResult:
+        return CheckResult(check, "warn", says, cure, self._name, id)
 
-    def _fail(self, check: str, says: str, cure: str = "") -> CheckResult:
-        return CheckResult(check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name)
+    def _fail(self, check: str, says: str, cure: str = "", id: str = "") -> CheckResult:
+        return CheckResult(check, "fail", says, cure or f"run `sayso channel connect {self._name}`", self._name, id)
 
 
 def hook_url(public_url: str, channel: str) -> str:

@@ -204,6 +204,9 @@ class MemoryAlerts:
         """Store an alert."""
         self._alerts[channel, kind] = Alert(channel, text[:MAX_CHARS], self._clock())
 
+    def heard(self, channel: str) -> None:
+        """Store nothing: only `sayso doctor` asks when a channel's last message came in."""
+
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """Return the alerts of these channels that are not too old."""
         names = set(channels)

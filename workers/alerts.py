@@ -20,6 +20,9 @@ ALERT_SECONDS = 7 * 24 * 3600
 MAX_CHARS = 500
 #: Seconds within which a process does not clear the same alert again: every message would.
 CLEAR_SECONDS = 10.0
+#: Seconds for which it is kept when a channel's last message came in: 90 days. It is written at most every
+#: HEARD_SECONDS by each process.
+KEEP_HEARD_SECONDS, HEARD_SECONDS = 90 * 24 * 3600, 60.0
 #: What fails: sending to the platform, its reports of replies, or receiving from it. Success of one says nothing of the
 #: others.
 AlertKind = Literal["sending", "delivering", "receiving"]
@@ -67,6 +70,21 @@ class RedisAlerts:
         self._cleared[key] = self._steady()
         with contextlib.suppress(RedisError):
             self._client.delete(key)
+
+    def heard(self, channel: str) -> None:
+        """Store that a message of the channel came in, if that is due. A failure is no error."""
+        key = f"{self._prefix}{channel}:heard"
+        if self._steady() - self._cleared.get(key, float("-inf")) >= HEARD_SECONDS:
+            self._cleared[key] = self._steady()
+            with contextlib.suppress(RedisError):
+                self._client.set(key, "1", ex=KEEP_HEARD_SECONDS)
+
+    def silence(self, channel: str) -> float | None:
+        """Return the seconds since a message of the channel came in, about a minute too many at most; None: for none
+        within KEEP_HEARD_SECONDS. Raises redis.RedisError.
+        """
+        left = int(self._client.ttl(f"{self._prefix}{channel}:heard"))
+        return float(KEEP_HEARD_SECONDS - left) if left >= 0 else None
 
     def of(self, channels: Iterable[str]) -> list[Alert]:
         """Return the alerts of these channels, newest first. Raises redis.RedisError."""

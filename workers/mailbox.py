@@ -297,6 +297,8 @@ class Ingress:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
         if received.turns or received.is_contact:
             self._alerts.clear(channel, "receiving")
+        if received.turns:
+            self._alerts.heard(channel)
         for turn in filter(_is_storable, received.turns):
             self._accept(turn)
 

@@ -12,8 +12,10 @@ import logging
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -121,28 +123,49 @@ def _dead_worker_lock(path: Path) -> Iterator[bool]:
         os.close(file)
 
 
-class Heartbeat:
-    """The heartbeat of one worker, and the count of all live workers; by the clock of Redis."""
+def own_version() -> str:
+    """Return the version of Sayso that runs here, "" for a checkout that is not installed."""
+    try:
+        return version("sayso")
+    except PackageNotFoundError:
+        return ""
 
-    def __init__(self, client: Redis, name: str = "", *, prefix: str = PREFIX) -> None:
+
+class Heartbeat:
+    """The heartbeat of one worker, with its version of Sayso, and those of all live workers; by the clock of Redis."""
+
+    def __init__(self, client: Redis, name: str = "", *, prefix: str = PREFIX, version: str = "") -> None:
         self._client = client
-        self._key = f"{prefix}workers"
-        self._name = name
+        self._key, self._versions = f"{prefix}workers", f"{prefix}workers:versions"
+        self._name, self._version = name, version or own_version()
 
     def beat(self) -> None:
         """Record that this worker lives, and forget those that are gone."""
         now, _ = self._client.time()
         self._client.zadd(self._key, {self._name: now})
         self._client.zremrangebyscore(self._key, "-inf", f"({now - GONE_SECONDS}")
+        if self._client.hget(self._versions, self._name) is None:  # at its first beat
+            self._client.hset(self._versions, self._name, self._version)
+            gone = set(self._client.hkeys(self._versions)) - set(self._client.zrange(self._key, 0, -1))
+            if gone:
+                self._client.hdel(self._versions, *gone)
 
     def leave(self, name: str = "") -> None:
         """Record that this worker stops, or that the worker `name` has stopped."""
         self._client.zrem(self._key, name or self._name)
+        self._client.hdel(self._versions, name or self._name)
 
     def count(self) -> int:
         """Return how many workers live. Raises redis.RedisError."""
         now, _ = self._client.time()
         return int(self._client.zcount(self._key, now - GONE_SECONDS, "+inf"))
+
+    def versions(self) -> dict[str, int]:
+        """Return how many workers of each version live; "" for an unknown one. Raises redis.RedisError."""
+        now, _ = self._client.time()
+        names = list(map(str, self._client.zrangebyscore(self._key, now - GONE_SECONDS, "+inf")))
+        versions = self._client.hmget(self._versions, names) if names else []
+        return dict(Counter(str(version or "") for version in versions))
 
 
 class LeaderLock:

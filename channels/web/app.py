@@ -13,6 +13,7 @@ from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
+from sayso.channels.setup import BOT_HEADER
 from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
@@ -40,8 +41,12 @@ def create_app(
     health: HealthCheck,
     public_url: str,
     pages: Iterable[Blueprint],
+    bot_id: str = "",
 ) -> Flask:
-    """Return the WSGI app of one process. `pages` are the web pages of platforms that have some."""
+    """Return the WSGI app of one process. `pages` are the web pages of platforms that have some.
+
+    Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another.
+    """
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
     # Flask would redirect a path with a doubled slash, and a redirected webhook comes again as GET, without its form.
@@ -53,7 +58,7 @@ def create_app(
     )
     _add_webhooks(app)
     _add_media(app, media)
-    _add_health(app, readiness, health)
+    _add_health(app, readiness, health, bot_id)
     for blueprint in pages:
         app.register_blueprint(blueprint)
     return app
@@ -182,15 +187,15 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
     return response
 
 
-def _add_health(app: Flask, readiness: HealthCheck, health: HealthCheck) -> None:
-    def answer(check: HealthCheck) -> tuple[Response, int]:
+def _add_health(app: Flask, readiness: HealthCheck, health: HealthCheck, bot_id: str) -> None:
+    def answer(check: HealthCheck) -> tuple[Response, int, dict[str, str]]:
         report, is_well = check()
-        return jsonify(report), 200 if is_well else 503
+        return jsonify(report), 200 if is_well else 503, {BOT_HEADER: bot_id}
 
     @app.get("/healthz")
-    def healthz() -> tuple[Response, int]:
-        return answer(health) if "full" in request.args else (jsonify(status="ok"), 200)
+    def healthz() -> tuple[Response, int, dict[str, str]]:
+        return answer(health if "full" in request.args else lambda: ({"status": "ok"}, True))
 
     @app.get("/readyz")
-    def readyz() -> tuple[Response, int]:
+    def readyz() -> tuple[Response, int, dict[str, str]]:
         return answer(readiness)

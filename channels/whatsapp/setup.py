@@ -135,7 +135,7 @@ class TwilioSetup(PlatformSetup):
         if account.status != "active":
             return self._fail("account", says, "the Twilio Console shows what it waits for")
         if account.type == "Trial":
-            return self._warn("account", says, "upgrade it: a trial has few messages a day")
+            return self._warn("account", says, "upgrade it: a trial has few messages a day", id="account-trial")
         return self._ok("account", says)
 
     async def _address(self) -> list[CheckResult]:
@@ -150,7 +150,7 @@ class TwilioSetup(PlatformSetup):
                     return [self._online(sender), self._compared(*values)]
                 service = await self._client.here().messaging.v1.services(self._service).fetch_async()
         except SetupError as exc:
-            return [self._fail("webhook", exc.says, exc.cure)]
+            return [self._fail("webhook", exc.says, exc.cure, id="webhook-unknown")]
         if service.use_inbound_webhook_on_number:
             return [self._fail("webhook", f"{self._where} leaves webhooks to its numbers")]
         return [self._compared(service.inbound_request_url, service.inbound_method, service.fallback_url)]
@@ -173,7 +173,7 @@ class TwilioSetup(PlatformSetup):
             return self._fail("webhook", f"Twilio sends by {method}, which is refused")
         if not fallback:
             cure = f"run `sayso channel connect {self._name}`"
-            return self._warn("webhook", "no fallback: failed webhooks are lost", cure)
+            return self._warn("webhook", "no fallback: failed webhooks are lost", cure, id="webhook-fallback")
         return self._ok("webhook", f"{bare_url(self._url)}, which is ours, with a fallback")
 
     async def _template(self, kind: str, sid: str) -> CheckResult:
@@ -183,14 +183,14 @@ class TwilioSetup(PlatformSetup):
                 name = (await content.fetch_async()).friendly_name
                 approval = (await content.approval_fetch().fetch_async()).whatsapp or {}
         except SetupError as exc:
-            return self._fail(kind, f"{exc.says}: {sid}", exc.cure)
+            return self._fail(kind, f"{exc.says}: {sid}", exc.cure, id="template")
         status = str(approval.get("status") or "unsubmitted")
         says = f"{name or sid} is {status}"
         if status == "approved":
             return self._ok(kind, says)
         reason = str(approval.get("rejection_reason") or "")
         cure = "have it approved in the Twilio Console, Content Template Builder; until then it cannot be sent"
-        return self._fail(kind, f"{says}: {reason}" if reason else says, cure)
+        return self._fail(kind, f"{says}: {reason}" if reason else says, cure, id="template")
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
         return platform_calls("Twilio", setup_problem)

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.registry import open_setup
 from sayso.channels.setup import (
+    BOT_HEADER,
     CheckResult,
     MessageLog,
     PlatformSetup,
@@ -20,19 +21,22 @@ from sayso.channels.setup import (
     bare_url,
     hook_url,
     is_local,
+    is_loopback,
 )
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import SignedWebhook
+from sayso.config.server.processes import Running
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
-from sayso.config.wiring.stores import FileStores, find_redis, open_bucket, risks_of
+from sayso.config.wiring.stores import FileStores, bot_ids, find_redis, known_keys, open_bucket, risks_of
 from sayso.pending.redis.checks import unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
+from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss import halts_of
-from sayso.workers.recovery import Heartbeat, LeaderLock
+from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
 from sayso.workers.rq.jobs import is_suspended
 
 #: How long our own web may take to answer, in seconds.
@@ -40,6 +44,15 @@ WEB_SECONDS = 10.0
 #: By how much the clocks of this machine and of Redis may differ before it is a warning, and a failure, in seconds.
 #: Links expire by the one, Slack's signatures by the other, and those are valid for 300 seconds.
 CLOCK_SECONDS, CLOCK_LIMIT = 2.0, 60.0
+#: After how many seconds without a message a channel counts as silent: a week.
+SILENT_SECONDS = 7 * 86400.0
+#: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it. The first match counts.
+_RISK_IDS = {
+    "maxmemory-policy is": "redis-eviction", "appendonly is": "redis-persistence", "appendfsync is": "redis-fsync",
+    "this Redis is": "redis-version", "has no replica": "redis-no-replica", "Sentinels": "redis-failover",
+}  # fmt: skip
+#: The results of the server's last writes to its disk.
+_WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
 #: How far back missed messages are looked for, in seconds.
 MISSED_SECONDS = 3600.0
 #: The most messages that are looked at, the newest first.
@@ -49,8 +62,8 @@ MISSED_MOST = 500
 class Doctor:
     """Checks one running bot. Lives as long as one command.
 
-    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `url` is where the web of a
-    running `sayso up` answers on this machine, "" where that is not known.
+    `web` sends requests to our own web; `own` is this machine's clock, in Unix seconds; `running` is the note of a bot
+    that runs on this machine, None where none is known.
     """
 
     def __init__(
@@ -60,11 +73,18 @@ class Doctor:
         *,
         web: httpx.AsyncClient,
         own: Callable[[], float] = time.time,
-        url: str = "",
+        running: Running | None = None,
     ) -> None:
         self._settings, self._data = settings, data
-        self._web, self._own = web, own
-        self._url = find_public_url(settings, os.environ.get("SAYSO_PUBLIC_URL", "") or url)
+        self._web, self._own, self._running = web, own, running
+        given = os.environ.get("SAYSO_PUBLIC_URL", "") or (running.public_url or running.url if running else "")
+        self._url = find_public_url(settings, given)
+        #: Whether it is known where the web answers, and that it is another bot that answers there.
+        self._is_known, self._is_other = bool(settings.public_url or given), False
+        try:
+            self._ids = bot_ids(settings, known_keys(data))
+        except OSError:  # of another user
+            self._ids = []
         #: Held until the loop ends, which closes their connections.
         self._setups: list[PlatformSetup | MessageLog] = []
 
@@ -78,6 +98,8 @@ class Doctor:
         if self._data.exists():
             for result in _files(self._settings, self._data):
                 yield result
+        if self._running and self._running.url != self._url:
+            yield await self._answers("web", self._running.url, "see its log; it listens on this machine")
         async for result in self._address():
             yield result
         for name, channel in self._settings.channels.items():
@@ -89,43 +111,37 @@ class Doctor:
             client = connect(find_redis(self._settings, self._data))
         except (ConfigError, ValueError) as exc:
             says = str(exc) if isinstance(exc, ConfigError) else f"REDIS_URL: {exc}"
-            yield CheckResult("redis", "fail", says, "set REDIS_URL, or give --data of a running `sayso up`")
+            cure = "set REDIS_URL, or give --data of a running `sayso up`"
+            yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
             return
         try:
             yield from self._server(client)
         except RedisError as exc:
-            yield CheckResult("redis", "fail", *unreachable(client, exc))
+            yield CheckResult("redis", "fail", *unreachable(client, exc), id="redis-away")
 
     def _server(self, client: Redis) -> Iterator[CheckResult]:
         place = address_of(client)
         wrong = wrong_server(client)
         if wrong:
-            yield CheckResult("redis", "fail", f"{place} {wrong[0]}", wrong[1])
+            yield CheckResult("redis", "fail", f"{place} {wrong[0]}", wrong[1], id="redis-no-primary")
             return
         try:
             check_writable(client, prefix=self._settings.key_prefix)
         except ResponseError as exc:
-            says = f"{place} refuses to write: {exc}"
-            yield CheckResult("redis", "fail", says, "give it memory and disk, or the user its commands")
-        try:
-            risks = risks_of(client)
-        except RedisUnfit as exc:
-            yield CheckResult("redis", "fail", f"{place} is not fit", str(exc))
-            risks = []
-        else:
-            if not risks:
-                yield CheckResult("redis", "ok", f"{place} answers, and keeps what it acknowledged")
-        for risk in risks:
-            says, _, cure = risk.partition(": ")
-            yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk)
+            says, cure = f"{place} refuses to write: {exc}", "give it memory and disk, or the user its commands"
+            yield CheckResult("redis", "fail", says, cure, id="redis-read-only")
+        yield from _fitness(client, place)
         if halts_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
             yield CheckResult("halt", "fail", says, "read docs/how-to/operate.md, then run `sayso redis resume`")
         yield self._clock(client)
-        yield _workers(client, self._settings.key_prefix)
+        yield from _workers(client, self._settings.key_prefix)
+        for alert in RedisAlerts(client, prefix=self._settings.key_prefix).of(self._settings.channels):
+            cure = "mend what it names; `sayso deliveries list` has it too"
+            yield CheckResult("alert", "fail", alert.text, cure, alert.channel)
         if is_suspended(client):
             says = "the queue is suspended: messages are kept, and no worker takes them"
-            yield CheckResult("queue", "fail", says, "run `rq resume` on this Redis")
+            yield CheckResult("queue", "fail", says, "run `rq resume` on this Redis", id="queue-suspended")
 
     def _clock(self, client: Redis) -> CheckResult:
         before = self._own()
@@ -138,6 +154,11 @@ class Doctor:
         return CheckResult("clock", "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
 
     async def _address(self) -> AsyncIterator[CheckResult]:
+        if not self._is_known:
+            says = f"no web is known to run on {self._data}, and neither public_url nor SAYSO_PUBLIC_URL is set"
+            cure = "start `sayso web` or `sayso up` on this machine, or say where it answers with SAYSO_PUBLIC_URL"
+            yield CheckResult("healthz", "fail", says, cure, id="web-unknown")
+            return
         given = bare_url(self._url)
         if is_local(self._url):
             vendors = [name for name, channel in self._settings.channels.items() if channel.needs_public_url]
@@ -145,23 +166,30 @@ class Doctor:
                 says = f"{given} is this machine or its own network: {', '.join(vendors)} would never reach it"
                 cure = "set public_url to the https address at which your proxy or tunnel answers from outside"
                 yield CheckResult("public_url", "fail", says, cure)
+        yield await self._answers("healthz", self._url, "start the web, and see that public_url leads to it")
+
+    async def _answers(self, check: str, url: str, cure: str) -> CheckResult:
+        """Return whether this bot answers at a URL. `cure` is for a URL that does not answer at all."""
+        given = bare_url(url)
         try:
-            answer = await self._web.get(f"{self._url}/healthz")
-            ours = answer.status_code == 200 and answer.json() == {"status": "ok"}
+            answer = await self._web.get(f"{url}/healthz")
+            is_sayso = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             says = f"{given} does not answer from here ({type(exc).__name__})"
-            yield CheckResult("healthz", "fail", says, "start the web, and see that public_url leads to it")
-            return
+            return CheckResult(check, "fail", says, cure, id="web-away")
         except ValueError:  # no JSON
-            ours = False
-        if not ours:
+            is_sayso = False
+        if not is_sayso:
             says = f"{given}/healthz was answered with {answer.status_code}, and not by Sayso"
-            yield CheckResult(
-                "healthz", "fail", says, "see what public_url leads to: the proxy must pass every path on"
-            )
-            return
-        where = ", for this machine only" if is_local(self._url) else ""
-        yield CheckResult("healthz", "ok", f"{given} answers{where}")
+            cure = "see what public_url leads to: the proxy must pass every path on"
+            return CheckResult(check, "fail", says, cure, id="web-foreign")
+        shown = answer.headers.get(BOT_HEADER, "")
+        if shown and self._ids and shown not in self._ids:  # without the header it is an older version
+            self._is_other = self._is_other or url == self._url
+            says = f"another bot of Sayso answers at {given}, or this one with other secret keys"
+            cure = "see what listens there and where public_url leads; give both the same SAYSO_SECRET_KEYS and name"
+            return CheckResult(check, "fail", says, cure, id="web-other-bot")
+        return CheckResult(check, "ok", f"{given} answers{', for this machine only' if is_local(url) else ''}")
 
     async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
         setup = open_setup(name, channel, self._url)
@@ -174,6 +202,8 @@ class Doctor:
         if checks[0].state != "fail":  # the first one is its account
             async for finding in self._messages(name, setup):
                 yield finding
+        async for finding in self._silence(name, channel):
+            yield finding
         if channel.polls:
             try:
                 client = connect(find_redis(self._settings, self._data))
@@ -186,8 +216,26 @@ class Doctor:
                 cure = "run `sayso poll`; `sayso up` does"
                 yield CheckResult("poller", "fail", "no process polls for its updates", cure, name)
         forged, signed = setup.probe(self._own(), forged=True), setup.probe(self._own())
-        if forged and signed:  # it takes webhooks
+        if forged and signed and self._is_known and not self._is_other:  # it takes webhooks
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
+
+    async def _silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
+        """Check when a message of the channel came in last. A bot that nobody writes to is no failure."""
+        if channel.has_page:
+            return
+        try:
+            client = connect(find_redis(self._settings, self._data))
+            seconds = RedisAlerts(client, prefix=self._settings.key_prefix).silence(name)
+        except (ConfigError, ValueError, RedisError):
+            return  # that Redis is away is reported by another check
+        cure = "write to the bot from its platform; if nothing arrives, its webhook leads elsewhere or is turned off"
+        if seconds is None:
+            yield CheckResult("silence", "warn", "no message has come in, in 90 days at least", cure, name)
+        elif seconds > SILENT_SECONDS:
+            says = f"no message has come in for {seconds / 86400:.0f} days"
+            yield CheckResult("silence", "warn", says, cure, name)
+        else:
+            yield CheckResult("silence", "ok", f"a message came in {seconds / 3600:.0f} hours ago", channel=name)
 
     async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.
@@ -203,7 +251,7 @@ class Doctor:
             missed = open_missed_messages(self._settings, self._data, name, listed, self._own)
             messages = [each async for each in missed.run(MISSED_SECONDS, take=False, newest=MISSED_MOST)]
         except SetupError as exc:
-            yield CheckResult("messages", "fail", exc.says, exc.cure, name)
+            yield CheckResult("messages", "fail", exc.says, exc.cure, name, id="messages-unknown")
             return
         except (ConfigError, RedisError):
             return
@@ -282,12 +330,66 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
     await models.aclose()
 
 
-def _workers(client: Redis, prefix: str) -> CheckResult:
-    count = Heartbeat(client, prefix=prefix).count()
-    if count:
-        return CheckResult("workers", "ok", f"{count} alive")
-    says = "none is alive: messages are stored and not answered"
-    return CheckResult("workers", "fail", says, "start one with `sayso worker`")
+def _fitness(client: Redis, place: str) -> Iterator[CheckResult]:
+    """Yield what may lose messages of a server, or that nothing does."""
+    try:
+        risks = risks_of(client)
+    except RedisUnfit as exc:
+        yield CheckResult("redis", "fail", f"{place} is not fit", str(exc), id=_risk_id(str(exc)))
+        risks = []
+    else:
+        if not risks:
+            yield CheckResult("redis", "ok", f"{place} answers, and keeps what it acknowledged")
+    for risk in risks:
+        says, _, cure = risk.partition(": ")
+        yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk, id=_risk_id(risk))
+    for finding in _safety(client, place):
+        if finding.id not in map(_risk_id, risks):  # Sentinels say so, too
+            yield finding
+
+
+def _risk_id(risk: str) -> str:
+    """Return the id of a risk, or of what makes a server unfit."""
+    return next((name for words, name in _RISK_IDS.items() if words in risk), "redis-settings")
+
+
+def _safety(client: Redis, place: str) -> Iterator[CheckResult]:
+    """Yield what endangers the data of a server beside its settings. A server that hides its INFO has no findings."""
+    try:
+        persistence, replication = client.info("persistence"), client.info("replication")
+    except ResponseError:
+        return
+    failing = [name for name in _WRITES if persistence.get(name) not in (None, "ok")]
+    if failing:
+        says, cure = f"{place} could not write its files ({', '.join(failing)})", "see its log: the disk may be full"
+        yield CheckResult("redis", "fail", says, cure, id="redis-not-persisting")
+    # On this machine a replica elsewhere would outlive the bot that needs it.
+    host = place.rpartition(":")[0].strip("[]")
+    is_here = place.startswith("/") or host == "localhost" or is_loopback(host)
+    if not is_here and replication.get("role") == "master" and replication.get("connected_slaves") == 0:
+        yield no_replica(place)
+
+
+def no_replica(place: str) -> CheckResult:
+    """Return the warning about a server whose machine nothing replaces."""
+    says = f"{place} has no replica: if its machine is lost, all that came in since the last backup is lost"
+    cure = "add a replica and Sentinels, or use a managed Redis with a standby"
+    return CheckResult("redis", "warn", says, cure, id="redis-no-replica")
+
+
+def _workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
+    heartbeat = Heartbeat(client, prefix=prefix)
+    count, ours = heartbeat.count(), own_version()
+    if not count:
+        says = "none is alive: messages are stored and not answered"
+        yield CheckResult("workers", "fail", says, "start one with `sayso worker`", id="workers-none")
+        return
+    yield CheckResult("workers", "ok", f"{count} alive")
+    others = {version: number for version, number in heartbeat.versions().items() if version not in ("", ours)}
+    if ours and others:
+        running = ", ".join(f"{number} of {version}" for version, number in sorted(others.items()))
+        says, cure = f"{running}, while this command is {ours}", "restart them; during an update wait for its end"
+        yield CheckResult("workers", "warn", says, cure, id="workers-old")
 
 
 def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:

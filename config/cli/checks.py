@@ -77,7 +77,7 @@ def doctor(options: Options, *, model: bool) -> None:
     asyncio.run(run_checks())
     to_look_at = sum(result.state != "ok" for result in results)
     summary = f"{len(results)} checks, {f'{to_look_at} to look at' if to_look_at else 'all fine'}"
-    options.print([asdict(result) for result in results], [summary])
+    options.print([{**asdict(result), "see": result.see} for result in results], [summary])
     exit_on_failure(results)
 
 
@@ -86,7 +86,7 @@ async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult
 
     from sayso.channels.setup import CheckResult
     from sayso.config.checks.doctor import WEB_SECONDS, Doctor, check_models
-    from sayso.config.server.processes import url_of
+    from sayso.config.server.processes import running_bot
     from sayso.config.settings.loader import ConfigError, load_settings
 
     try:
@@ -96,8 +96,9 @@ async def _checks(options: Options, *, model: bool) -> AsyncIterator[CheckResult
         for problem in exc.problems:
             yield CheckResult("config", "fail", problem, "mend that line; `sayso check` reads the file again")
         return
+    running = running_bot(file, options.data)
     async with httpx.AsyncClient(timeout=WEB_SECONDS) as web:
-        async for result in Doctor(settings, options.data, web=web, url=url_of(file, options.data)).results():
+        async for result in Doctor(settings, options.data, web=web, running=running).results():
             yield result
     if model:
         async for result in check_models(settings):

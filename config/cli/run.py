@@ -197,7 +197,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     share_counts(metrics, forks=bool(processes))
     from sayso.config.server.http import serve
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
-    from sayso.config.server.processes import listen, local_url, prefork
+    from sayso.config.server.processes import WEB_FILE, Running, leave_note, listen, local_url, prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
     from sayso.config.wiring.metrics import metrics_endpoint
@@ -215,6 +215,9 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
         (check_redis_if_reachable if services.spool else check_redis)(services)
         check_bucket(services)
     start_watching(services)
+    pid = os.getppid() if processes else os.getpid()
+    running = Running(options.file(running=False).resolve(), local_url(host, port), pid, services.public_url)
+    leave_note(settings.state_folder(options.data), running, WEB_FILE)
     endpoint = metrics_endpoint(options.data, services)
     serve_metrics(endpoint, readers)
     serve(build_app(services, endpoint), listening, threads=threads)

@@ -40,6 +40,8 @@ MAX_PAUSE_SECONDS = 5.0
 _HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)
 #: The name of the note about a running bot in its state folder, and the version of its format.
 FILE, SCHEMA = "running.json", 1
+#: The name of the note of a `sayso web`.
+WEB_FILE = "web.json"
 
 
 class AddressUnusable(Exception):
@@ -215,17 +217,23 @@ class _Parent:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running bot: its configuration file, the URL of its web on this machine, and its supervisor's process id."""
+    """A running bot: its configuration file, the URL of its web on this machine, and the id of its process.
+
+    `public_url` is the one that it told its platforms. `born` is when the process started, so that another one with the
+    same id is not taken for it; "" where the system does not say.
+    """
 
     config: Path
     url: str
     pid: int
+    public_url: str = ""
+    born: str = ""
 
 
-def leave_note(folder: Path, running: Running) -> None:
+def leave_note(folder: Path, running: Running, file: str = FILE) -> None:
     """Write the note of a running bot to its state folder, readable by our own user alone."""
-    note = {"schema": SCHEMA, **asdict(running), "config": str(running.config)}
-    write_atomically(folder / FILE, json.dumps(note).encode())
+    note = {"schema": SCHEMA, **asdict(running), "config": str(running.config), "born": _born(running.pid)}
+    write_atomically(folder / file, json.dumps(note).encode())
 
 
 def take_note_back(folder: Path) -> None:
@@ -236,9 +244,9 @@ def take_note_back(folder: Path) -> None:
 
 
 def running_bots(data: Path) -> list[Running]:
-    """Return the bots that `sayso up` or `sayso demo` runs on a data folder now."""
-    notes = map(_read, sorted(data.glob(f"bots/*/{FILE}")))
-    return [note for note in notes if note and _is_alive(note.pid)]
+    """Return the bots that `sayso up`, `sayso demo` or `sayso web` runs on a data folder now."""
+    files = (path for file in (FILE, WEB_FILE) for path in sorted(data.glob(f"bots/*/{file}")))
+    return [note for note in map(_read, files) if note and _is_alive(note.pid) and note.born == _born(note.pid)]
 
 
 def find_config(config: Path | None, data: Path) -> Path:
@@ -257,17 +265,26 @@ def find_config(config: Path | None, data: Path) -> Path:
     raise ConfigError([f"several bots run on {data}: name one with --config: {', '.join(map(str, sorted(bots)))}"])
 
 
-def url_of(config: Path, data: Path) -> str:
-    """Return the URL of the running bot of a file on this machine, "" where it does not run."""
-    return next((bot.url for bot in running_bots(data) if bot.config.resolve() == config.resolve()), "")
+def running_bot(config: Path, data: Path) -> Running | None:
+    """Return the running bot of a file on this machine, None where it does not run."""
+    return next((bot for bot in running_bots(data) if bot.config.resolve() == config.resolve()), None)
 
 
 def _read(file: Path) -> Running | None:
     try:
         note = json.loads(file.read_text())
-        return Running(Path(note["config"]), str(note["url"]), int(note["pid"]))
+        more = {name: str(note.get(name, "")) for name in ("public_url", "born")}
+        return Running(Path(note["config"]), str(note["url"]), int(note["pid"]), **more)
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _born(pid: int) -> str:
+    """Return when a process started, in ticks since the machine did; "" where the system does not say."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 def _is_alive(pid: int) -> bool:

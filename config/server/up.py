@@ -118,7 +118,9 @@ class Up:
             self._start_children(redis_url)
             self._await_ready()
             if not self._is_stopping:
-                leave_note(self._state_folder, Running(self.config.resolve(), self.local_url, os.getpid()))
+                leave_note(
+                    self._state_folder, Running(self.config.resolve(), self.local_url, os.getpid(), self.public_url)
+                )
                 self._announce()
             while not self._is_stopping:
                 for part in self._parts:

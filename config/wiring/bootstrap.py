@@ -34,7 +34,7 @@ from sayso.config.wiring.agents import (
 )
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import access_config
-from sayso.config.wiring.stores import FileStores, RedisParts, find_redis, open_data, risks_of
+from sayso.config.wiring.stores import FileStores, RedisParts, bot_ids, find_redis, open_data, risks_of
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
@@ -90,6 +90,8 @@ class Services:
     agent_deps: AgentDeps
     spool: Spool | None
     deployment: Deployment | None
+    #: What health checks show, so that `sayso doctor` tells this bot from another.
+    bot_id: str
     #: Whether this process answers turns.
     is_worker: bool
 
@@ -162,7 +164,8 @@ def bootstrap(
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
         data_loss_guard=guard, loss_notices=loss_notices,
-        tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), is_worker=is_worker,
+        tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), bot_id=bot_ids(settings, keys)[0],
+        is_worker=is_worker,
     )  # fmt: skip
 
 

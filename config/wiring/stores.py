@@ -4,6 +4,7 @@ the store of files and long texts.
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from sayso.channels.storage.s3 import Bucket
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
+from sayso.pending.action import derived_keys
 from sayso.pending.redis.checks import sentinel_of, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_fit, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections
@@ -74,6 +76,20 @@ def secret_keys(data: Path) -> list[str]:
         keys = file.read_text().split()
     remember(keys)
     return keys
+
+
+def known_keys(data: Path) -> list[str]:
+    """Return the secret keys as `secret_keys` does, but create none. Raises OSError."""
+    return secret_keys(data) if os.environ.get(KEYS_VARIABLE) or (data / "secret_keys").exists() else []
+
+
+def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:
+    """Return the public id of a bot by each of its secret keys, the one that it shows first.
+
+    The processes of a bot have the same id on all machines; another bot has another name or other keys.
+    """
+    derived = derived_keys(keys, "sayso.bot") if keys else []
+    return [hmac.digest(key, settings.name.encode(), "sha256").hex()[:16] for key in derived]
 
 
 @dataclass(frozen=True, slots=True)

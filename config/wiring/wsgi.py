@@ -68,6 +68,7 @@ def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Fl
         health=partial(health, services),
         public_url=services.public_url,
         pages=[*_pages(services), *([endpoint.blueprint()] if endpoint and endpoint.has_token else [])],
+        bot_id=services.bot_id,
     )
 
 
@@ -112,9 +113,9 @@ def readiness(services: Services) -> HealthReport:
 
     With a spool no Redis is needed.
     """
-    trouble = _redis_trouble(services)
+    trouble, finding = _redis_trouble(services)
     report: dict[str, Any] = {"redis": trouble or "ok"}
-    accepts = not trouble
+    accepts, findings = not trouble, [finding] if trouble else []
     try:
         if services.spool:
             report["spooled"] = services.spool.count()
@@ -123,7 +124,13 @@ def readiness(services: Services) -> HealthReport:
             accepts = True
     except SpoolUnusable as exc:
         report["spool"], accepts = str(exc), False
-    return {"status": "ready" if accepts else "not ready", **report}, accepts
+        findings.append("spool")
+    return {"status": "ready" if accepts else "not ready", **report, **_found(findings)}, accepts
+
+
+def _found(findings: list[str]) -> dict[str, list[str]]:
+    """Return the part of a report that names what was found, as `sayso doctor` names it; empty when all is well."""
+    return {"findings": findings} if findings else {}
 
 
 def health(services: Services) -> HealthReport:
@@ -147,13 +154,18 @@ def health(services: Services) -> HealthReport:
         "alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()},
         "disk": disk,
     }
+    found = {
+        "workers-none": not workers, "queue-suspended": queue.startswith("suspended"), "alert": bool(alerts),
+        "disk": disk != "ok",
+    }  # fmt: skip
+    report |= _found(web_report.get("findings", []) + [name for name, is_so in found.items() if is_so])
     well = accepts and (web_report["redis"], queue, disk) == ("ok", "ok", "ok") and workers > 0 and not alerts
     return {**report, "status": "ok" if well else "degraded"}, well
 
 
 def why_waiting(services: Services) -> str:
     """Return why stored messages are not answered now, as a text for users; "" where the reason is unknown."""
-    if _redis_trouble(services):
+    if _redis_trouble(services)[0]:
         return "Its storage is away."
     workers, queue = _work(services)
     if not workers:
@@ -161,17 +173,17 @@ def why_waiting(services: Services) -> str:
     return "" if queue == "ok" else "Its queue is suspended."
 
 
-def _redis_trouble(services: Services) -> str:
-    """Return why Redis takes no webhook, "" when it does."""
+def _redis_trouble(services: Services) -> tuple[str, str]:
+    """Return why Redis takes no webhook and the id of that finding, "" when it does."""
     guard = services.data_loss_guard
     try:
         guard.look()
         check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:
-        return f"{type(exc).__name__}: {exc}"[:MAX_CHARS]
+        return f"{type(exc).__name__}: {exc}"[:MAX_CHARS], "redis-read-only"
     except RedisError as exc:  # the words of a broken connection may hold its address
-        return guard.trouble or type(exc).__name__
-    return guard.trouble
+        return (guard.trouble, "halt") if guard.trouble else (type(exc).__name__, "redis-away")
+    return guard.trouble, "halt"
 
 
 def _work(services: Services) -> tuple[int, str]:

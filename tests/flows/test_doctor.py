@@ -12,7 +12,8 @@ def test_doctor_reports_exactly_the_wrong_settings(system: System) -> None:
     for channel in ("ops-tg", "quick-tg"):
         assert system.command("channel", "connect", channel)[0] == 0
     code, words, errors = system.command("doctor", "--json", SLACK_SIGNING_SECRET="another")
-    wrong = {(each["channel"], each["check"]): each for each in json.loads(words) if each["state"] != "ok"}
+    found = (each for each in json.loads(words) if each["state"] != "ok" and each["check"] != "silence")
+    wrong = {(each["channel"], each["check"]): each for each in found}
     # A Telegram bot has one webhook, set by its last channel. The Sandbox's number is no sender of its account.
     assert (code, errors, wrong.keys()) == (1, "", {("ops-tg", "webhook"), ("desk", "signature")})
     assert "answered with 403" in wrong["desk", "signature"]["says"]

@@ -112,6 +112,7 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "settings": SimpleNamespace(limits=InboxLimits(), key_prefix=PREFIX),
         "channels": {},
         "spool": None,
+        "bot_id": "b0",
         "data_loss_guard": SimpleNamespace(look=lambda: None, watch=lambda: None, trouble=""),
         "alerts": MemoryAlerts(),
         "deliveries": FakeDeliveries(),

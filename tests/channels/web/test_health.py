@@ -42,7 +42,9 @@ def test_process_without_redis_is_healthy_but_not_ready():
     client = health_of(connect(AWAY))
     assert (client.get("/healthz").status_code, client.get("/healthz").json) == (200, {"status": "ok"})
     ready = client.get("/readyz")
-    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": "ConnectionError"})
+    assert (ready.status_code, ready.json) == (
+        503, {"status": "not ready", "redis": "ConnectionError", "findings": ["redis-away"]},
+    )  # fmt: skip
 
 
 def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
@@ -51,6 +53,7 @@ def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
     assert (client.get("/readyz").status_code, client.get("/readyz").json) == (200, {"status": "ready", "redis": "ok"})
     full = client.get("/healthz?full")
     assert (full.status_code, full.json["status"], full.json["workers"]) == (503, "degraded", 0)
+    assert full.json["findings"] == ["workers-none"]
 
 
 def test_readiness_changes_nothing_in_redis(redis_client: Redis):
@@ -147,6 +150,6 @@ def test_halted_redis_is_not_ready(redis_client: Redis):
     assert client.get("/readyz").status_code == 200
     redis_client.set(keys_of(5)[2], "{}")
     ready = client.get("/readyz")
-    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE})
+    assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE, "findings": ["halt"]})
     redis_client.delete(keys_of(5)[2])
     assert client.get("/readyz").status_code == 200

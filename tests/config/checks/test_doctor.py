@@ -17,17 +17,20 @@ from redis import Redis
 
 from sayso.channels.registry import open_setup
 from sayso.channels.setup import FORGED, CheckResult
-from sayso.config.checks.doctor import Doctor, check_models
+from sayso.channels.types import Received
+from sayso.config.checks.doctor import Doctor, _safety, check_models
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
 from sayso.pending.redis.watermarks import keys_of
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.workers.alerts import KEEP_HEARD_SECONDS, RedisAlerts
 from sayso.workers.recovery import Heartbeat, LeaderLock
 from tests.channels.web import services
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
+from tests.contracts.rigs import turn
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -46,6 +49,7 @@ def our_web(mailbox: services.FakeMailbox, public_url: str = PUBLIC_URL, **secre
     return answer
 
 
+TURN = turn()
 #: The key prefix of a bot whose file is sayso.yaml.
 PREFIX = "sayso:sayso:"
 
@@ -88,6 +92,8 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_client: Redis,
     for name, value in {**ENVIRON, "REDIS_URL": redis_url}.items():
         monkeypatch.setenv(name, value)
     with FakePlatforms() as platforms:
+        for name in ("wa", "tg", "sl"):
+            RedisAlerts(redis_client, prefix=PREFIX).heard(name)
         yield Clinic(tmp_path, platforms, Heartbeat(redis_client, "w1", prefix=PREFIX))
 
 
@@ -240,6 +246,79 @@ def test_bot_without_a_worker_is_found(clinic: Clinic):
     assert "start one with `sayso worker`" in clinic.wrong()["workers"]
 
 
+def test_workers_of_another_version_are_found(clinic: Clinic, redis_client: Redis):
+    """As on a machine that an update forgot."""
+    Heartbeat(redis_client, "w2", prefix=PREFIX, version="0.0.1").beat()
+    wrong = clinic.wrong()
+    assert wrong.keys() == {"workers"}
+    assert "1 of 0.0.1, while this command is" in wrong["workers"]
+    Heartbeat(redis_client, prefix=PREFIX).leave("w2")
+    assert clinic.wrong() == {}
+
+
+def test_heartbeats_keep_no_version_of_a_dead_worker(clinic: Clinic, redis_client: Redis):
+    """The list does not grow with each restart."""
+    for name in ("w2", "w3"):
+        Heartbeat(redis_client, name, prefix=PREFIX).beat()
+        redis_client.zadd(f"{PREFIX}workers", {name: 0})
+    Heartbeat(redis_client, "w4", prefix=PREFIX).beat()
+    assert set(redis_client.hkeys(f"{PREFIX}workers:versions")) <= {"w1", "w4"}
+
+
+@pytest.mark.parametrize("left", [None, KEEP_HEARD_SECONDS - 8 * 86400])
+def test_silent_channel_is_a_warning(clinic: Clinic, redis_client: Redis, left: int | None):
+    """pains.md 4: a valid token, and no message ever comes in."""
+    key = f"{PREFIX}alert:sl:heard"
+    if left is None:
+        redis_client.delete(key)
+    else:
+        redis_client.expire(key, left)
+    wrong = clinic.wrong()
+    assert (wrong.keys(), wrong["sl silence"].startswith("warn")) == ({"sl silence"}, True)
+    assert "doctor.md#silence" in wrong["sl silence"]
+
+
+def test_message_ends_the_silence(redis_client: Redis):
+    """A webhook without a message, such as the doctor's own, does not."""
+    alerts = RedisAlerts(redis_client, prefix=PREFIX)
+    browser = services.browser(services.FakeChannel(Received(turns=())), alerts=alerts)
+    browser.post("/hooks/shop")
+    assert alerts.silence("shop") is None
+    browser = services.browser(services.FakeChannel(Received(turns=(TURN,))), alerts=alerts)
+    browser.post("/hooks/shop")
+    assert alerts.silence("shop") == 0
+
+
+def test_alert_of_a_channel_is_found(clinic: Clinic, redis_client: Redis):
+    """The web noted it; the doctor shows it until the channel works again."""
+    RedisAlerts(redis_client, prefix=PREFIX).note("tg", "the token was revoked")
+    assert "the token was revoked" in clinic.wrong()["tg alert"]
+
+
+def test_another_bot_at_the_public_url_gets_no_webhook(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """Not even a forged one: what it answers would say nothing."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", "k" * 32)
+    seen: list[str] = []
+
+    def other(request: httpx.Request) -> httpx.Response:
+        seen.append(request.method)
+        return our_web(clinic.mailbox)(request)
+
+    clinic.web = other
+    wrong = clinic.wrong()
+    assert wrong.keys() == {"healthz"}
+    assert ("doctor.md#web-other-bot" in wrong["healthz"], "POST" in seen) == (True, False)
+
+
+def test_remote_redis_without_a_replica_is_a_warning(redis_client: Redis):
+    """On this machine a replica would not help: the bot would be gone, too."""
+    for place, ids in {
+        "10.0.0.5:6379": ["redis-no-replica"], "db.internal:6379": ["redis-no-replica"], "127.0.0.1:6379": [],
+        "[::1]:6379": [], "localhost:6379": [], "/run/redis.sock": [],
+    }.items():  # fmt: skip
+        assert [each.id for each in _safety(redis_client, place)] == ids, place
+
+
 def test_halted_redis_is_found(clinic: Clinic, redis_client: Redis):
     """The finding names the command that resumes it."""
     redis_client.set(keys_of(5, PREFIX)[2], '{"was": 5, "is": 1, "at": 1}')
@@ -325,7 +404,10 @@ def test_findings_as_json(tmp_path: Path):
     file = tmp_path / "sayso.yaml"
     file.write_text("channels: {web: {platform: consol}}")
     code, words = run("--config", file, "--json")
-    assert (code, [sorted(each) for each in json.loads(words)]) == (1, [["channel", "check", "cure", "says", "state"]])
+    assert (code, [sorted(each) for each in json.loads(words)]) == (
+        1,
+        [["channel", "check", "cure", "id", "says", "see", "state"]],
+    )
 
 
 def test_model_is_called_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
