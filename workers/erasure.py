@@ -15,8 +15,9 @@ from typing import Any
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
 #: How often the keys are erased again because a worker took a turn of the person meanwhile.
 ROUNDS = 10
-#: Keys of a conversation that hold text. If a conversation is one person's alone, all of it is theirs.
-_TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery")
+#: Keys of a conversation that hold text or tell of single messages. If a conversation is one person's alone, all of it
+#: is theirs.
+_TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery", "answered")
 #: Lists of undelivered replies, for all conversations of a shard.
 _UNDELIVERED = ("dead", "failed", "ambiguous")
 _SCOPED = re.compile(r"(?P<shard>\{\d+\}):(?:history|live):(?P<conversation>.+):(?P<user>[0-9a-f]{20})")

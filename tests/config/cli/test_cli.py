@@ -119,12 +119,15 @@ class OldRedis(StreamRequestHandler):
 
     def handle(self) -> None:
         """Speak RESP until the client leaves."""
+        keys = 0
         for line in self.rfile:
             if line.strip().upper() == b"INFO":
                 words = b"redis_version:5.0.14\r\nprocess_id:1\r\n"
                 self.wfile.write(b"$%d\r\n%s\r\n" % (len(words), words))
             elif line.strip().upper() == b"MGET":
-                self.wfile.write(b"*3\r\n$-1\r\n$-1\r\n$-1\r\n")
+                self.wfile.write(b"*%d\r\n" % keys + b"$-1\r\n" * keys)
+            elif line.startswith(b"*"):
+                keys = int(line[1:]) - 1
             elif line.strip().upper() in (b"HELLO", b"CLIENT"):
                 self.wfile.write(b"-ERR unknown command\r\n")
 
