@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,6 +14,7 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.pending.redis.watermarks import keys_of
+from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson, free_port, until
 
 HALTED = keys_of(0, "sayso:sayso:")[2]
@@ -24,40 +22,6 @@ HALTED = keys_of(0, "sayso:sayso:")[2]
 EACH = 3
 #: What only notices say.
 NOTICES = ("made me forget what you wrote", "so I closed this question", "This is what I still know", "cannot tell")
-
-
-class LossyLink:
-    """A TCP link to a primary that can drop what the primary sends: bytes in a socket buffer would still arrive.
-
-    Lives until its process ends.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._primary = port
-        self._drops = threading.Event()
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def drop(self) -> None:
-        """From now on nothing of the primary arrives."""
-        self._drops.set()
-
-    def _serve(self) -> None:
-        while True:
-            replica, _ = self._server.accept()
-            primary = socket.create_connection(("127.0.0.1", self._primary))
-            for source, sink in ((replica, primary), (primary, replica)):
-                threading.Thread(target=self._pump, args=(source, sink, sink is replica), daemon=True).start()
-
-    def _pump(self, source: socket.socket, sink: socket.socket, is_lossy: bool) -> None:
-        with closing(source), closing(sink):
-            try:
-                while data := source.recv(1 << 16):
-                    if not (is_lossy and self._drops.is_set()):
-                        sink.sendall(data)
-            except OSError:  # one end is gone
-                return
 
 
 class LaggingReplica:
