@@ -23,7 +23,6 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from sayso.channels.i18n.language import recognize
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
 from sayso.channels.types import Conversation, Reply, Scope, Turn
 from sayso.pending.action import ActionSigner, PendingAction
@@ -43,8 +42,6 @@ KEPT_FILES = 3
 MAX_FILE_BYTES = 32 * 1024 * 1024
 #: Seconds for which a note counts: less than a mailbox remembers the ids of events.
 KEEP_SECONDS = 48 * 3600
-#: Characters of a message by which its language is recognized.
-MAX_LANGUAGE_CHARS = 100
 #: Turns of one person that one notice is about at most: the last ones.
 MAX_TURNS = 200
 #: Seconds after a resume until lost turns are told: other machines first tell what became of actions.
@@ -62,25 +59,26 @@ Note = dict[str, Any]
 class NoteFiles:
     """Files of notes in a folder of one machine, for all its processes: appended to and never synced.
 
-    They survive their process, not their machine. Each call opens and closes its file: processes may fork.
+    They survive their process, not their machine.
     """
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._clock = clock
+        self._lock = threading.Lock()
+        #: The file that is open, which a forked process may share, and the number in its name.
+        self._file, self._number = -1, -1
 
     def add(self, note: Note) -> None:
         """Append a note with the time, in Unix seconds. A failure is no error. Writes to the page cache only."""
         now = self._clock()
-        path = self._folder / f"{int(now // FILE_SECONDS)}.jsonl"
         line = json.dumps({"at": round(now, 3), **note}, separators=(",", ":")).encode() + b"\n"
         try:
-            file = self._open(path)
-            try:
-                if os.fstat(file).st_size < MAX_FILE_BYTES:
-                    os.write(file, line)  # one write, so lines of several processes do not mix
-            finally:
-                os.close(file)
+            with self._lock:
+                if self._number != now // FILE_SECONDS:
+                    self._begin(int(now // FILE_SECONDS))
+                if os.fstat(self._file).st_size < MAX_FILE_BYTES:
+                    os.write(self._file, line)  # one write, so lines of several processes do not mix
         except OSError as exc:
             log.warning("loss.not_noted", extra={"reason": type(exc).__name__})
 
@@ -130,14 +128,18 @@ class NoteFiles:
         new_file.write_text(json.dumps({**self.handled(), **resumes}))
         new_file.replace(self._folder / _HANDLED)
 
-    def _open(self, path: Path) -> int:
-        try:
-            return os.open(path, os.O_WRONLY | os.O_APPEND)
-        except FileNotFoundError:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for old in self._paths()[: 1 - KEPT_FILES]:
-                old.unlink(missing_ok=True)
-            return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    def _begin(self, number: int) -> None:
+        """Open the file of a time, and remove old ones if it is new. Raises OSError."""
+        self._number = -1
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / f"{number}.jsonl"
+        for old in [each for each in self._paths() if each != path][: 1 - KEPT_FILES]:
+            old.unlink(missing_ok=True)
+        self._file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        self._number = number
 
     def _paths(self) -> list[Path]:
         """Return the files, the oldest first."""
@@ -159,10 +161,9 @@ class AcknowledgedWork:
         self._files = files
 
     def note_turn(self, turn: Turn) -> None:
-        """Note that a turn is in the mailbox. Of its text only the language is stored."""
-        language = recognize(turn.text[:MAX_LANGUAGE_CHARS]) or turn.language
+        """Note that a turn is in the mailbox. Nothing of its text is stored."""
         only_for = turn.user_id if turn.ephemeral else ""
-        self._files.add({**_about(turn.scope), "event": turn.event_id, "language": language, "only_for": only_for})
+        self._files.add({**_about(turn.scope), "event": turn.event_id, "language": turn.language, "only_for": only_for})
 
     def note_start(self, claim: Claim, action: PendingAction) -> None:
         """Note that an action begins, right before its effect. Steps are told with their plan."""
@@ -279,12 +280,12 @@ class LossNotices:
         """Tell one person since when their turns are lost, if any is."""
         turns = turns[-MAX_TURNS:]
         args = {"user": turns[0]["user"], "turns": [[turn["event"], _ms(turn)] for turn in turns]}
-        places = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
+        places, history = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
         lost = [turns[int(place) - 1] for place in places]
         if not lost:
             return False
         language = next((turn["language"] for turn in reversed(turns) if turn["language"]), "")
-        texts = self._texts_for_turn(Turn("lost", _conversation(lost[0]), "", language=language))
+        texts = self._texts_for_turn(Turn("lost", _conversation(lost[0]), "", _last_text(history), language=language))
         text = texts.forgot_turns(lost[0]["at"])
         return self._send(lost[-1], text, texts, {"marks": [turn["event"] for turn in lost]}, collapse=LOST)
 
@@ -298,7 +299,7 @@ class LossNotices:
         if not stored.is_genuine(self._signer, scope):  # nothing of a modified record is repeated
             return False
         texts = texts_for(stored.action.language)
-        args = {"marks": [stored.pid], "until_ms": loss.resumed_at}
+        args = {"marks": [stored.pid], "question": stored.pid, "until_ms": loss.resumed_at}
         return self._send({**_about(scope), "at": 0.0}, texts.forgot_question(stored.action.preview), texts, args)
 
     def _send(self, note: Note, text: str, texts: Texts, args: Mapping[str, Any], *, collapse: str = "") -> bool:
@@ -315,6 +316,16 @@ class LossNotices:
 
 def _conversation(note: Note) -> Conversation:
     return Conversation(*note["to"])
+
+
+def _last_text(history: str) -> str:
+    """Return the last message of a user in a stored history, "" if there is none: it shows their language."""
+    try:
+        texts = [each["content"] for each in json.loads(history)["messages"] if each["role"] == "user"]
+        lines = [line for line in texts[-1].splitlines() if not line.startswith("[")]  # lines in brackets are ours
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        return ""
+    return "\n".join(lines)
 
 
 def _ms(note: Note) -> int:

@@ -8,6 +8,8 @@ import threading
 import pytest
 from redis.exceptions import RedisError
 
+from sayso.channels.i18n.language import recognize
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.action import ActionSigner
 from sayso.pending.redis.scripts import no_wake_up
@@ -150,6 +152,17 @@ def test_question_that_is_still_open_is_told_to_be_closed(rig):
     assert bot.deleted == []
 
 
+def test_question_whose_answer_waits_is_told_once(rig):
+    """The yes is answered after the resume, so no notice follows. The same if the question had been repeated."""
+    bot = Bot(rig, "A")
+    bot.say("delete it")
+    assert "could not tell" in bot.say("ok")
+    bot.hear("yes")
+    lose(rig, lambda: rig.client.incr(TIDE))
+    assert "cannot tell" in bot.work()
+    assert texts_after(bot, rig) == []
+
+
 def test_closed_question_with_a_changed_record_is_not_repeated(rig):
     """Its text may come from anybody who can write to Redis."""
     bot = Bot(rig, "A")
@@ -215,9 +228,20 @@ def test_one_process_of_a_machine_tells_at_a_time(rig):
     assert notices(rig).tell() == 1
 
 
+def test_notice_is_in_the_language_of_the_history(rig):
+    """Its platform does not say which, and the lost turn is gone."""
+    bot = Bot(rig, lines=["eins", "zwei"])
+    bot.say("Bitte schreibe mir heute noch einen kurzen Text")
+    lose(rig, lambda: bot.say("ja"))
+    german = notices(rig)
+    german._texts_for_turn = lambda turn: texts_for(recognize(turn.text))
+    assert german.tell() == 1
+    assert bot.work().startswith("Durch einen Ausfall")
+
+
 def test_notes_hold_no_text_of_a_turn(rig):
-    """The data folder needs no more of it than its language."""
-    rig.accept(Turn("e1", CHAT, "ana", "my secret is in this message, and that is what it is about"))
+    """The data folder needs no more than who wrote where."""
+    rig.accept(Turn("e1", CHAT, "ana", "my secret is in this message", language="en"))
     (path,) = rig.files._folder.glob("*.jsonl")
     assert "secret" not in path.read_text()
     assert json.loads(path.read_text())["language"] == "en"

@@ -2,10 +2,12 @@
 -- Tell a user what this server has forgotten, unless that was told before.
 -- args: user, marks (ids of what is told: events and actions), heard_ms (when the user last wrote, 0 for unknown),
 -- until_ms (turns up to this time are explained, too; none for a notice about turns), pid (of an action; none for
--- other notices), state (as its worker knows it) and outcome (what the user is told).
+-- other notices), state (as its worker knows it), outcome (what the user is told) and question (a closed one).
 -- ARGV[2]: the outbox entry; from ARGV[3]: the hash of the RQ job.
 -- Returns 'told', or '' when nothing was forgotten or it was told before.
 local told = loss_key()
+-- A turn of this user was answered since: if it was a yes or no, with the end of the question.
+if args.question and redis.call('GET', live_key(args.user)) ~= args.question then return '' end
 if args.pid then
   local known = redis.call('HGET', action_key(args.pid), 'state')
   local ended = args.state == 'done' or args.state == 'failed'
