@@ -1,7 +1,6 @@
 """Trace: the story of one message, from what Redis and the audit ledger hold.
 
-`Tracer` finds a message by any id that a person may have, and builds its `Story`. `answers` says in words why something
-was said twice, why a message was not answered, and who confirmed an action.
+`Tracer` finds a message by any id that a person may have, and builds its `Story`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from sayso.channels.types import digest
+from sayso.config.checks.story import Story, TracedAction, TracedEvent, TracedReply, TracedTurn
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.stores import RedisParts
@@ -55,85 +54,6 @@ class Clue:
     seq: int = 0
     number: int = 0
     pid: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TracedReply:
-    """One reply. `state` is that of a delivery, or `waits`; `at` is in Unix seconds, 0 while it waits."""
-
-    id: str
-    state: str
-    at: float = 0.0
-    tries: int = 0
-    receipt: str = ""
-    reason: str = ""
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TracedTurn:
-    """One turn. `status` is `waits`, `done`, or `forgotten` where only its number is known. Times are in Unix seconds.
-
-    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on; `asked` and `decided`
-    are ids of actions; `ended` says why it has no answer of the agent.
-    """
-
-    id: str
-    status: str
-    event: str = ""
-    at: float = 0.0
-    done: float = 0.0
-    webhooks: int = 1
-    attempt: int = 0
-    worker: str = ""
-    upto: int = 0
-    tools: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
-    decided: str = ""
-    ended: str = ""
-    ahead: int = 0
-    steps: tuple[str, ...] = ()
-    text: str = ""
-    replies: tuple[TracedReply, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TracedEvent:
-    """One state that an action entered. `by` is the hash of the event that decided it; `turn` is its turn."""
-
-    event: str
-    at: float
-    by: str = ""
-    turn: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class TracedAction:
-    """One action. `events` are those of the ledger; `state` is that of Redis, "" where it has none."""
-
-    pid: str
-    state: str = ""
-    kind: str = ""
-    preview: str = ""
-    told: str = ""
-    user: str = ""
-    events: tuple[TracedEvent, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Story:
-    """The story of one message, oldest first. `busy` says who has the conversation, or why nobody works on it."""
-
-    conversation: str
-    turns: tuple[TracedTurn, ...] = ()
-    replies: tuple[TracedReply, ...] = ()
-    actions: tuple[TracedAction, ...] = ()
-    busy: str = ""
-
-    @property
-    def all_replies(self) -> tuple[TracedReply, ...]:
-        """Return the replies of its turns, and those that belong to no turn."""
-        return tuple(reply for turn in self.turns for reply in turn.replies) + self.replies
 
 
 def find_stories(
@@ -184,7 +104,7 @@ class _State:
             if str(name).startswith("again:"):
                 seq, times = text.split(" ")
                 state.again[int(seq)] = int(times)
-            elif (record := json.loads(text)).get("v") == 1:
+            elif (record := _fields(text)).get("v") == 1:
                 state.records[record["seq"]] = record
         state.deliveries = {
             int(number): str(entry).split(" ", 4)
@@ -228,7 +148,8 @@ class Tracer:
     def stories(self, wanted: str) -> list[Story]:
         """Return the stories of what an id leads to, at most MAX_STORIES. Raises redis.RedisError, LedgerUnusable."""
         clues = list(dict.fromkeys(self._find(wanted.strip())))[:MAX_STORIES]
-        return [story for story in map(self._story, clues) if story.turns or story.replies or story.actions]
+        stories = dict.fromkeys(map(self._story, clues))  # a yes leads to its turn, and to its action: one story
+        return [story for story in stories if story.turns or story.replies or story.actions]
 
     @cached_property
     def _entries(self) -> list[tuple[int, AuditEntry]]:
@@ -272,7 +193,7 @@ class Tracer:
     def _action(self, pid: str) -> Clue:
         """Return the clue of an action, with its conversation as its record names it."""
         body = self._body(pid)
-        record = json.loads((body.record if body else None) or self._record_in_redis(pid) or "{}")
+        record = _fields((body.record if body else None) or self._record_in_redis(pid))
         channel, address = record.get("channel_id"), record.get("conversation_id") or record.get("user_id")
         return Clue(f"{channel}:{digest(address)}" if channel and address else "", pid=pid)
 
@@ -350,9 +271,10 @@ class Tracer:
         for ahead, entry in enumerate(state.inbox):
             number, at, _, _, text = entry.split(" ", 4)
             if int(number) == seq:
-                turn, begun = json.loads(text), state.lane["begun"].split(" ")
+                turn, begun = _fields(text), state.lane["begun"].split(" ")
+                event = digest(str(turn.get("event_id", "")))
                 return TracedTurn(
-                    name, "waits", digest(turn["event_id"]), int(at) / 1000, webhooks=webhooks, ahead=ahead,
+                    name, "waits", event, int(at) / 1000, webhooks=webhooks, ahead=ahead,
                     attempt=int(begun[2]) if begun[0] == number else 0,
                     steps=tuple(self._steps(state.journal)) if ahead == 0 else (),
                     text=str(turn.get("text", "")) if self._show_texts else "",
@@ -363,15 +285,17 @@ class Tracer:
     def _steps(self, journal: Sequence[str]) -> Iterator[str]:
         """Yield what the journal of the turn under work says: calls that the model asked for, begun and returned."""
         names: list[str] = []
-        for entry in map(json.loads, journal[1:]):
-            if "answer" in entry:
-                calls = entry["answer"].get("tool_calls", ())
-                names = [str(call.get("tool_name") or call.get("name")) for call in calls]
-                yield f"the model asked for {', '.join(names)}"
-            elif "begun" in entry:
-                yield f"{', '.join(names[at] for at in entry['begun'])} began"
-            elif "call" in entry:
-                yield f"{names[entry['call']]} {'has an unknown outcome' if entry.get('unclear') else 'returned'}"
+        for entry in map(_fields, journal[1:]):
+            try:
+                if "answer" in entry:
+                    names = [str(call["tool_name"]) for call in entry["answer"].get("tool_calls", ())]
+                    yield f"the model asked for {', '.join(names)}"
+                elif "begun" in entry:
+                    yield f"{', '.join(names[at] for at in entry['begun'])} began"
+                elif "call" in entry:
+                    yield f"{names[entry['call']]} {'has an unknown outcome' if entry.get('unclear') else 'returned'}"
+            except (AttributeError, IndexError, KeyError, TypeError):
+                yield "an entry of the journal that cannot be read"
 
     def _reply(self, state: _State, number: int) -> TracedReply | None:
         name = f"{state.conversation}#{number}"
@@ -387,13 +311,13 @@ class Tracer:
                 name, "held" if held[:1] == [str(number)] else "waits",
                 tries=int(state.lane["attempts"] or 0) if is_first else 0,
                 reason=held[3] if len(held) == 4 else state.lane["closed"],
-                text=str(json.loads(json.loads(text)["reply"]).get("text", "")) if self._show_texts else "",
+                text=str(_fields(_fields(text).get("reply")).get("text", "")) if self._show_texts else "",
             )  # fmt: skip
         return TracedReply(name, "forgotten") if state.lane else None
 
     def _traced_action(self, state: _State, pid: str) -> TracedAction:
         body, in_redis = self._body(pid), state.actions.get(pid, [""] * 5)
-        record = json.loads((body.record if body else None) or in_redis[3] or "{}")
+        record = _fields((body.record if body else None) or in_redis[3])
         events = []
         for _, entry in self._entries:
             if entry.pid == pid:
@@ -412,88 +336,15 @@ class Tracer:
         return TracedAction(pid, in_redis[0], str(record.get("kind", "")), preview, told, user, tuple(events))
 
 
+def _fields(text: object) -> dict[str, Any]:
+    """Return a stored JSON object; an empty one for what Sayso has not written."""
+    try:
+        fields = json.loads(str(text or "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
 def _is_called(event: str, wanted: str) -> bool:
     """Return whether an event is meant: by its id, by the last part of it (the console page's own id), or its hash."""
     return wanted in (event, event.rpartition(":")[2], digest(event))
-
-
-#: Why a turn has no answer of the agent, in words.
-_ENDS = {
-    "channel_gone": "its channel is no longer in the YAML; the person was told so",
-    "failed": "an unexpected error ended it and the person got an apology: `turn.failed` in the log has the traceback",
-    "forwarded": "it came in under another address of the conversation and was handed on to the main one",
-    "killed_workers": "its worker died each time that it was begun, so it was given up",
-    "stale": "the conversation changed while it was answered, and the person was told that something went wrong",
-    "stopped": "its person said /stop",
-    "timeout": "it took longer than `workers.turn_timeout`, and the person was told so",
-    "unreadable": "the journal of an earlier attempt could not be read, so it was not tried again",
-}
-_UNSENT = {
-    "dead": "was given up", "failed": "was taken by the platform and not delivered", "waits": "waits to be sent",
-    "held": "waits until the person writes", "retried": "was put back after it was dead",
-    "forgotten": "is no longer known",
-}  # fmt: skip
-
-
-def answers(story: Story) -> dict[str, list[str]]:
-    """Return the answers to three questions about a story, as sentences."""
-    answered = "it answered: every reply was taken by its platform"
-    if not story.all_replies:
-        answered = "the turn and its replies are not stored here any more"
-    return {
-        "said_twice": [*_twice(story)] or ["nothing here was said twice; trace the other message as well"],
-        "not_answered": [*_unanswered(story)] or [answered],
-        "confirmed_by": [*_confirmed(story)] or ["nobody had to: no action is known here"],
-    }
-
-
-def _twice(story: Story) -> Iterator[str]:
-    for turn in story.turns:
-        if turn.webhooks > 1:
-            yield f"{turn.id} came in {turn.webhooks} times; each repetition was recognized and changed nothing"
-        if turn.attempt > 1:
-            replies = "only the last attempt's replies were sent"
-            yield f"{turn.id} was begun {turn.attempt} times, because a worker died or lost its lease; {replies}"
-        if len(turn.replies) > 1:
-            yield f"the answer to {turn.id} has {len(turn.replies)} parts: messages, or changes of earlier ones"
-        if turn.upto:
-            yield f"{turn.id} was answered together with the messages up to {turn.upto}"
-    for reply in story.all_replies:
-        if reply.state == "ambiguous":
-            yield f"{reply.id} was sent again and marked as repeated: the answer to an earlier attempt was lost"
-        if reply.state == "retried":
-            yield f"{reply.id} was sent again as #{reply.receipt}, by `sayso deliveries retry`"
-
-
-def _unanswered(story: Story) -> Iterator[str]:
-    for turn in story.turns:
-        if turn.status == "waits":
-            place = f"behind {turn.ahead} others" if turn.ahead else "next in its conversation"
-            begun = f", begun {turn.attempt} times" if turn.attempt else ""
-            yield f"{turn.id} waits, {place}{begun}; {story.busy or 'a worker will come for it'}"
-        elif turn.status == "forgotten":
-            yield f"how {turn.id} was answered is no longer stored; the replies are in the log"
-        elif turn.ended:
-            yield f"{turn.id}: {_ENDS.get(turn.ended, turn.ended)}"
-        elif not turn.replies:
-            yield f"{turn.id} was worked on and has no reply"
-    for reply in story.all_replies:
-        if says := _UNSENT.get(reply.state):
-            reason = f": {reply.reason}" if reply.reason else ""
-            busy = f"; {story.busy}" if reply.state == "waits" and story.busy else ""
-            yield f"reply {reply.id} {says}{reason}{busy}"
-        elif reply.reason:
-            yield f"reply {reply.id} is an apology: {reply.reason}"
-
-
-def _confirmed(story: Story) -> Iterator[str]:
-    for action in story.actions:
-        claimed = [event for event in action.events if event.event == "claimed"]
-        who = action.user or "its person"
-        for event in claimed:
-            message = f"message {event.by}{f' ({event.turn})' if event.turn else ''}"
-            at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            yield f"{action.pid}: {who}, at {at} with {message}; it is {action.events[-1].event} now"
-        if not claimed:
-            state = action.events[-1].event if action.events else action.state
-            yield f"{action.pid}: nobody; it is {state or 'unknown here'}"

@@ -11,7 +11,7 @@ import click
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, one_line, pass_options, utc_time
 
 if TYPE_CHECKING:
-    from sayso.config.checks.trace import Story, TracedAction, TracedReply, TracedTurn
+    from sayso.config.checks.story import Story, TracedAction, TracedReply, TracedTurn
 
 #: Characters of a text, and of a reason, on one line.
 WIDTH = 300
@@ -41,7 +41,8 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
     action, an audit entry (3/17), or the reference that a person was told.
     """
     from sayso.channels.types import digest
-    from sayso.config.checks.trace import answers, find_stories
+    from sayso.config.checks.story import answers
+    from sayso.config.checks.trace import find_stories
 
     with clear_errors():
         settings = options.load(without_secrets=True)
@@ -54,7 +55,7 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
 
 
 def _lines(story: Story) -> Iterator[str]:
-    from sayso.config.checks.trace import answers
+    from sayso.config.checks.story import answers
 
     for turn in story.turns:
         yield from _turn_lines(turn)
