@@ -15,7 +15,6 @@ from redis import Redis
 
 from benchmarks.peers import peer_app, with_enqueue, with_script
 from benchmarks.stack import ENVIRON, Stack
-from benchmarks.street import event
 from benchmarks.table import Row
 from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.telegram.incoming import telegram_hook
@@ -25,6 +24,7 @@ from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.observability import set_up_logs
 from sayso.config.wiring.wsgi import build_app
+from sayso.testing.bench.load import event
 from sayso.testing.platforms.fake_platforms import (
     SLACK_SIGNING_SECRET,
     TELEGRAM_SECRET,

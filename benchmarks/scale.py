@@ -24,7 +24,6 @@ from typing import Any, cast
 from redis import Redis
 
 from benchmarks.stack import Stack, cpu_seconds
-from benchmarks.street import Street
 from benchmarks.turns import accept
 from sayso.agent import ConversationMemory
 from sayso.agent.messages import Message, Role
@@ -32,6 +31,7 @@ from sayso.channels.types import Conversation, Reply, Turn
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.scripts import shard_of
 from sayso.pending.turns import QueuedReply, QueuedTurn, TurnChange
+from sayso.testing.bench.load import SlackLoad
 from sayso.workers.sender import Sent
 
 #: The numbers of worker processes.
@@ -68,12 +68,12 @@ def main() -> None:
 
 async def measure() -> None:
     """Measure throughput first, then costs, then memory."""
-    async with Street() as street:
+    async with SlackLoad() as load:
         print("| workers | turns/s, no latency | turns/s, tool of 20 ms |\n|---|---|---|", flush=True)
         for count in SIZES:
-            await throughput(street, count)
-        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
-            await costs(stack, street)
+            await throughput(load, count)
+        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), load.url) as stack:
+            await costs(stack, load)
     with (
         tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder,
         Stack(Path(folder), "http://127.0.0.1:9") as stack,
@@ -81,35 +81,35 @@ async def measure() -> None:
         memory(stack)
 
 
-async def throughput(street: Street, count: int) -> None:
+async def throughput(load: SlackLoad, count: int) -> None:
     """Measure how fast these workers process a backlog, with a model of no latency and with a tool of 20 ms."""
-    with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
+    with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), load.url) as stack:
         workers = [await asyncio.to_thread(stack.worker) for _ in range(count)]
         await asyncio.sleep(GROWN_SECONDS)
-        plain = await _backlogs(stack, street, workers, TEXT)
-        waiting = await _backlogs(stack, street, workers, f"/work {TOOL_SECONDS}")
+        plain = await _backlogs(stack, load, workers, TEXT)
+        waiting = await _backlogs(stack, load, workers, f"/work {TOOL_SECONDS}")
     print(f"| {count} | {plain:.0f} | {waiting:.0f} |", flush=True)
 
 
-async def _backlogs(stack: Stack, street: Street, workers: list[subprocess.Popen[bytes]], text: str) -> float:
-    return statistics.median([await _backlog(stack, street, workers, text) for _ in range(ROUNDS)])
+async def _backlogs(stack: Stack, load: SlackLoad, workers: list[subprocess.Popen[bytes]], text: str) -> float:
+    return statistics.median([await _backlog(stack, load, workers, text) for _ in range(ROUNDS)])
 
 
-async def _backlog(stack: Stack, street: Street, workers: list[subprocess.Popen[bytes]], text: str) -> float:
+async def _backlog(stack: Stack, load: SlackLoad, workers: list[subprocess.Popen[bytes]], text: str) -> float:
     """Return turns per second, from the moment the workers resume to the last reply."""
     mailbox = stack.mailbox()
     chats = [f"DB{next(_NUMBERS):07}" for _ in range(TURNS)]
     for worker in workers:
         worker.send_signal(signal.SIGSTOP)
     accept(mailbox, [(chat, text) for chat in chats])
-    street.heard.clear()
+    load.answers.clear()
     started = time.perf_counter()
     for worker in workers:
         worker.send_signal(signal.SIGCONT)
-    return TURNS / (await street.until_heard(TURNS) - started)
+    return TURNS / (await load.until_answered(TURNS) - started)
 
 
-async def costs(stack: Stack, street: Street) -> None:
+async def costs(stack: Stack, load: SlackLoad) -> None:
     """Measure a turn with ever more stored conversations; each turn is the first of its chat in this process."""
     web, worker = await asyncio.gather(asyncio.to_thread(stack.web), asyncio.to_thread(stack.worker))
     head = "| conversations kept | web us | worker us | Redis us | of these in scripts | turns/s |"
@@ -118,17 +118,17 @@ async def costs(stack: Stack, street: Street) -> None:
     for count in KEPT:
         await asyncio.to_thread(preload, stack, range(kept, count))
         kept = count
-        await _say(street, stack, 40)
-        found = [await _cost(stack, street, web, worker) for _ in range(ROUNDS)]
+        await _say(load, stack, 40)
+        found = [await _cost(stack, load, web, worker) for _ in range(ROUNDS)]
         middle = [statistics.median(values) for values in zip(*map(_numbers, found), strict=True)]
         print(f"| {count:,} | " + " | ".join(f"{value:.0f}" for value in middle) + " |", flush=True)
 
 
-async def _cost(stack: Stack, street: Street, web: subprocess.Popen[bytes], worker: subprocess.Popen[bytes]) -> Cost:
+async def _cost(stack: Stack, load: SlackLoad, web: subprocess.Popen[bytes], worker: subprocess.Popen[bytes]) -> Cost:
     server = stack.redis.pid or 0
     before = [cpu_seconds(who) for who in (web, worker, server)]
     scripts, started = _script_seconds(stack.client), time.perf_counter()
-    await _say(street, stack, TURNS)
+    await _say(load, stack, TURNS)
     took = time.perf_counter() - started
     await asyncio.sleep(0.3)  # until the worker has written its records
     spent = [(cpu_seconds(who) - was) / TURNS * 1e6 for who, was in zip((web, worker, server), before, strict=True)]
@@ -136,10 +136,10 @@ async def _cost(stack: Stack, street: Street, web: subprocess.Popen[bytes], work
     return Cost(spent[0], spent[1], spent[2], in_scripts, TURNS / took)
 
 
-async def _say(street: Street, stack: Stack, turns: int) -> None:
+async def _say(load: SlackLoad, stack: Stack, turns: int) -> None:
     async def person(line: int) -> None:
         for _ in range(turns // CROWD):
-            await street.say(stack.port, TEXT, line=line)
+            await load.say(stack.port, TEXT, line=line)
 
     await asyncio.gather(*map(person, range(CROWD)))
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from benchmarks.ingest import ingest
 from benchmarks.stack import QUEUE, Stack, rss_mb
-from benchmarks.street import Street
 from benchmarks.table import HEAD, Row, show
 from sayso.channels.types import Conversation, Turn
+from sayso.testing.bench.load import SlackLoad
 from sayso.workers.mailbox import RedisMailbox
 
 #: Rounds of turns one after the other, and turns in each.
@@ -46,31 +46,31 @@ def main() -> None:
 
 async def measure() -> None:
     """Run all measurements."""
-    async with Street() as street:
-        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), street.url) as stack:
+    async with SlackLoad() as load:
+        with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(Path(folder), load.url) as stack:
             show(await asyncio.to_thread(ingest, stack))
             stack.client.flushall()
-            await live(stack, street)
+            await live(stack, load)
         with tempfile.TemporaryDirectory(prefix="sayso-bench-") as folder, Stack(
-            Path(folder), street.url, concurrency=PARKED
+            Path(folder), load.url, concurrency=PARKED
         ) as stack:  # fmt: skip
-            await parked(stack, street)
+            await parked(stack, load)
 
 
-async def live(stack: Stack, street: Street) -> None:
+async def live(stack: Stack, load: SlackLoad) -> None:
     """Measure one turn at a time with a model of no latency, then a crowd with a slow one."""
     await asyncio.gather(*map(asyncio.to_thread, (stack.web, stack.worker, stack.peer_web)))
     costs: dict[str, list[float]] = {"ours": [], "fork": [], "simple": []}
     crowds: dict[str, tuple[float, list[float]]] = {}
     for kind in ("simple", "fork"):
         peer = await asyncio.to_thread(stack.peer_worker, kind)
-        await asyncio.gather(*(street.say(port, "hello", line=9) for port in (stack.port, stack.peer_port)))
+        await asyncio.gather(*(load.say(port, "hello", line=9) for port in (stack.port, stack.peer_port)))
         for _ in range(ROUNDS):
-            costs["ours"] += await _one_by_one(street, stack.port)
-            costs[kind] += await _one_by_one(street, stack.peer_port)
+            costs["ours"] += await _one_by_one(load, stack.port)
+            costs[kind] += await _one_by_one(load, stack.peer_port)
         if kind == "fork":
-            crowds["ours"] = await _crowd(street, stack.port)
-            crowds["fork"] = await _crowd(street, stack.peer_port)
+            crowds["ours"] = await _crowd(load, stack.port)
+            crowds["fork"] = await _crowd(load, stack.peer_port)
         await asyncio.to_thread(stack.end, peer)
     show(_latency_rows(costs) + _crowd_rows(crowds))
 
@@ -98,18 +98,18 @@ def _crowd_rows(crowds: dict[str, tuple[float, list[float]]]) -> list[Row]:
     ]  # fmt: skip
 
 
-async def _one_by_one(street: Street, port: int) -> list[float]:
-    return [await street.say(port, "hello there") for _ in range(TURNS)]
+async def _one_by_one(load: SlackLoad, port: int) -> list[float]:
+    return [await load.say(port, "hello there") for _ in range(TURNS)]
 
 
-async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
+async def _crowd(load: SlackLoad, port: int) -> tuple[float, list[float]]:
     """Return turns per second and each turn's seconds. People write again once answered; all sent a turn before."""
     seconds: list[float] = []
 
     async def person(number: int) -> None:
-        await street.say(port, "/think 0", line=number)
+        await load.say(port, "/think 0", line=number)
         while time.perf_counter() < until:
-            seconds.append(await street.say(port, f"/think {MODEL_SECONDS}", line=number))
+            seconds.append(await load.say(port, f"/think {MODEL_SECONDS}", line=number))
 
     started = time.perf_counter()
     until = started + CROWD_SECONDS
@@ -117,7 +117,7 @@ async def _crowd(street: Street, port: int) -> tuple[float, list[float]]:
     return len(seconds) / (time.perf_counter() - started), seconds
 
 
-async def parked(stack: Stack, street: Street) -> None:
+async def parked(stack: Stack, load: SlackLoad) -> None:
     """Measure a thousand turns that wait at once in one process; the medians of the rounds, and the most memory."""
     worker = await asyncio.to_thread(stack.worker)
     await asyncio.sleep(GROWN_SECONDS)
@@ -125,11 +125,11 @@ async def parked(stack: Stack, street: Street) -> None:
     rounds: dict[str, list[tuple[float, float]]] = {"model": [], "tool": []}
     for number, (slow, way) in enumerate(WAYS * PARKED_ROUNDS):
         chats = [f"DP{number:02}{index:04}" for index in range(PARKED)]
-        street.heard.clear()
+        load.answers.clear()
         accept(mailbox, [(f"DW{number:05}", "hello")])
-        await street.until_heard(1)
-        street.heard.clear()
-        rounds[slow].append(await _park(stack, street, worker, mailbox, chats, way))
+        await load.until_answered(1)
+        load.answers.clear()
+        rounds[slow].append(await _park(stack, load, worker, mailbox, chats, way))
     show(_parked_rows(rounds))
 
 
@@ -147,7 +147,7 @@ def _parked_rows(rounds: dict[str, list[tuple[float, float]]]) -> list[Row]:
 
 
 async def _park(
-    stack: Stack, street: Street, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str],
+    stack: Stack, load: SlackLoad, worker: subprocess.Popen[bytes], mailbox: RedisMailbox, chats: list[str],
     way: tuple[str, str],
 ) -> tuple[float, float]:  # fmt: skip
     """Accept all turns while the worker is paused. Return the seconds after its resumption, and its growth in MB."""
@@ -158,9 +158,9 @@ async def _park(
     assert waiting >= PARKED - 1, waiting  # one turn is in progress already
     base, started = rss_mb(worker), time.perf_counter()
     worker.send_signal(signal.SIGCONT)
-    most = asyncio.create_task(_most_mb(worker, street, PARKED + FOLLOWED))
-    seconds = await street.until_heard(PARKED + FOLLOWED) - started
-    _check_order(street, chats, way[1])
+    most = asyncio.create_task(_most_mb(worker, load, PARKED + FOLLOWED))
+    seconds = await load.until_answered(PARKED + FOLLOWED) - started
+    _check_order(load, chats, way[1])
     return seconds, await most - base
 
 
@@ -171,18 +171,18 @@ def accept(mailbox: RedisMailbox, texts: list[tuple[str, str]]) -> None:
         mailbox.accept(Turn(event, Conversation("desk", chat), f"U{chat}", text))
 
 
-async def _most_mb(worker: subprocess.Popen[bytes], street: Street, count: int) -> float:
+async def _most_mb(worker: subprocess.Popen[bytes], load: SlackLoad, count: int) -> float:
     most = 0.0
-    while sum(map(len, street.heard.values())) < count:
+    while sum(map(len, load.answers.values())) < count:
         most = max(most, rss_mb(worker))
         await asyncio.sleep(0.05)
     return most
 
 
-def _check_order(street: Street, chats: list[str], answer: str) -> None:
+def _check_order(load: SlackLoad, chats: list[str], answer: str) -> None:
     first, then = [answer], [answer, f"You said: {LATER}"]
     expected = {chat: then if number < FOLLOWED else first for number, chat in enumerate(chats)}
-    heard = {chat: [text.partition("\n")[0] for _, text in answers] for chat, answers in street.heard.items()}
+    heard = {chat: [text.partition("\n")[0] for _, text in answers] for chat, answers in load.answers.items()}
     wrong = {chat: heard.get(chat) for chat in {**expected, **heard} if heard.get(chat) != expected.get(chat)}
     assert not wrong, wrong
 

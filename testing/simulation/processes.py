@@ -214,7 +214,7 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
     config = profile.config
     settings = DEFAULT if config is None else yaml.safe_load(config.read_text(encoding="utf-8"))
     channels = {
-        name: {**channel, **_fake_channel(channel["platform"], platforms), **_channel_overrides(profile)}
+        name: {**channel, **fake_channel(channel["platform"], platforms.url), **_channel_overrides(profile)}
         for name, channel in settings["channels"].items()
         if channel["platform"] in SIMULATED
     }
@@ -235,11 +235,11 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
     }
 
 
-def _fake_channel(platform: str, platforms: FakePlatforms) -> dict[str, str]:
-    """Return the keys with which a channel uses the fake of its platform."""
+def fake_channel(platform: str, url: str) -> dict[str, str]:
+    """Return the keys with which a channel uses the fake of its platform. `url` is that of all fakes."""
     simulated = SIMULATED[platform]
     secrets = {key: f"${{{_variable(platform, key)}}}" for key in simulated.secrets}
-    return {**simulated.settings, **secrets, "api_url": f"{platforms.url}/{simulated.fake}"}
+    return {**simulated.settings, **secrets, "api_url": f"{url}/{simulated.fake}"}
 
 
 def _variable(platform: str, key: str) -> str:
@@ -259,13 +259,24 @@ def _absolute(tool: str, config: Path | None) -> str:
 
 
 class Machine:
-    """All processes, from `with` to its end. Use it in one thread that outlives it: they die with that thread."""
+    """All processes, from `with` to its end. Use it in one thread that outlives it: they die with that thread.
 
-    def __init__(self, profile: Profile, data: Path, platforms: FakePlatforms) -> None:
+    `make_settings` returns the configuration for the web's URL. With a `redis_url` no Redis is started.
+    """
+
+    def __init__(
+        self, profile: Profile, data: Path, make_settings: Callable[[str], dict[str, Any]], redis_url: str = ""
+    ) -> None:
         self.redis = RedisServer(data)
+        self.redis_url = redis_url or self.redis.url
         self.addresses = [f"127.0.0.1:{_free_port()}" for _ in range(profile.webs)]
         self.hooks: list[tuple[str, str]] = []
-        self._profile, self._data, self._platforms = profile, data, platforms
+        self._profile, self._data, self._make_settings, self._has_own_redis = (
+            profile,
+            data,
+            make_settings,
+            not redis_url,
+        )
         self._log: IO[bytes] | None = None
         self._stack = ExitStack()
         self.webs: list[Child] = []
@@ -277,8 +288,9 @@ class Machine:
         with ExitStack() as stack:
             self._log = stack.enter_context(self._log_path.open("ab"))
             self._configure()
-            self.redis.start()
-            stack.callback(self.redis.stop)
+            if self._has_own_redis:
+                self.redis.start()
+                stack.callback(self.redis.stop)
             stack.callback(self._stop)
             self._start()
             self._stack = stack.pop_all()
@@ -315,7 +327,7 @@ class Machine:
 
     def _configure(self) -> None:
         url = f"http://{self.addresses[0]}"
-        settings = simulated_settings(self._profile, self._platforms, url)
+        settings = self._make_settings(url)
         (self._data / "sayso.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.hooks = [(channel["platform"], f"{url}/hooks/{name}") for name, channel in settings["channels"].items()]
 
@@ -401,7 +413,7 @@ class Machine:
             KEYS_VARIABLE: ",".join(secret_keys(self._data)),
             MODEL_MS: f"{low:g}-{high:g}",
             "PYTHONPATH": python_path(os.environ.get("PYTHONPATH", "")),
-            "REDIS_URL": f"unix://{self._proxy_socket}" if self._profile.through_proxy else self.redis.url,
+            "REDIS_URL": f"unix://{self._proxy_socket}" if self._profile.through_proxy else self.redis_url,
             "SAYSO_DATA": str(self._data.resolve()),
         }
 

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.faults import Faults, FlakyPlatforms
 from sayso.testing.simulation.judge import SimulationResult, judge_simulation
-from sayso.testing.simulation.processes import Machine
+from sayso.testing.simulation.processes import Machine, simulated_settings
 from sayso.testing.simulation.profile import Profile, load_stories
 from sayso.testing.simulation.report import MemoryMeter, SimulationReport
 from sayso.testing.simulation.tools import Effects
@@ -41,7 +42,7 @@ class Simulation:
         with ExitStack() as stack:
             platforms = FakePlatforms(failures=flaky) if profile.failing_platforms else FakePlatforms()
             stack.enter_context(platforms)
-            machine = stack.enter_context(Machine(profile, self.data, platforms))
+            machine = stack.enter_context(Machine(profile, self.data, partial(simulated_settings, profile, platforms)))
             users = stack.enter_context(SimulatedUsers(profile, platforms, machine, stories))
             began = time.monotonic()
             memory_meter = MemoryMeter(machine, began)

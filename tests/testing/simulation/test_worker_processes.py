@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,7 @@ from sayso.testing.simulation.profile import Profile
 
 def folders(profile: Profile, data: Path) -> list[tuple[str, str]]:
     """Return the data folder of each parent of workers, and its number of workers."""
-    platforms: Any = None
-    commands = [parent.command for parent in Machine(profile, data, platforms)._parents()]
+    commands = [parent.command for parent in Machine(profile, data, lambda _: {})._parents()]
     return [(command[command.index("--data") + 1], command[-1]) for command in commands]
 
 

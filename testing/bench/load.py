@@ -1,4 +1,4 @@
-"""Street: people who write signed Slack messages, and the platform that gets the answers, timed on one event loop."""
+"""SlackLoad: people who write signed Slack messages, and a Slack that gets the answers, timed on one event loop."""
 
 from __future__ import annotations
 
@@ -18,34 +18,47 @@ from sayso.testing.platforms.webhooks import slack_text
 #: Seconds to wait for an answer before the run is given up.
 PATIENCE = 60.0
 
-_HEARD = json.dumps({"ok": True, "ts": "1795300000.000001"}).encode()
-_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_HEARD)
+_SENT = json.dumps({"ok": True, "ts": "1795300000.000001"}).encode()
+_RESPONSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(_SENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One message: the status of its webhook, and the seconds until it was accepted and until the answer was sent.
+
+    The status is 0 where the connection broke. `reply_seconds` is 0 for a message that was not accepted.
+    """
+
+    status: int
+    accept_seconds: float
+    reply_seconds: float = 0.0
 
 
 @dataclass(slots=True)
-class Street:
+class SlackLoad:
     """Sends and receives messages inside `async with`, on the loop that runs it. `url` is the bot's URL of Slack.
 
-    Chats are direct messages: the name of a chat begins with D.
+    Chats are direct messages: the name of a chat begins with D. The strict fakes of `sayso.testing.platforms` would
+    cost more than what is measured.
     """
 
     url: str = ""
     #: The answers of each chat with their times, in order.
-    heard: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
+    answers: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
     _waiting: dict[str, asyncio.Future[float]] = field(default_factory=dict)
-    _doors: dict[tuple[int, int], Door] = field(default_factory=dict)
+    _connections: dict[tuple[int, int], Connection] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Platform(self._hear), "127.0.0.1", 0, backlog=1024)
+        self._server = await loop.create_server(lambda: _Platform(self._take), "127.0.0.1", 0, backlog=1024)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for door in self._doors.values():
-            door.close()
+        for connection in self._connections.values():
+            connection.close()
         if self._server:
             self._server.close()
 
@@ -53,54 +66,75 @@ class Street:
         """Send a message to the web at a port and wait for the answer. Return the seconds between.
 
         Each message is from another chat, because a chat's rate limit is too low. `line` is the kept-alive connection
-        to send on, for people who write at once.
+        to send on, for people who write at once. Raises AssertionError unless the message was accepted.
         """
+        exchange = await self.exchange(port, text, line=line)
+        assert exchange.status == 200, exchange.status  # noqa: S101  # nothing else is expected here
+        return exchange.reply_seconds
+
+    async def exchange(self, port: int, text: str, *, line: int = 0) -> Exchange:
+        """Do as `say`, and tell everything. Raises TimeoutError after PATIENCE seconds without an answer."""
         number = next(self._numbers)
         chat = f"D{number:07}"
         waiting = self._waiting[chat] = asyncio.get_running_loop().create_future()
-        door = await self._door(port, line)
         started = time.perf_counter()
-        await door.post(request(port, chat, text, number))
+        status = await self._post(port, chat, text, number, line)
+        accept_seconds = time.perf_counter() - started
+        if status != 200:
+            del self._waiting[chat]
+            return Exchange(status, accept_seconds)
         async with asyncio.timeout(PATIENCE):
-            return await waiting - started
+            return Exchange(status, accept_seconds, await waiting - started)
 
-    async def until_heard(self, count: int) -> float:
+    async def deliver(self, port: int, text: str, *, line: int = 0) -> Exchange:
+        """Send a message, and wait for no answer."""
+        number = next(self._numbers)
+        started = time.perf_counter()
+        status = await self._post(port, f"D{number:07}", text, number, line)
+        return Exchange(status, time.perf_counter() - started)
+
+    async def until_answered(self, count: int) -> float:
         """Wait until this many answers arrived in all. Return when the last one did."""
         deadline = time.perf_counter() + PATIENCE
-        while sum(map(len, self.heard.values())) < count:
+        while sum(map(len, self.answers.values())) < count:
             if time.perf_counter() > deadline:
-                raise TimeoutError(f"{sum(map(len, self.heard.values()))} of {count} answers")
+                raise TimeoutError(f"{sum(map(len, self.answers.values()))} of {count} answers")
             await asyncio.sleep(0.005)
-        return max(answers[-1][0] for answers in self.heard.values())
+        return max(answers[-1][0] for answers in self.answers.values())
 
-    async def _door(self, port: int, line: int) -> Door:
-        door = self._doors.get((port, line))
-        if door is None or door.reader.at_eof():  # a web closes a connection that was idle for long
-            self._doors[port, line] = Door(*await asyncio.open_connection("127.0.0.1", port))
-        return self._doors[port, line]
+    async def _post(self, port: int, chat: str, text: str, number: int, line: int) -> int:
+        connection = self._connections.get((port, line))
+        if connection is None or connection.reader.at_eof():  # a web closes a connection that was idle for long
+            connection = Connection(*await asyncio.open_connection("127.0.0.1", port))
+            self._connections[port, line] = connection
+        try:
+            return await connection.post(request(port, chat, text, number))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            del self._connections[port, line]
+            return 0
 
-    def _hear(self, chat: str, text: str) -> None:
+    def _take(self, chat: str, text: str) -> None:
         at = time.perf_counter()
-        self.heard[chat].append((at, text))
+        self.answers[chat].append((at, text))
         waiting = self._waiting.pop(chat, None)
         if waiting and not waiting.done():
             waiting.set_result(at)
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Connection:
     """One kept-alive connection to a web process."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def post(self, packed: bytes) -> None:
-        """Send a request and read its answer. Raises AssertionError unless it is 200."""
+    async def post(self, packed: bytes) -> int:
+        """Send a request and read its answer. Return the status."""
         self.writer.write(packed)
         head = await self.reader.readuntil(b"\r\n\r\n")
-        assert b" 200 " in head.partition(b"\r\n")[0], head
         length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
         await self.reader.readexactly(int(length))
+        return int(head[9:12])
 
     def close(self) -> None:
         """Close the connection."""
@@ -112,8 +146,8 @@ class _Platform(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, hear: Callable[[str, str], None]) -> None:
-        self._hear = hear
+    def __init__(self, take: Callable[[str, str], None]) -> None:
+        self._take = take
         self._read = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -128,10 +162,10 @@ class _Platform(asyncio.Protocol):
         self._read = rest[length:]
         message = json.loads(rest[:length])
         closing = b"connection: close" in lowered
-        self._transport.write(_ANSWER + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _HEARD)
+        self._transport.write(_RESPONSE_HEAD + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _SENT)
         if closing:
             self._transport.close()
-        self._hear(message["channel"], message["text"])
+        self._take(message["channel"], message["text"])
 
 
 def request(port: int, chat: str, text: str, number: int) -> bytes:

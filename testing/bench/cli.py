@@ -1,0 +1,67 @@
+"""The command `sayso bench`: measure how much this machine takes, and what limits it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import click
+
+from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
+
+
+@click.command(
+    cls=SaysoCommand,
+    examples=["sayso bench", "sayso bench --workers 4 --webs 2 --seconds 120", "sayso bench -c sayso.yaml --json"],
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=6, max=3600), default=60.0, show_default=True, help="How long to measure."
+)
+@click.option("--webs", type=click.IntRange(1, 8), default=1, show_default=True, help="Web processes.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Worker processes.")
+@click.option("--redis", "redis_url", default="", help="The URL of a Redis to measure.  [default: one of its own]")
+@pass_options
+def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: str) -> None:
+    """Measure how many webhooks and turns a second this machine takes, and name what limits it.
+
+    It starts Redis, web and worker processes of its own, and sends them messages from a Slack of its own; the model is
+    a script. Nothing of a bot is touched: with --config it only takes `workers` and `spool` from the file. On a Redis
+    that is given with --redis it writes keys of its own, and removes them. --data names the folder whose disk is
+    measured; without it the folder is temporary.
+    """
+    from sayso.testing.bench.report import as_json, lines_of
+    from sayso.testing.bench.run import Bench, BenchPlan
+    from sayso.testing.simulation.processes import MachineError
+
+    settings = options.load(running=False, without_secrets=True) if options.config else None
+    folder = _new_folder(options.data_option)
+
+    def say(line: str) -> None:
+        click.echo(line, err=options.as_json)
+
+    say(f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}")
+    try:
+        with clear_errors():
+            result = Bench(BenchPlan(seconds, webs, workers, settings, redis_url), folder, say).run()
+    except MachineError as exc:
+        fail(str(exc))  # its folder has the log
+    except ValueError as exc:  # of a URL
+        shutil.rmtree(folder, ignore_errors=True)
+        fail(f"--redis: {exc}")
+    except SystemExit:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    options.print(as_json(result), ["", *lines_of(result)])
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _new_folder(data: Path | None) -> Path:
+    try:
+        if data is not None:
+            data.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="sayso-bench-", dir=data))
+    except OSError as exc:
+        fail(
+            f"data folder {str(data or tempfile.gettempdir())!r}: {exc.strerror}: give one you may write to with --data"
+        )
