@@ -21,10 +21,9 @@ from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import server_binary
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from tests.config.processes import until
 from tests.deploy.dockerfile import Builder, Image
 from tests.deploy.sandbox import ROOT, Sandbox, why_not
-from tests.flows.system import ENVIRON
+from tests.flows.system import ENVIRON, until
 
 #: The environment that a person writes, beside the accounts of the platforms.
 SECRETS = {"SAYSO_SECRET_KEYS": "first,second", "REDIS_PASSWORD": "hush", "CONSOLE_PASSWORD": "open sesame", **ENVIRON}
@@ -199,3 +198,14 @@ def own(folder: Path, user: str, mode: int) -> None:
     """Give a folder an owner and a mode."""
     os.chown(folder, *map(int, user.split(":")))
     folder.chmod(mode)
+
+
+@pytest.fixture(scope="session")
+def systemd_web(site: Site) -> Iterator[Site]:
+    """Return the site with the unit of the web running, until the last test: other ways of deployment come before."""
+    from tests.deploy.units import run_unit  # it imports this module
+
+    with ExitStack() as stack:
+        run_unit(site, stack, "sayso-web.service")
+        until(site.is_ready)
+        yield site

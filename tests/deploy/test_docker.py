@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from sayso.testing.platforms import webhooks as signing
-from tests.config.processes import until
 from tests.deploy.conftest import SECRETS, Site, compose, program
 from tests.deploy.dockerfile import Image
 from tests.deploy.sandbox import ROOT, Sandbox
+from tests.flows.system import until
 
 COMPOSE = ROOT / "deploy" / "compose.yaml"
 

@@ -15,10 +15,10 @@ import yaml
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import WorkerSettings
 from sayso.testing.platforms import webhooks as signing
-from tests.config.processes import until
 from tests.deploy.conftest import SECRETS, Site, compose, example_environ, own, program
 from tests.deploy.sandbox import ROOT
 from tests.deploy.units import settings
+from tests.flows.system import until
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 #: The oldest version that has all we use (preStop.sleep), and the newest that the validator knows.

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,9 @@ import pytest
 
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.testing.platforms import webhooks as signing
-from tests.config.processes import until
 from tests.deploy.conftest import SECRETS, Site, program
 from tests.deploy.sandbox import ROOT
-from tests.deploy.units import run_unit
+from tests.flows.system import until
 
 HOST = "bots.example.com"
 CERTIFICATE, KEY = (f"/etc/letsencrypt/live/{HOST}/{name}.pem" for name in ("fullchain", "privkey"))
@@ -62,21 +61,17 @@ class Proxy:
 
 
 @pytest.fixture(scope="module")
-def web(site: Site) -> Iterator[Site]:
-    """Return a site whose web runs as systemd starts it, and a certificate of its own."""
-    layer = site.sandbox.layer("certificate")
-    folder = layer / Path(CERTIFICATE).parent.relative_to("/")
-    folder.mkdir(parents=True)
+def web(systemd_web: Site) -> Site:
+    """Return a site whose web runs as systemd starts it, with a certificate of its own."""
+    layer = systemd_web.sandbox.layer("certificate")
+    (layer / Path(CERTIFICATE[1:]).parent).mkdir(parents=True)
     command = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={HOST}"
     subprocess.run(
         [program("openssl"), *command.split(), "-addext", f"subjectAltName=DNS:{HOST}",
          "-keyout", layer / KEY[1:], "-out", layer / CERTIFICATE[1:]],
         check=True, capture_output=True,
     )  # fmt: skip
-    with ExitStack() as stack:
-        run_unit(site, stack, "sayso-web.service")
-        until(site.is_ready)
-        yield site
+    return systemd_web
 
 
 @pytest.fixture(scope="module", params=["nginx", "caddy"])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sayso.testing.platforms import webhooks as signing
-from tests.config.processes import until
-from tests.deploy.conftest import SECRETS, Site, program
+from tests.deploy.conftest import SECRETS, Site, compose, program
 from tests.deploy.sandbox import ROOT
-from tests.deploy.units import UNITS, run_unit
+from tests.deploy.units import UNITS, run_unit, settings
+from tests.flows.system import until
 
 NAMES = ("sayso-web.service", "sayso-worker@1.service", "sayso-poll.service")
 
@@ -66,11 +66,10 @@ def test_a_stop_reaches_the_parent_only():
     assert "\nKillMode=mixed\n" in (UNITS / "sayso-.service.d/common.conf").read_text()
 
 
-def test_commands_of_the_units_answer_a_message(site: Site):
+def test_commands_of_the_units_answer_a_message(systemd_web: Site):
     """As their user, with a read-only system, they write to their state folder and /tmp only."""
+    site = systemd_web
     with ExitStack() as stack:
-        run_unit(site, stack, "sayso-web.service")
-        until(site.is_ready)
         run_unit(site, stack, "sayso-worker@.service")
         before = len(site.platforms.sent)
         headers, body = signing.telegram_hook(SECRETS["TELEGRAM_SECRET"], signing.telegram_text(21, "count the apples"))
@@ -78,12 +77,10 @@ def test_commands_of_the_units_answer_a_message(site: Site):
         until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent[before:]))
 
 
-def test_poll_unit_fetches_messages(site: Site):
-    """The unit of a bot without a public address."""
-    with ExitStack() as stack:
-        run_unit(site, stack, "sayso-poll.service", bot="polled")
-        site.platforms.update(signing.telegram_text(27, "count the apples"))
-        until(lambda: "turn.accepted" in site.log("sayso-poll.service").read_text())
+def test_poll_unit_runs_what_compose_runs():
+    """That command is run in the test of compose.yaml."""
+    assert settings("sayso-poll.service")["ExecStart"] == ["/opt/sayso/bin/sayso poll"]
+    assert compose()["services"]["poll"]["command"] == ["poll"]
 
 
 def test_example_of_the_environment_names_what_the_units_need():
