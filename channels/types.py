@@ -131,6 +131,7 @@ class Turn:
     `replied_to`: the platform's id of the quoted message, "" for none.
     `replied_to_button`: the data of a button under the quoted message, "" for none.
     `written_at`: when it was written, in Unix seconds; 0.0 if the platform does not say.
+    `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
     event_id: str
@@ -153,6 +154,7 @@ class Turn:
     replied_to_button: str = ""
     ephemeral: bool = False
     written_at: float = field(default=0.0, compare=False)
+    trace: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for name in ("text", "user_name", "quoted", "replied_to_button"):

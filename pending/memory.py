@@ -356,7 +356,8 @@ class MemoryActionRepository:
         for new_action in change.new_actions:
             pid = new_action.pending_action_id
             if pid not in self._actions:
-                self._actions[pid] = (StoredAction(pid, new_action.record, new_action.mac, "armed"), new_action)
+                stored = StoredAction(pid, new_action.record, new_action.mac, "armed", trace=new_action.trace)
+                self._actions[pid] = (stored, new_action)
                 self._scopes[pid] = (conversation, new_action.user)
                 self._set(pid, "armed")
                 if new_action.live:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from sayso.channels.tracing import current_trace
 from sayso.channels.types import Intent, Scope
 from sayso.pending.action import ActionSigner, ActionState, PendingAction, encode_canonical
 from sayso.pending.limits import STALE_MS
@@ -46,6 +47,7 @@ class StoredAction:
     `prompt`: the platform's id of the message that shows it, "" where the platform gave none; `prompts`: the ids of all
     messages that show or repeat it.
     `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where it did not say.
+    `trace`: the traceparent of the turn that proposed it, "" for none.
     `newest`: whether the bot has said nothing since the question, as far as a conversation's worker knows.
     """
 
@@ -63,6 +65,7 @@ class StoredAction:
     prompt: str = ""
     prompts: tuple[str, ...] = ()
     written_at: float = 0.0
+    trace: str = field(default="", compare=False)
     newest: bool = field(default=False, compare=False)
     looked_at: float = field(default=0.0, compare=False)
 
@@ -88,7 +91,7 @@ class StoredAction:
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
-            _seconds(rest[0]) / 1000, newest=rest[1:] == [1], looked_at=_seconds(looked),
+            _seconds(rest[0]) / 1000, trace=rest[1] or "", newest=rest[2:] == [1], looked_at=_seconds(looked),
         )  # fmt: skip
 
     @property
@@ -150,6 +153,7 @@ def sign_action(
         code=action.code,
         plan=action.plan,
         steps=steps,
+        trace=current_trace(),
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from sayso.channels import tracing
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
@@ -102,7 +103,15 @@ class Settlement:
             return await self._refuse_tampered(claim, stored)
         if not _may_decide(claim, stored.action, plan):
             return None
-        status, state = await self._repository.claim(claim, stored)
+        attributes = {tracing.PENDING: stored.pid, tracing.CHANNEL: claim.scope.conversation.channel}
+        with tracing.span("confirm action", links=[stored.trace], attributes=attributes) as span:
+            outcome = await self._claim_and_run(claim, stored, deadline)
+            span.set_attribute(tracing.OUTCOME, outcome.status if outcome else "none")
+            return outcome
+
+    async def _claim_and_run(self, claim: Claim, stored: StoredAction, deadline: float | None) -> ConfirmOutcome | None:
+        with tracing.span("claim action"):
+            status, state = await self._repository.claim(claim, stored)
         action = stored.action
         match status:
             case "mine" if state == "started" and not (action.idempotent or action.kind == PLAN_KIND):
@@ -217,6 +226,7 @@ class Settlement:
     ) -> tuple[EndState, str]:
         """Run the executor. Return how it ended, and what it returned or why it failed."""
         ids = {"kind": action.kind, "pending": action.pending_action_id}
+        attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
 
         async def record_late(value: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra=ids)
@@ -224,7 +234,7 @@ class Settlement:
                 await self._record(claim, attempt, action, *_end_of(action, value, error))
 
         try:
-            with _confirmed(claim, action):
+            with _confirmed(claim, action), tracing.span("execute action", attributes=attributes):
                 log.info("pending.started", extra=ids)
                 value = await run_with_timeout(executor, seconds, record_late)
             end = _end_of(action, value)
@@ -256,7 +266,7 @@ class Settlement:
                 text, effects = texts.done(action.preview, result), (Effect(action, result),)
                 if claim.lease:
                     corrected = Reply(texts.correction(action.preview, result))
-                    correction = outbox_entry(claim.scope.conversation, corrected)
+                    correction = outbox_entry(claim.scope.conversation, corrected, later=True)
             case "failed":
                 text = "\n".join(filter(None, [texts.failed(action.preview), result]))
             case "unknown":

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from sayso.channels.tracing import current_trace
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
 from sayso.pending.action import ActionState
 
@@ -104,6 +105,7 @@ class NewAction:
     `ending`: the entry that then replaces the message with the question. Its id is known once that is delivered.
     `alarm`: the entry to send when no answer came within `alarm_after_ms`, at the latest when the window closes.
     `to`: the address of the question as JSON: channel, chat and thread.
+    `trace`: the traceparent of the turn that proposed it, while tracing is on.
     "" is none.
     """
 
@@ -124,6 +126,7 @@ class NewAction:
     alarm: str = ""
     alarm_after_ms: int = 0
     to: str = ""
+    trace: str = ""
 
     @property
     def optional_fields(self) -> tuple[str, ...]:
@@ -133,7 +136,7 @@ class NewAction:
         entries = {"notice": self.notice, "ending": self.ending, "alarm": self.alarm}
         fields |= {name: f"{self.user} {entry}" for name, entry in entries.items() if entry}  # the user it is about
         fields["alarm_after"] = str(self.alarm_after_ms) if self.alarm else ""
-        fields["to"] = self.to
+        fields |= {"to": self.to, "trace": self.trace}
         return tuple(text for name, value in fields.items() if value for text in (name, value))
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,7 +176,7 @@ class Timer:
 
     def to_dict(self, to: Conversation) -> dict[str, Any]:
         """Return the timer as the scripts read it: `what` is stored until it rings."""
-        at, reply = round(self.at * 1000), outbox_entry(to, self.reply)
+        at, reply = round(self.at * 1000), outbox_entry(to, self.reply, later=True)
         stored = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
         return {"id": self.id, "at": at, "what": json.dumps(stored)}
 
@@ -229,16 +232,19 @@ class TurnChange:
         return data
 
 
-def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False) -> str:
+def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later: bool = False) -> str:
     """Return a reply and its address as the outbox stores them.
 
     `forward`: the entry waits in the outbox of one conversation until it is moved to that of its address. The scripts
-    look for `collapse` and `forward` at the beginning.
+    look for `collapse` and `forward` at the beginning. While tracing is on, sending is part of the current trace. A
+    reply that is sent `later` begins a trace of its own with a link to it.
     """
     first: dict[str, Any] = {"collapse": reply.collapse} if reply.collapse else {}
     if forward:
         first = {"forward": True}
-    return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json()})
+    trace = current_trace()
+    last = {"link" if later else "trace": trace} if trace else {}
+    return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json(), **last})
 
 
 def as_edit_of(entry: str, message: str) -> str:
@@ -419,6 +425,12 @@ class QueuedReply:
     def cause(self) -> str:
         """Return on one line why the turn got no answer; "" for a reply that is an answer."""
         return " ".join(Reply.from_json(json.loads(self.text)["reply"]).cause.split()) if "cause" in self.text else ""
+
+    @property
+    def trace(self) -> tuple[str, str]:
+        """Return the traceparents of the turn that it is part of, and of the one that it links to; "" for none."""
+        entry = json.loads(self.text)
+        return entry.get("trace", ""), entry.get("link", "")
 
     def delivery(self, lease: Lease) -> Delivery:
         """Return the reply with its address, as adapters take it."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
+from sayso.channels.tracing import stop_tracing
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from tests.s3 import S3Server
@@ -39,9 +40,10 @@ def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """Restore the environment after each test, including the variables of a wired process."""
+    """Restore the environment after each test, including the variables and the tracer of a wired process."""
     before = dict(os.environ)
     yield
+    stop_tracing()
     os.environ.clear()
     os.environ.update(before)
 

@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from sayso.channels import tracing
 from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED
@@ -306,9 +307,14 @@ class Ingress:
         parts = split_button_token(turn.tap.data) if turn.tap else None
         if turn.tap and not parts and turn.tap.label:  # a button of the business's own: its label is what they say
             turn = replace(turn, text=turn.tap.label, tap=None, kind="choice")
-        accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
+        channel = turn.conversation.channel
+        with tracing.span(f"accept {channel}", kind="producer", attributes={tracing.CHANNEL: channel}) as span:
+            if trace := tracing.current_trace():
+                turn = replace(turn, trace=trace)
+            accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
+            span.set_attribute(tracing.OUTCOME, accepted.outcome)
         ids = {"conversation": turn.conversation.id, "seq": accepted.seq, "event": turn.event_hash}
-        TURNS_RECEIVED.labels(turn.conversation.channel, accepted.outcome).inc()
+        TURNS_RECEIVED.labels(channel, accepted.outcome).inc()
         log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
         if accepted.refused:
             raise Overloaded("this conversation has too many messages waiting")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
+from sayso.channels import tracing
 from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
@@ -227,15 +228,25 @@ class ConversationProcessor:
 
     async def _turn(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
         """Answer a turn, commit what it changes, and count it. Return what is next."""
-        channel_name, began = queued.turn.conversation.channel, self.clock()
+        channel_name, began, parent = queued.turn.conversation.channel, self.clock(), queued.turn.trace
+        attributes: dict[str, str | int] = {tracing.CHANNEL: channel_name}
+        attributes |= {
+            tracing.CONVERSATION: held.lease.conversation,
+            tracing.SEQ: queued.seq,
+            tracing.ATTEMPT: queued.attempt,
+        }
         if queued.attempt == 1:
             MAILBOX_SECONDS.labels(channel_name).observe(max(0.0, queued.age))
+            tracing.record_wait("wait in mailbox", queued.age, parent=parent, attributes=attributes)
         held.begin(queued)
-        following = await self._answer_and_commit(held, queued)
+        joined = [turn.trace for turn in queued.parts[1:]]
+        name = f"turn {channel_name}"
+        with tracing.span(name, parent=parent, links=joined, kind="consumer", attributes=attributes) as span:
+            following = await self._answer_and_commit(held, queued, span)
         TURN_SECONDS.labels(channel_name).observe(self.clock() - began)
         return following
 
-    async def _answer_and_commit(self, held: HeldLease, queued: QueuedTurn) -> NextItem:
+    async def _answer_and_commit(self, held: HeldLease, queued: QueuedTurn, span: tracing.AnySpan) -> NextItem:
         channel = self.channels.get(queued.turn.conversation.channel)
         if queued.is_stopped and queued.attempt == 1:  # stopped before any work: nothing is shown
             channel = None
@@ -246,9 +257,11 @@ class ConversationProcessor:
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None)
         else:
             change = await self._answer(held, queued)
+        span.set_attribute(tracing.OUTCOME, change.ended or "answered")
         try:
             return await self._commit(held.lease, queued, change, draft)
         except StaleTurn as exc:
+            span.set_attribute(tracing.OUTCOME, "stale")
             log.warning("turn.stale", extra={"reason": str(exc)})
             change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken(), "stale")
             return await self._commit(held.lease, queued, change, draft)

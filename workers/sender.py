@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
+from sayso.channels import tracing
 from sayso.channels.base import (
     AddressClosed,
     Channel,
@@ -148,7 +149,9 @@ class ReplySender:
         """
         delivery = reply.delivery(lease)
         if reply.is_forwarded:  # a problem with that platform delays nothing here
-            there = await self._outbox.forward(delivery)
+            parent, link = reply.trace if tracing.is_tracing() else ("", "")
+            with tracing.span("forward reply", parent=parent, links=[link], kind="producer"):
+                there = await self._outbox.forward(delivery)
             if not there:
                 full = GivenUp("too many replies wait in the conversation that it is for", error="full")
                 return await self._give_up(lease, reply, full)
@@ -182,9 +185,13 @@ class ReplySender:
         await self._wait_for_slot(lease, reply, channel.name, pace)
         if not is_held():
             raise LeaseLost(lease.conversation)
-        began = time.perf_counter()
+        began, (parent, link) = time.perf_counter(), reply.trace if tracing.is_tracing() else ("", "")
+        attributes = {tracing.CHANNEL: channel.name, tracing.DELIVERY: delivery.id, tracing.ATTEMPT: reply.attempt}
+        name = f"send {channel.name}"
         try:
-            receipt = await self._send(channel, delivery, suspect=reply.suspect)
+            with tracing.span(name, parent=parent, links=[link], kind="client", attributes=attributes) as span:
+                receipt = await self._send(channel, delivery, suspect=reply.suspect)
+                span.set_attribute(tracing.MESSAGE_ID, receipt.message_id)
         except SendError as exc:
             SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
             return await self._failed(lease, reply, exc)
@@ -330,7 +337,7 @@ class RedisOutbox:
 
         Needs no lease. Return its id there, or "" when too many replies wait there already.
         """
-        to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply)
+        to, entry = delivery.conversation.id, outbox_entry(delivery.conversation, delivery.reply, later=True)
         job = self._wake_up(to)
         number = await self._scripts.arun("forward", to, {"delivery": delivery.id, **job.names}, entry, *job.fields)
         return f"{to}#{number}" if number else ""

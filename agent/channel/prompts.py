@@ -49,7 +49,7 @@ class Escalation:
         """
         text = texts_for(self.language).escalation(preview, asked_in.channel, action.ttl_ms / 1000)
         reply, is_elsewhere = Reply(text, language=self.language), self.to.id != asked_in.id
-        entry = outbox_entry(self.to, reply, forward=is_elsewhere)
+        entry = outbox_entry(self.to, reply, forward=is_elsewhere, later=True)
         return replace(action, alarm=entry, alarm_after_ms=round(self.after_seconds * 1000))
 
 
@@ -94,11 +94,11 @@ class ConfirmPrompts:
             action = self._escalation.added_to(action, preview, here)
         texts = texts_for(head.language)
         closed = closed_prompt("", preview, "expired", texts.expired(head.preview))
-        action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language)))
+        action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language), later=True))
         if not self._expiry_notice:
             return action
         notice = Reply(texts.expired_unanswered(preview), language=head.language)
-        return replace(action, notice=outbox_entry(here, notice))
+        return replace(action, notice=outbox_entry(here, notice, later=True))
 
     async def close(
         self, turn: Turn, stored: StoredAction, state: ActionState, outcome: str

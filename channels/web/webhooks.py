@@ -22,6 +22,7 @@ from werkzeug.exceptions import HTTPException, abort
 from werkzeug.http import HTTP_STATUS_CODES
 from werkzeug.wsgi import get_input_stream, get_path_info
 
+from sayso.channels import tracing
 from sayso.channels.base import BadHook, Channel, Forbidden, NotStored, Overloaded, StoreReceived
 from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS
 from sayso.channels.types import Received, WebhookRequest
@@ -67,15 +68,19 @@ class WebhookMiddleware:
         channel = self._channels.get(path[1]) if path else None
         if not path or not channel:
             return self._app(environ, start_response)
-        began = time.perf_counter()
-        try:
-            received = self._receive(channel, environ, path[2] or "")
-            self._store(channel.name, received)
-        except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
-            WEBHOOKS.labels(channel.name, _outcome_of(exc)).inc()
-            environ[WEBHOOK_ERROR] = exc
+        began, parent = time.perf_counter(), str(environ.get("HTTP_TRACEPARENT", ""))
+        attributes = {tracing.CHANNEL: channel.name}
+        with tracing.span(f"webhook {channel.name}", parent=parent, kind="server", attributes=attributes) as span:
+            try:
+                received = self._receive(channel, environ, path[2] or "")
+                self._store(channel.name, received)
+                outcome = "ignored" if received.ignored else "stored"
+            except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
+                environ[WEBHOOK_ERROR], outcome = exc, _outcome_of(exc)
+            span.set_attribute(tracing.OUTCOME, outcome)
+        WEBHOOKS.labels(channel.name, outcome).inc()
+        if WEBHOOK_ERROR in environ:
             return self._app(environ, start_response)
-        WEBHOOKS.labels(channel.name, "ignored" if received.ignored else "stored").inc()
         WEBHOOK_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
         answer, body = received.answer, received.answer.body.encode()
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]

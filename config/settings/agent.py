@@ -295,7 +295,9 @@ class ObserveSettings(Section):
     log: bool = False
     """Whether the events of runs are written to the log. Example: `true`."""
     otel: bool = False
-    """Whether runs, model calls and tools are traced with OpenTelemetry. Example: `true`."""
+    """Whether messages are traced with OpenTelemetry from the webhook to the receipt, with model calls and tools.
+    Example: `true`.
+    """
     plugin: Annotated[list[str], BeforeValidator(_list_of_one, json_schema_input_type=str | list[str])] = []
     """Observers of your own, each as `module:Class`: one, or a list. Example: `[my_observers:Costs]`."""
 

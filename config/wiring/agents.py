@@ -158,16 +158,21 @@ def _cache(settings: Settings, redis: RedisParts | None) -> Cache | None:
 def _observers(settings: Settings) -> tuple[AgentObserver, ...]:
     """Return the observers that all channels share. Each channel adds one of its own for spans."""
     observe, path = settings.agent.observe, ("agent", "observe")
-    try:
-        if observe.otel:
-            set_up_tracing()
-    except TracingError as exc:
-        raise ConfigError([settings.problem((*path, "otel"), str(exc))]) from exc
+    trace_if_configured(settings)
     plugins = [
         load_plugin(settings, name, AgentObserver, (*path, "plugin", index))
         for index, name in enumerate(observe.plugin)
     ]
     return (MetricsObserver(), *([LoggingObserver()] if observe.log else []), *plugins)
+
+
+def trace_if_configured(settings: Settings) -> None:
+    """Record spans in this process from now on, if `agent.observe.otel` says so. Raises ConfigError."""
+    try:
+        if settings.agent.observe.otel:
+            set_up_tracing()
+    except TracingError as exc:
+        raise ConfigError([settings.problem(("agent", "observe", "otel"), str(exc))]) from exc
 
 
 def _guardrails(settings: Settings) -> GuardrailsPipeline | None:

@@ -31,6 +31,7 @@ from sayso.config.wiring.agents import (
     build_agents,
     load_bot_tools,
     reload_on_edit,
+    trace_if_configured,
 )
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.people import access_config
@@ -131,6 +132,7 @@ def bootstrap(
     if is_worker:
         deps = AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
     else:  # it builds agents and runs none: no model, no library, no key
+        trace_if_configured(settings)
         deps = AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
     notes = NoteFiles(state / ACKNOWLEDGED)
     work = AcknowledgedWork(notes)

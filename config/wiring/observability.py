@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from sayso.channels.redaction import redact
+from sayso.channels.tracing import start_tracing
 
 #: The fields that every log record has: what `extra` adds is printed.
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -200,6 +201,7 @@ def set_up_tracing() -> None:
 
         raise TracingError(f"OpenTelemetry is missing: {install_command('otel')}") from exc
     if isinstance(trace.get_tracer_provider(), TracerProvider):
+        start_tracing()
         return
     traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
     exporters = [_exporter(name.strip()) for name in traces.split(",")]
@@ -212,6 +214,7 @@ def set_up_tracing() -> None:
     for exporter in filter(None, exporters):
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
+    start_tracing()
     if readers:
         metrics.set_meter_provider(MeterProvider(readers, resource=resource))
 

@@ -41,7 +41,7 @@ def test_missing_exporter_is_refused_with_its_fix(name: str, monkeypatch: pytest
 def test_missing_library_is_refused_with_its_fix(monkeypatch: pytest.MonkeyPatch):
     """The error names the extra to install."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(TracingError, match=r"pip install 'opentelemetry-sdk>="):
+    with pytest.raises(TracingError, match=r"pip install 'opentelemetry-exporter-otlp-proto-http>=.*-sdk>="):
         set_up_tracing()
 
 

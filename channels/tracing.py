@@ -1,0 +1,138 @@
+"""One trace from a webhook to the receipt of its reply, across processes, with OpenTelemetry.
+
+Off until `start_tracing`: until then nothing is recorded, stored or imported. A trace context travels as a W3C
+`traceparent`: with a turn in its mailbox, with a reply in its outbox, with an action until its answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Link, Span, Tracer, TracerProvider
+
+#: Names of attributes, for what OpenTelemetry's conventions do not cover.
+CHANNEL, OUTCOME, CONVERSATION = "sayso.channel", "sayso.outcome", "sayso.conversation"
+SEQ, ATTEMPT, DELIVERY = "sayso.seq", "sayso.attempt", "sayso.delivery"
+PENDING, KIND = "sayso.pending", "sayso.kind"
+#: Names that the conventions have.
+MESSAGE_ID, ERROR_TYPE = "messaging.message.id", "error.type"
+
+SpanKind = Literal["internal", "server", "producer", "consumer", "client"]
+
+
+class AnySpan(Protocol):
+    """A span of OpenTelemetry, or none."""
+
+    def set_attribute(self, name: str, value: Any, /) -> None:
+        """Set an attribute."""
+
+
+class _NoSpan:
+    """The span while tracing is off. Records nothing."""
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Do nothing."""
+
+
+_NO_SPAN: AbstractContextManager[AnySpan] = nullcontext(_NoSpan())
+_tracer: Tracer | None = None
+
+
+def start_tracing(provider: TracerProvider | None = None) -> None:
+    """Record spans from now on, with this tracer provider or else the global one.
+
+    Raise ImportError without OpenTelemetry.
+    """
+    global _tracer  # noqa: PLW0603  # a process traces or does not
+    from opentelemetry import trace
+
+    _tracer = trace.get_tracer("sayso", tracer_provider=provider)
+
+
+def is_tracing() -> bool:
+    """Return whether spans are recorded."""
+    return _tracer is not None
+
+
+def stop_tracing() -> None:
+    """Record no further spans."""
+    global _tracer  # noqa: PLW0603  # see above
+    _tracer = None
+
+
+def span(
+    name: str,
+    *,
+    parent: str | None = None,
+    links: Sequence[str] = (),
+    kind: SpanKind = "internal",
+    attributes: Mapping[str, Any] | None = None,
+) -> AbstractContextManager[AnySpan]:
+    """Return a context manager that yields the span of its block. An exception marks it as failed, without its text.
+
+    `parent` and `links` are traceparents, "" for none. Without `parent` it is a child of the current span.
+    """
+    if _tracer is None:
+        return _NO_SPAN
+    return _span(_tracer, name, parent, links, kind, attributes or {})
+
+
+@contextmanager
+def _span(
+    tracer: Tracer, name: str, parent: str | None, links: Sequence[str], kind: SpanKind, attributes: Mapping[str, Any]
+) -> Iterator[Span]:
+    from opentelemetry.trace import SpanKind as Kind
+    from opentelemetry.trace import StatusCode
+
+    with tracer.start_as_current_span(
+        name, _context_of(parent), kind=Kind[kind.upper()], attributes=attributes, links=_links(links),
+        record_exception=False, set_status_on_exception=False,
+    ) as one:  # fmt: skip
+        try:
+            yield one
+        except BaseException as exc:
+            one.set_attribute(ERROR_TYPE, type(exc).__name__)
+            one.set_status(StatusCode.ERROR)
+            raise
+
+
+def record_wait(name: str, seconds: float, *, parent: str, attributes: Mapping[str, Any]) -> None:
+    """Record a span that ends now and lasted so long."""
+    if _tracer is not None:
+        now = time.time_ns()
+        start = now - int(max(0.0, seconds) * 1e9)
+        waited = _tracer.start_span(name, _context_of(parent), attributes=attributes, start_time=start)
+        waited.end(now)
+
+
+def current_trace() -> str:
+    """Return the traceparent of the current span, "" while tracing is off and outside of any span."""
+    if _tracer is None:
+        return ""
+    from opentelemetry.trace import get_current_span
+
+    context = get_current_span().get_span_context()
+    if not context.is_valid:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def _context_of(traceparent: str | None) -> Any:
+    """Return the context with a remote span as the current one; None for the present context."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    if traceparent is None:
+        return None
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+
+
+def _links(traceparents: Sequence[str]) -> list[Link]:
+    from opentelemetry.trace import Link, get_current_span
+
+    contexts = [get_current_span(_context_of(each)).get_span_context() for each in traceparents if each]
+    return [Link(context) for context in contexts if context.is_valid]
