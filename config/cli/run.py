@@ -197,7 +197,15 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     share_counts(metrics, forks=bool(processes))
     from sayso.config.server.http import serve
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
-    from sayso.config.server.processes import WEB_FILE, Running, leave_note, listen, local_url, prefork
+    from sayso.config.server.processes import (
+        WEB_FILE,
+        Running,
+        leave_note,
+        listen,
+        local_url,
+        prefork,
+        take_note_back,
+    )  # fmt: skip
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
     from sayso.config.wiring.metrics import metrics_endpoint
@@ -221,6 +229,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     endpoint = metrics_endpoint(options.data, services)
     serve_metrics(endpoint, readers)
     serve(build_app(services, endpoint), listening, threads=threads)
+    take_note_back(settings.state_folder(options.data), WEB_FILE)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso worker --processes 4", "sayso worker -c bot.yaml --reload"])

@@ -236,11 +236,11 @@ def leave_note(folder: Path, running: Running, file: str = FILE) -> None:
     write_atomically(folder / file, json.dumps(note).encode())
 
 
-def take_note_back(folder: Path) -> None:
+def take_note_back(folder: Path, file: str = FILE) -> None:
     """Remove the note of this process, and no other's."""
-    note = _read(folder / FILE)
+    note = _read(folder / file)
     if note and note.pid == os.getpid():
-        (folder / FILE).unlink(missing_ok=True)
+        (folder / file).unlink(missing_ok=True)
 
 
 def running_bots(data: Path) -> list[Running]:
@@ -280,11 +280,12 @@ def _read(file: Path) -> Running | None:
 
 
 def _born(pid: int) -> str:
-    """Return when a process started, in ticks since the machine did; "" where the system does not say."""
+    """Return when a process started, in ticks since the machine did; "" where the system does not say, or it ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
         return ""
+    return "" if fields[0] in "ZX" else fields[19]  # a zombie has ended, and waits for its parent
 
 
 def _is_alive(pid: int) -> bool:

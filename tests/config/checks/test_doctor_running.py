@@ -96,6 +96,17 @@ def test_note_of_a_dead_process_counts_for_nothing(bots: tuple[Bot, Bot]):
     assert shop.findings(named=True)["healthz"]["id"] == "web-unknown"
 
 
+def test_web_that_ends_takes_its_note_back(bots: tuple[Bot, Bot], redis_client: object):
+    """Also where nobody reads its exit code yet, as for a zombie in a container."""
+    shop, _ = bots
+    with shop.web(free_port()) as process:
+        assert [bot.pid for bot in running_bots(shop.data)] == [process.pid]
+        process.terminate()
+        until(lambda: not running_bots(shop.data))
+        process.wait()
+    assert not (shop.data / "bots" / "shop" / WEB_FILE).exists()
+
+
 def test_port_that_answers_otherwise_is_named(bots: tuple[Bot, Bot]):
     """Nothing listens there any more, though the process lives."""
     shop, _ = bots

@@ -14,7 +14,7 @@ import pytest
 
 from sayso.config.server import up as supervisor
 from sayso.config.server.embedded_redis import EmbeddedRedisError
-from sayso.config.server.processes import AddressUnusable
+from sayso.config.server.processes import AddressUnusable, running_bots
 from sayso.config.server.up import MAX_PAUSE_SECONDS, SupervisedPart
 from sayso.config.settings.loader import load_settings
 from sayso.examples import invoices
@@ -182,6 +182,7 @@ def test_demo_starts_over_and_commands_find_it(data: Path, monkeypatch: pytest.M
         assert (code, errors) == (0, ""), told
         assert f"http://127.0.0.1:{up.port}" in told
         assert sayso("deliveries", "list", "--data", data, SAYSO_CONFIG="", cwd=data)[0] == 0
+    until(lambda: not running_bots(data))
     told = sayso("doctor", "--data", data, SAYSO_CONFIG="", cwd=data)[1]
     assert "no configuration: there is no sayso.yaml" in told
 
