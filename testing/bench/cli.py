@@ -49,7 +49,7 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     except ValueError as exc:  # of a URL
         shutil.rmtree(folder, ignore_errors=True)
         fail(f"--redis: {exc}")
-    except SystemExit:
+    except BaseException:  # such as Ctrl-C
         shutil.rmtree(folder, ignore_errors=True)
         raise
     options.print(as_json(result), ["", *lines_of(result)])

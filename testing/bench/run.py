@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sayso.testing.simulation.profile import Profile
 PEOPLE = (1, 4, 16, 64, 256)
 #: The steps of a run: two rows of PEOPLE, and one of twice their length at half of the load.
 STEPS = 2 * len(PEOPLE) + 2
-#: Less growth from one step to the next is none.
+#: A step that takes no more than so much more takes as much.
 GROWTH = 1.05
 #: Messages before the first step, which make the processes warm.
 FIRST_MESSAGES = 20
@@ -78,11 +78,9 @@ class BenchResult:
 
 
 def best(steps: Sequence[Step]) -> Step:
-    """Return the first step after which the throughput grew no more."""
-    for each, following in pairwise(steps):
-        if following.per_second < each.per_second * GROWTH:
-            return each
-    return steps[-1]
+    """Return the first step that none exceeds by more than GROWTH."""
+    most = max(step.per_second for step in steps)
+    return next(step for step in steps if step.per_second * GROWTH >= most)
 
 
 @dataclass(slots=True)

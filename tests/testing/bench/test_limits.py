@@ -48,9 +48,10 @@ def step(per_second: int, *, refused: int = 0) -> Step:
     return Step(1, 1.0, answers, usage())
 
 
-def test_the_best_step_is_the_last_that_grew():
-    """Four times the people for a few percent more is no growth."""
-    assert best([step(10), step(40), step(41), step(60)]).per_second == 40
+def test_the_best_step_is_the_first_that_no_other_exceeds():
+    """Four times the people for a few percent more is no growth; a bad moment in between does not count."""
+    assert best([step(10), step(40), step(41), step(42)]).per_second == 40
+    assert best([step(10), step(40), step(20), step(60)]).per_second == 60
     assert best([step(10), step(40), step(90)]).per_second == 90
 
 
