@@ -33,7 +33,7 @@ from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, Respon
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX, RedisUnfit, address_of
-from sayso.pending.redis.connections import CURE, Connections, Halted
+from sayso.pending.redis.connections import CURE, Connections, Halted, NotReplicated
 from sayso.pending.redis.scripts import RESUMED, SHARDS, Arguments, LuaScripts
 from sayso.pending.redis.watermarks import (
     HaltReason,
@@ -100,9 +100,12 @@ class DataLossGuard:
         file: WatermarkFile | None = None,
         *,
         prefix: str = PREFIX,
+        replicas: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
+        #: How many replicas must have a watermark before it is learned: what is on none was never acknowledged.
+        self._replicas = Connections.of(client).replicas = replicas
         self._file = file
         self._address = f"{address_of(client)}/{client.connection_pool.connection_kwargs.get('db', 0)}"
         self._prefix = prefix
@@ -213,8 +216,18 @@ class DataLossGuard:
             await self._found(ask, unfounded)
             answers = await _read(ask, self._prefix)
             states = {shard: ShardState.of(answers[shard]) for shard in states}
+        if self._replicas and not (creates_identity and self._is_replicated()):
+            return
         self._learn(states)
         self._learned = answers, self._known
+
+    def _is_replicated(self) -> bool:
+        """Return whether enough replicas have all that was read so far: they have what is written after it."""
+        try:
+            Connections.of(self._client).ask("SET", f"{self._prefix}writable", "", "PX", 1000, durable=True)
+        except NotReplicated:
+            return False
+        return True
 
     def _seen_elsewhere(self, shard: int, state: ShardState) -> Watermark | None:
         """Return what was stored for this shard before this process began, at whatever address."""

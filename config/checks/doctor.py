@@ -49,7 +49,8 @@ SILENT_SECONDS = 7 * 86400.0
 #: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it. The first match counts.
 _RISK_IDS = {
     "maxmemory-policy is": "redis-eviction", "appendonly is": "redis-persistence", "appendfsync is": "redis-fsync",
-    "this Redis is": "redis-version", "has no replica": "redis-no-replica", "Sentinels": "redis-failover",
+    "this Redis is": "redis-version", "has no replica": "redis-no-replica", "redis_wait_replicas": "redis-replication", "this Redis forbids": "redis-forbidden",
+    "Sentinels": "redis-failover",
 }  # fmt: skip
 #: The results of the server's last writes to its disk.
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
@@ -130,7 +131,7 @@ class Doctor:
         except ResponseError as exc:
             says, cure = f"{place} refuses to write: {exc}", "give it memory and disk, or the user its commands"
             yield CheckResult("redis", "fail", says, cure, id="redis-read-only")
-        yield from _fitness(client, place)
+        yield from _fitness(client, place, self._settings)
         if halts_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
             yield CheckResult("halt", "fail", says, "read docs/how-to/operate.md, then run `sayso redis resume`")
@@ -330,10 +331,10 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
     await models.aclose()
 
 
-def _fitness(client: Redis, place: str) -> Iterator[CheckResult]:
+def _fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:
     """Yield what may lose messages of a server, or that nothing does."""
     try:
-        risks = risks_of(client)
+        risks = risks_of(client, settings)
     except RedisUnfit as exc:
         yield CheckResult("redis", "fail", f"{place} is not fit", str(exc), id=_risk_id(str(exc)))
         risks = []

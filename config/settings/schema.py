@@ -168,6 +168,10 @@ class Settings(Section):
     """The Redis in which everything is kept: redis://, rediss:// (TLS), unix:// or redis+sentinel://. Without it:
     REDIS_URL, else a server that `sayso up` starts. Example: `redis://127.0.0.1:6379/0`.
     """
+    redis_wait_replicas: int = Field(default=0, ge=0, le=10)
+    """How many replicas must have a write before a message is acknowledged, an answer is sent or an action runs, so
+    that a failover loses none of them. While fewer confirm it within a second, the web answers 503. Example: `1`.
+    """
     allow_open_redis: bool = False
     """Whether a Redis on another machine may be used that needs no login. Without it every start refuses one. Example:
     `true`.

@@ -307,7 +307,7 @@ def check_redis(services: Services) -> None:
     if not services.settings.allow_open_redis:
         check_guarded(services.redis)
     with connect(services.redis_url, patient=services.is_worker) as client:  # asks a Sentinel, too, what it is
-        for warning in risks_of(client):
+        for warning in risks_of(client, services.settings):
             log.warning("redis.risk", extra={"advice": warning})
     refuse_old_halt(services.redis, prefix=services.settings.key_prefix)
     cache = services.settings.agent.cache

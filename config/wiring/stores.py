@@ -26,7 +26,7 @@ from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.action import derived_keys
-from sayso.pending.redis.checks import sentinel_of, wrong_server
+from sayso.pending.redis.checks import forbidden_commands, replication_risks, sentinel_of, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_fit, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections
 from sayso.pending.redis.scripts import LuaScripts
@@ -160,8 +160,10 @@ class RedisParts:
             client = connect(url, patient=patient)
         except ValueError as exc:
             raise ConfigError([f"REDIS_URL (or redis_url): {exc}"]) from exc
+        connections = Connections.of(client)
+        connections.replicas = settings.redis_wait_replicas
         if patient:
-            Connections.of(client).pipeline = AutoPipeline(url)
+            connections.pipeline = AutoPipeline(url)
         prefix, wake_up = settings.key_prefix, WakeUps(client, settings.queue, prefix=settings.key_prefix)
         cache, alerts = RedisSharedCache(client, prefix=prefix), RedisAlerts(client, prefix=prefix)
         return cls(url, client, prefix, wake_up, cache, alerts)
@@ -177,7 +179,8 @@ class RedisParts:
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
         """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
-        guard = DataLossGuard(connect(self.url), WatermarkFile(state / WATERMARKS), prefix=self.key_prefix)
+        file, replicas = WatermarkFile(state / WATERMARKS), Connections.of(self.client).replicas
+        guard = DataLossGuard(connect(self.url), file, prefix=self.key_prefix, replicas=replicas)
         guard.guard(self.client)
         return guard
 
@@ -190,7 +193,7 @@ def find_redis(settings: Settings, data: Path) -> str:
     return url
 
 
-def risks_of(client: Redis) -> list[str]:
+def risks_of(client: Redis, settings: Settings) -> list[str]:
     """Return what is risky about a server. Raises RedisUnfit for one that would lose acknowledged writes or that lacks
     commands we use, and redis.RedisError. The version of one that hides its INFO is not checked.
     """
@@ -210,4 +213,6 @@ def risks_of(client: Redis) -> list[str]:
         *([f"{address_of(client)} {wrong[0]}, and takes no messages: {wrong[1]}"] if wrong else []),
         *check_fit(client),
         *(service.risks() if service else []),
+        *replication_risks(client, settings.redis_wait_replicas),
+        *forbidden_commands(client, settings.key_prefix, settings.redis_wait_replicas),
     ]

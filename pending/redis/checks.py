@@ -5,9 +5,9 @@ from __future__ import annotations
 import ssl
 
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from sayso.pending.redis.client import address_of
+from sayso.pending.redis.client import RedisUnfit, address_of
 from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent, SentinelService
 
 
@@ -50,3 +50,44 @@ def unreachable(client: Redis, exc: RedisError) -> tuple[str, str]:
         says, _, cure = str(exc).partition(": ")
         return says, cure
     return f"{place} does not answer ({type(exc).__name__})", "start it, and check REDIS_URL and its password"
+
+
+def replication_risks(client: Redis, replicas: int) -> list[str]:
+    """Return what a failover may lose, where writes wait for so many replicas. Raises redis.RedisError."""
+    try:
+        connected = int(client.info("replication").get("connected_slaves", 0))
+    except ResponseError:  # one that hides its INFO
+        return []
+    if connected < replicas:
+        says = f"redis_wait_replicas is {replicas}, and {connected} replicas are connected"
+        return [f"{says}: every message is refused until as many are, so start them or lower the number"]
+    if connected and not replicas:
+        return ["a failover loses the messages that no replica has yet: set redis_wait_replicas: 1"]
+    return []
+
+
+def forbidden_commands(client: Redis, prefix: str, replicas: int) -> list[str]:
+    """Return what is lost by the commands that this server forbids. Raises RedisUnfit where Sayso needs one, and
+    redis.RedisError.
+    """
+    key = f"{prefix}{{0}}"
+    needed: list[tuple[str | int, ...]] = [("EVAL", "return 1", 1, key), ("EVALSHA", "0" * 40, 1, key), ("TIME",)]
+    for command in needed:
+        if reason := _refusal(client, *command):
+            raise RedisUnfit(f"this Redis forbids {command[0]} ({reason}), and every step needs it: allow it")
+    if replicas and (reason := _refusal(client, "WAIT", 0, 1)):
+        raise RedisUnfit(f"this Redis forbids WAIT ({reason}): allow it, or remove redis_wait_replicas")
+    if _refusal(client, "PUBLISH", f"{key}:stop", ""):
+        return ["this Redis forbids PUBLISH, and a /stop takes up to 4 s to be noticed: allow it if you can"]
+    return []
+
+
+def _refusal(client: Redis, *command: str | int) -> str:
+    """Return why the server forbids a command, "" where it does not. An error of another kind counts as an answer."""
+    try:
+        client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
+    except NoPermissionError as exc:
+        return str(exc)
+    except ResponseError as exc:
+        return str(exc) if "unknown command" in str(exc).lower() else ""
+    return ""

@@ -17,8 +17,10 @@ from typing import Any, cast
 from redis import Redis, SSLConnection
 from redis.asyncio import Redis as AsyncRedis
 from redis.backoff import ConstantBackoff, ExponentialWithJitterBackoff, NoBackoff
+from redis.client import Pipeline
+from redis.commands.core import Script
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from sayso.pending.concurrency import is_in_loop
@@ -71,7 +73,27 @@ def connect_rq(url: str) -> Redis:
     """
     retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
     parsed = RedisUrl.parse(url)
-    return Redis.from_pool(parsed.pool(socket_connect_timeout=2, retry=retry, **_keepalive(parsed)))
+    return _RqRedis.from_pool(parsed.pool(socket_connect_timeout=2, retry=retry, **_keepalive(parsed)))
+
+
+class _RqRedis(Redis):
+    """A client whose scripts need no SCRIPT LOAD, which some servers forbid."""
+
+    def register_script(self, script: Any) -> Script:
+        return _EvalScript(self, script)
+
+
+class _EvalScript(Script):
+    """Runs a script by its hash; where the server does not know it, its text is sent."""
+
+    def __call__(self, keys: Any = None, args: Any = None, client: Any = None) -> Any:
+        client, rest = client or self.registered_client, (len(keys or ()), *(keys or ()), *(args or ()))
+        if isinstance(client, Pipeline):
+            return client.eval(str(self.script), *rest)
+        try:
+            return client.evalsha(self.sha, *rest)
+        except NoScriptError:
+            return client.eval(str(self.script), *rest)
 
 
 def connect_async(url: str) -> AsyncRedis:

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -42,6 +43,8 @@ MAX_TRIES = 8
 ANSWER_SECONDS = 5.0
 #: Seconds that opening a connection may take, with its checks: a stopped server accepts it and says nothing.
 CONNECT_SECONDS = 2.0
+#: Milliseconds that replicas get to confirm a write: less than a web process waits for an answer.
+REPLICA_MS = 1000
 #: What operators are told while a server is halted.
 CURE = (
     "halted: this Redis has lost writes that it had acknowledged (an old file, a replica that lagged, or it was "
@@ -54,6 +57,13 @@ class Halted(RedisError):
 
     def __init__(self) -> None:
         super().__init__(CURE)
+
+
+class NotReplicated(RedisError):
+    """Raised when a write is on fewer replicas than asked for. It may survive a failover: send it again."""
+
+    def __init__(self, confirmed: int, needed: int) -> None:
+        super().__init__(f"written, and confirmed by {confirmed} of {needed} replicas within {REPLICA_MS} ms")
 
 
 class CircuitOpen(RedisTimeoutError):
@@ -119,6 +129,8 @@ class Connections:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.pipeline: AutoPipeline | None = None
+        #: How many replicas must confirm a write that is `durable`.
+        self.replicas = 0
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
         #: Returns the watermark of a shard that this process knows, for the scripts (`sayso.workers.data_loss`).
@@ -137,34 +149,40 @@ class Connections:
         shared: Connections = vars(pool).setdefault("_sayso_connections", cls(pool))
         return shared
 
-    def ask(self, *command: str | bytes | int | float) -> Any:
-        """Send a command and return the answer, with the client's own timeouts and retries. Raises redis.RedisError."""
+    def ask(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
+        """Send a command and return the answer, with the client's own timeouts and retries.
+
+        With `durable` it is answered when the replicas have it, too. Raises NotReplicated, and redis.RedisError.
+        """
         if self.halted.is_set():
             raise Halted
-        return self._ask(_packed(command))
+        return self._ask(_packed(command), self.replicas if durable else 0)
 
-    async def ask_async(self, *command: str | bytes | int | float) -> Any:
-        """Send a command without blocking the event loop, and return the answer. Raises redis.RedisError.
+    async def ask_async(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
+        """Send a command as `ask` does, without blocking the event loop, and return the answer.
 
         Under `run_without_loop` it blocks.
         """
         if has_no_loop.get():
-            return self.ask(*command)
+            return self.ask(*command, durable=durable)
         if self.halted.is_set():
             raise Halted
+        replicas = self.replicas if durable else 0
         if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
-            return await self.pipeline.execute(_packed(command))
-        return await call_in_thread(self._ask, _packed(command))
+            return await self.pipeline.execute(_packed(command), replicas)
+        return await call_in_thread(self._ask, _packed(command), replicas)
 
-    def _ask(self, packed: bytes) -> Any:
+    def _ask(self, packed: bytes, replicas: int) -> Any:
         with self.circuit_breaker.attempt() if self.circuit_breaker else contextlib.nullcontext():
-            return self._answer(packed)
+            return self._answer(packed, replicas)
 
-    def _answer(self, packed: bytes) -> Any:
+    def _answer(self, packed: bytes, replicas: int) -> Any:
         connection = self._take()
         try:
-            answer = connection.retry.call_with_retry(lambda: _asked(connection, packed), lambda _: _close(connection))
-        except ResponseError:  # an error reply, read completely
+            answer = connection.retry.call_with_retry(
+                lambda: _asked(connection, packed, replicas), lambda _: _close(connection)
+            )
+        except (ResponseError, NotReplicated):  # read completely
             self._keep(connection)
             raise
         except BaseException as exc:  # another caller must not read the rest of this answer
@@ -204,19 +222,38 @@ def _packed(command: tuple[str | bytes | int | float, ...]) -> bytes:
     return packed
 
 
-def _asked(connection: Connection, packed: bytes) -> Any:
+def _asked(connection: Connection, packed: bytes, replicas: int) -> Any:
     if connection.is_connected:
         try:
-            return _exchange(connection, packed)
+            return _exchange(connection, packed, replicas)
         except RedisConnectionError:  # stale: this does not use up a retry
             _close(connection)
     connection.connect_check_health(check_health=False, retry_socket_connect=False)
-    return _exchange(connection, packed)
+    return _exchange(connection, packed, replicas)
 
 
-def _exchange(connection: Connection, packed: bytes) -> Any:
-    connection.send_packed_command([packed])  # type: ignore[no-untyped-call]  # redis-py's own
-    return connection.read_response()
+def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
+    """Send a command and return the answer. WAIT is about all that its connection has written before."""
+    if not replicas:
+        connection.send_packed_command([packed])  # type: ignore[no-untyped-call]  # redis-py's own
+        return connection.read_response()
+    connection.send_packed_command([packed, _wait_command(replicas)])  # type: ignore[no-untyped-call]
+    refused: ResponseError | None = None
+    try:
+        answer = connection.read_response()
+    except ResponseError as exc:  # the answer to WAIT follows
+        answer, refused = None, exc
+    confirmed = connection.read_response()
+    if refused:
+        raise refused
+    if confirmed < replicas:
+        raise NotReplicated(confirmed, replicas)
+    return answer
+
+
+@cache
+def _wait_command(replicas: int) -> bytes:
+    return _packed(("WAIT", replicas, REPLICA_MS))
 
 
 def _close(connection: Connection) -> None:
@@ -225,10 +262,11 @@ def _close(connection: Connection) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Command:
-    """A packed command, and its answer."""
+    """A packed command, its answer, and how many replicas must have it."""
 
     packed: bytes
     answer: asyncio.Future[Any]
+    replicas: int
 
 
 class AutoPipeline:
@@ -266,14 +304,17 @@ class AutoPipeline:
                 self._sender: asyncio.Task[None] | None = None
             return self._loop is loop
 
-    async def execute(self, packed: bytes) -> Any:
-        """Send a packed command and return the answer. Raises redis.RedisError, and RuntimeError on another loop."""
+    async def execute(self, packed: bytes, replicas: int = 0) -> Any:
+        """Send a packed command and return the answer, once so many replicas have it.
+
+        Raises redis.RedisError, and RuntimeError on another loop.
+        """
         loop = asyncio.get_running_loop()
         if not self.serves(loop):
             raise RuntimeError("this pipeline belongs to another event loop")
         if self._closed:
             raise RedisConnectionError("closed")
-        command = _Command(packed, loop.create_future())
+        command = _Command(packed, loop.create_future(), replicas)
         self._commands.append(command)
         if self._sender is None or self._sender.done():
             self._sender = loop.create_task(self._send_all())
@@ -314,17 +355,33 @@ class AutoPipeline:
                 packet = [command.packed for command in self._commands]
                 if not packet:
                     return
+                replicas = max(command.replicas for command in self._commands)
+                if replicas:
+                    packet.append(_wait_command(replicas))
                 await connection.send_packed_command(packet, check_health=False)
-                for _ in packet:
-                    answer = await _read(connection)
-                    _settle(self._commands.popleft(), answer)
-                    limit.reschedule(loop.time() + ANSWER_SECONDS)
+                unconfirmed: deque[tuple[_Command, Any]] = deque()
+                try:
+                    for _ in range(len(self._commands)):
+                        answer = await _read(connection)
+                        command = self._commands.popleft()
+                        if command.replicas and not isinstance(answer, Exception):
+                            unconfirmed.append((command, answer))
+                        else:
+                            _settle(command, answer)
+                        limit.reschedule(loop.time() + ANSWER_SECONDS)
+                    if replicas:
+                        _confirm(await _read(connection), replicas, unconfirmed)
+                finally:  # they are sent again, in order, with what waits
+                    self._commands.extendleft(command for command, _ in reversed(unconfirmed))
         except TimeoutError:
             raise RedisTimeoutError("Redis does not answer") from None
         except OSError as exc:
             raise RedisConnectionError(str(exc)) from exc
 
     async def _disconnect(self, error: Exception) -> None:
+        if isinstance(error, NotReplicated):
+            log.warning("redis.not_replicated", extra={"reason": str(error)})
+            return
         if isinstance(error, RedisTimeoutError):
             log.warning("redis.silent")
         elif isinstance(error, InvalidResponse):
@@ -344,6 +401,15 @@ async def _read(connection: AbstractConnection) -> Any:
         return exc
     except UnicodeDecodeError as exc:  # the answer was read completely
         return InvalidResponse(f"an answer that is no text: {exc.reason}")
+
+
+def _confirm(confirmed: Any, needed: int, unconfirmed: deque[tuple[_Command, Any]]) -> None:
+    """Settle commands by the answer to WAIT. Raises NotReplicated: too few replicas have them."""
+    if isinstance(confirmed, int) and confirmed < needed:
+        raise NotReplicated(confirmed, needed)
+    while unconfirmed:
+        command, answer = unconfirmed.popleft()
+        _settle(command, confirmed if isinstance(confirmed, Exception) else answer)
 
 
 def _settle(command: _Command, answer: Any) -> None:

@@ -57,6 +57,11 @@ LOOKS = frozenset({
     "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "trace",
     "turn_status", "undelivered",
 })  # fmt: skip
+#: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them.
+DURABLE = frozenset({
+    "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "journal", "notify", "stash",
+    "start",
+})  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
 #: The beginning of a script's error on a halted server.
@@ -143,12 +148,12 @@ class LuaScripts:
 
     async def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
         script, rest = self.call(name, shard, conversation, args, payloads)
-        began = time.perf_counter()
+        began, durable = time.perf_counter(), name in DURABLE
         try:
             try:
-                answer = await self._connections.ask_async("EVALSHA", script.sha, *rest)
+                answer = await self._connections.ask_async("EVALSHA", script.sha, *rest, durable=durable)
             except NoScriptError:
-                answer = await self._connections.ask_async("EVAL", script.text, *rest)
+                answer = await self._connections.ask_async("EVAL", script.text, *rest, durable=durable)
         except RedisError as exc:
             REDIS_ERRORS.labels(type(exc).__name__).inc()
             if isinstance(exc, ResponseError) and str(exc).startswith(_HALTED):

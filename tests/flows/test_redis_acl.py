@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from sayso.config.server.embedded_redis import server_binary
 from sayso.config.settings.loader import load_settings
+from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
-from sayso.pending.redis.client import ACL_FILE, check_guarded, connect
+from sayso.config.wiring.stores import risks_of
+from sayso.pending.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
 from tests.config.processes import sayso
 from tests.flows.system import System, TelegramPerson, free_port, until
 
@@ -27,6 +31,8 @@ class GuardedRedis:
 
     folder: Path
     user: str = "sayso-web"
+    #: Rules that each user gets in addition, such as `-config`.
+    rules: str = ""
     pid: int | None = None
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -39,7 +45,8 @@ class GuardedRedis:
     def start(self) -> None:
         """Start the server, and wait until the operator can log in."""
         acl = self.folder / "users.acl"
-        acl.write_text(ACL_FILE.read_text().replace("_PASSWORD", "-secret").replace("NAME", "sayso"))
+        text = ACL_FILE.read_text().replace("_PASSWORD", "-secret").replace("NAME", "sayso")
+        acl.write_text(re.sub(r"(?m)^(user sayso-.*)$", rf"\1 {self.rules}", text))
         settings = {"port": "0", "unixsocket": f"{self.folder}/guarded.sock", "aclfile": str(acl), "appendonly": "yes"}
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
         log = (self.folder / "guarded.log").open("wb")
@@ -62,6 +69,13 @@ class GuardedRedis:
             return bool(self.login("sayso-operator").ping())
         except RedisError:
             return False
+
+
+#: What a command needs to be tried: its own keys are allowed or not by other rules.
+ARGUMENTS = {
+    "EVAL": ("return 1", "0"), "EVALSHA": ("0", "0"), "CONFIG GET": ("save",), "WAIT": ("0", "1"),
+    "CLIENT SETINFO": ("lib-name", "x"), "CLIENT SETNAME": ("x",), "SUBSCRIBE": ("rq:x",), "PUBLISH": ("rq:x", ""),
+}  # fmt: skip
 
 
 class GuardedSystem(System):
@@ -105,6 +119,79 @@ def test_web_reports_readiness_and_health_with_the_shipped_acl(system: GuardedSy
     for path in ("/readyz", "/healthz?full"):
         answer = system.http.get(f"{system.url}{path}", timeout=10)
         assert (answer.status_code, answer.json()["redis"]) == (200, "ok"), answer.text
+
+
+def test_table_of_commands_has_all_that_a_turn_uses(system: GuardedSystem) -> None:
+    """The server counts the commands of web, worker and operator, those of scripts among them."""
+    with GuardedRedis.login(system.redis, "sayso-operator") as client:  # type: ignore[arg-type]
+        used = {name.removeprefix("cmdstat_").replace("|", " ").upper() for name in client.info("commandstats")}
+    assert used - documented_commands() == set()
+
+
+def documented_commands() -> set[str]:
+    """Return the commands in the table of docs/reference/redis.md."""
+    table = (Path(__file__).parents[2] / "docs/reference/redis.md").read_text().partition("### Commands")[2]
+    rows = [row for row in table.partition("\n### ")[0].splitlines() if row.startswith("| `")]
+    return {name for row in rows for name in re.findall("`([A-Z ]+)`", row.split("|")[1])}
+
+
+def test_users_of_the_shipped_acl_may_send_each_command_of_the_table(redis_client: Redis) -> None:
+    """What only operators need is for them alone."""
+    lines = ACL_FILE.read_text().replace("NAME", "sayso").splitlines()
+    for line in lines[1:]:
+        redis_client.execute_command("ACL", "SETUSER", *line.split()[1:])
+    denied = {
+        (name, user)
+        for name in documented_commands() - {"SCRIPT"}
+        for user in ("sayso-web", "sayso-worker", "sayso-operator")
+        if is_denied(redis_client, user, name)
+    }
+    redis_client.execute_command("ACL", "DELUSER", "sayso-web", "sayso-worker", "sayso-operator")
+    assert {name for name, _ in denied} == {"CONFIG GET", "BGREWRITEAOF"}
+    assert {user for _, user in denied} == {"sayso-web", "sayso-worker"}
+
+
+def is_denied(client: Redis, user: str, name: str) -> bool:
+    """Return whether a user may not send a command. The server wants as many arguments as it takes."""
+    for count in range(6):
+        with suppress(ResponseError):
+            arguments = ARGUMENTS.get(name, ("rq:x",) * count)
+            return "command" in client.execute_command("ACL", "DRYRUN", user, *name.split(), *arguments)
+    raise AssertionError(f"{name} takes other arguments: add them to ARGUMENTS")
+
+
+def test_turn_works_where_optional_commands_are_forbidden() -> None:
+    """Managed servers forbid CONFIG, SCRIPT or CLIENT; a start names what is lost without PUBLISH."""
+    with tempfile.TemporaryDirectory(prefix="sayso-poor-") as folder:
+        system = GuardedSystem(Path(folder), workers=1)
+        system.redis = GuardedRedis(Path(folder), rules="-script -client -config -info -publish")  # type: ignore[assignment]
+        with system:
+            person = TelegramPerson(system, 62)
+            person.say("delete invoice INV-51")
+            person.hears()
+            person.say("yes")
+            assert "deleted" in person.hears()[0]["text"]
+            person.say("/stop")
+            person.hears()
+        log = system.log.read_text()
+    assert "this Redis forbids PUBLISH, and a /stop takes up to 4 s" in log
+
+
+@pytest.mark.parametrize(
+    ("rules", "missing"), [("-eval", "EVAL"), ("-evalsha", "EVALSHA"), ("-time", "TIME"), ("-wait", "WAIT")]
+)
+def test_start_is_refused_without_a_command_that_is_needed(
+    redis_url: str, redis_client: Redis, rules: str, missing: str
+):
+    """The line names the command and the cure."""
+    redis_client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", rules)
+    settings = Settings.model_validate({"channels": {"web": {"platform": "console"}}, "redis_wait_replicas": 1})
+    with (
+        connect(redis_url.replace("unix://", "unix://poor:pw@")) as client,
+        pytest.raises(RedisUnfit, match=rf"this Redis forbids {missing} \(.*allow"),
+    ):
+        risks_of(client, settings)
+    redis_client.execute_command("ACL", "DELUSER", "poor")
 
 
 @pytest.mark.parametrize(

@@ -8,42 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from redis.exceptions import RedisError
 
 from sayso.config.checks.doctor import Doctor
 from sayso.config.settings.loader import load_settings
-from sayso.pending.redis.client import connect
-from tests.flows.system import ENVIRON, System, TelegramPerson, free_port, until
-from tests.workers.sentinels import Node, SentinelNode, SentinelSetup
-
-
-class SentinelSystem(System):
-    """Web and worker on a primary that Sentinels watch."""
-
-    redis: SentinelSetup  # type: ignore[assignment]
-
-    def is_settled(self) -> bool:
-        """Return whether Redis has recorded the delivery of every reply."""
-        try:
-            with connect(self.redis.url) as client:
-                return next(client.scan_iter("sayso:*:out:*", count=1000), None) is None
-        except RedisError:
-            return False
-
-    def said(self, person: TelegramPerson, number: int, text: str) -> None:
-        """Deliver a message again and again until it is accepted, as a platform does."""
-        hook = person.text(number, text)
-        until(lambda: self.post(*hook).status_code == 200)
+from tests.flows.failover import SentinelSystem
+from tests.flows.system import ENVIRON, TelegramPerson, free_port, until
+from tests.workers.sentinels import Node, SentinelNode
 
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[SentinelSystem]:
     """One set-up for all tests: each leaves a primary with two replicas."""
-    with tempfile.TemporaryDirectory(prefix="sayso-sen-") as folder:
-        system = SentinelSystem(Path(folder), workers=1)
-        system.redis = SentinelSetup(Path(folder))
-        with system:
-            yield system
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-sen-") as folder,
+        SentinelSystem(Path(folder), replicas=1) as system,
+    ):
+        yield system
 
 
 def answer(system: SentinelSystem, person: TelegramPerson, text: str) -> None:
@@ -80,6 +60,25 @@ def test_frozen_primary_that_comes_back_does_nothing_twice(system: SentinelSyste
     answer(system, person, "You said: hello")
     assert system.effects("delete", "INV-42") == 1
     assert old.role() == "slave"
+
+
+def test_what_no_replica_has_is_not_acknowledged_and_not_lost(system: SentinelSystem) -> None:
+    """The web answers 503 until a replica has the message. The primary dies; repeated, each is answered once."""
+    people = [TelegramPerson(system, number) for number in range(73, 76)]
+    old = system.redis.primary()
+    system.redis.cut_replication()
+    for person in people:
+        assert system.post(*person.text(1, "apples")).status_code == 503
+    old.send(signal.SIGKILL)
+    system.redis.mend_replication()
+    for person in people:
+        system.said(person, 1, "apples")
+    for person in people:
+        answer(system, person, "You said: apples")
+    old.start()
+    system.redis.await_whole()
+    assert [len(system.ledger(person.chat)) for person in people] == [1, 1, 1]
+    assert "redis.rolled_back" not in system.log.read_text()
 
 
 def test_every_command_follows_the_primary(system: SentinelSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,23 @@ class SentinelSetup:
 
         until(is_whole)
 
+    def cut_replication(self) -> None:
+        """Have the replicas lose their primary: it goes on alone."""
+        primary = self.primary()
+        for node in self.nodes:
+            if node is not primary:
+                node.client().config_set("masterauth", "wrong")
+                node.client().config_set("masteruser", "nobody")
+        primary.client().execute_command("CLIENT", "KILL", "TYPE", "replica")
+        until(lambda: primary.client().info("replication")["connected_slaves"] == 0)
+
+    def mend_replication(self) -> None:
+        """Let the nodes that live follow a primary again."""
+        for node in self.nodes:
+            with suppress(RedisError):
+                node.client().config_set("masteruser", "")
+                node.client().config_set("masterauth", "")
+
     @staticmethod
     def _is_complete(sentinel: Node) -> bool:
         with suppress(RedisError):

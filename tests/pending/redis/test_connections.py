@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import Connections
+from sayso.pending.redis.connections import Connections, NotReplicated
 from sayso.pending.redis.scripts import LuaScripts
 
 
@@ -180,3 +180,13 @@ def test_script_that_the_server_lost_is_sent_again(redis_client, tmp_path):
     redis_client.script_flush()
     assert scripts.on_shard("echo", 3, {"word": "ü"}, 2.5) == ["p:{3}", "-", "ü", "2.5"]
     assert redis_client.script_exists(scripts._scripts["echo"].sha) == [True]
+
+
+def test_write_that_no_replica_confirms_is_told_and_leaves_no_answer_behind(connections):
+    """The server has none; the next caller on the connection gets its own answer."""
+    connections.replicas = 1
+    with pytest.raises(NotReplicated, match="confirmed by 0 of 1 replicas within"):
+        connections.ask("ECHO", "first", durable=True)
+    with pytest.raises(ResponseError, match="unknown command"):
+        connections.ask("NONSENSE", durable=True)
+    assert connections.ask("ECHO", "second") == "second"

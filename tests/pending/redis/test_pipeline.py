@@ -459,3 +459,21 @@ def test_two_threads_at_the_start_find_one_owner(redis_url):
     for loop in loops:
         loop.close()
     assert sum(served) == 1
+
+
+@pytest.mark.usefixtures("redis_client")
+def test_unconfirmed_write_is_sent_again_and_holds_up_no_read(redis_url, redis_client):
+    """Reads of the same packet are answered; the write is tried as often as a lost one, and ends with an error."""
+
+    async def ask() -> tuple[object, ...]:
+        pipeline = AutoPipeline(redis_url, retry=Retry(NoBackoff(), 1, (RedisError,)))
+        asked_for = [pipeline.execute(asked("INCR", "n"), 1), pipeline.execute(asked("ECHO", "here"))]
+        answers = await asyncio.gather(*asked_for, return_exceptions=True)
+        last = await pipeline.execute(asked("ECHO", "next"))
+        await pipeline.close()
+        return *answers, last
+
+    refused, *read = asyncio.run(ask())
+    assert read == ["here", "next"]
+    assert "confirmed by 0 of 1 replicas" in str(refused)
+    assert redis_client.get("n") == "2"
