@@ -49,8 +49,8 @@ SILENT_SECONDS = 7 * 86400.0
 #: The id of a risk (`risks_of`), or of what makes a server unfit, by words in it. The first match counts.
 _RISK_IDS = {
     "maxmemory-policy is": "redis-eviction", "appendonly is": "redis-persistence", "appendfsync is": "redis-fsync",
-    "this Redis is": "redis-version", "has no replica": "redis-no-replica", "redis_wait_replicas": "redis-replication", "this Redis forbids": "redis-forbidden",
-    "Sentinels": "redis-failover",
+    "this Redis is": "redis-version", "has no replica": "redis-no-replica",
+    "redis_wait_replicas": "redis-replication", "this Redis forbids": "redis-forbidden", "Sentinels": "redis-failover",
 }  # fmt: skip
 #: The results of the server's last writes to its disk.
 _WRITES = ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
