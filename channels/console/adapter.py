@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
 import logging
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, TypeVar
@@ -17,6 +18,7 @@ from sayso.channels.console.incoming import ConsoleFiles, cookie_of, is_encrypte
 from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, page_html, pieces_of
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import CLEAR, SESSION_SECONDS, Feed, FeedEntry, Logins, StoreDown, time_of
+from sayso.channels.setup import is_loopback
 from sayso.channels.types import (
     Conversation,
     Delivery,
@@ -37,6 +39,8 @@ RESET = "/reset"
 PAGE_HEADER = "x-sayso-console"
 #: How many seconds Redis may take to answer: more than a read of the feed blocks.
 FEED_SECONDS = 4.0
+#: The most characters of an address that a proxy names.
+MAX_ADDRESS_CHARS = 60
 #: The prefix of cookies that, over https, only this very host can set (RFC 6265bis, 4.1.3.2).
 _HOST = "__Host-"
 
@@ -62,6 +66,7 @@ class ConsoleChannel:
         self.feed = feed or Feed(deps.connect(FEED_SECONDS), deps.key_prefix)
         self.logins = logins or Logins(deps.redis, deps.key_prefix)
         self._media = deps.media
+        self._proxies = [ipaddress.ip_network(each) for each in settings.trusted_proxies]
         self._password = settings.password.get_secret_value() if settings.password else ""
         # With the password in the salt, a new password ends every session.
         salt = f"sayso.console.{name}.{hashlib.sha256(self._password.encode()).hexdigest()}"
@@ -84,6 +89,15 @@ class ConsoleChannel:
         if not user_id:
             raise Forbidden("no valid console session: reload the page")
         return user_id
+
+    def client_address(self, peer: str, forwarded_for: str) -> str:
+        """Return the address of a client: of the peer, or what the peer says if it is a trusted proxy."""
+        claimed = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
+        try:
+            is_proxy = is_loopback(peer) or any(ipaddress.ip_address(peer) in each for each in self._proxies)
+        except ValueError:  # a peer without an address, such as a Unix socket
+            is_proxy = False
+        return claimed if claimed and is_proxy else peer
 
     def visitor(self, hook: WebhookRequest) -> str:
         """Return the user id of a browser that may use the page, "" for any other. Raises StoreDown.

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import ipaddress
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from sayso.channels.base import OptionalSecret, PlatformSettings
+
+
+def _a_network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no network ({exc}): write it as in 172.18.0.0/16, or 10.0.0.5") from None
+    return text
 
 
 class ConsoleSettings(PlatformSettings):
@@ -27,6 +36,12 @@ class ConsoleSettings(PlatformSettings):
     suggestions: list[str] = Field(default=[])
     """Messages that the page offers to a user who has not written yet. Example:
     `[sales chart, list invoices]`.
+    """
+
+    trusted_proxies: list[Annotated[str, AfterValidator(_a_network)]] = Field(default=[])
+    """Addresses and networks of reverse proxies on other machines or in other containers. The last address in their
+    `X-Forwarded-For` is the client's, for which wrong passwords count. Proxies on the same machine always count.
+    Example: `[172.16.0.0/12]`.
     """
 
     @property

@@ -193,10 +193,11 @@ class Views:
         channel, hook = self._channel(name), self._hook()
         if channel.is_open or not is_same_origin(hook):
             return _plain(403, "Log in on the console's own page.\n")
-        address, password = flask.request.remote_addr or "", flask.request.form.get("password", "")
-        forwarded = flask.request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-        if forwarded and is_loopback(address):  # a proxy on this machine, which saw the client
-            address = forwarded[:60]
+        forwarded_for, password = (
+            flask.request.headers.get("X-Forwarded-For", ""),
+            flask.request.form.get("password", ""),
+        )
+        address = channel.client_address(flask.request.remote_addr or "", forwarded_for)
         wait = channel.logins.failures(channel.name, address).wait(time.time())
         if wait:
             duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -153,6 +154,33 @@ def test_wrong_passwords_cost_time_and_lock_the_right_one_out(
     assert [record.levelno for record in failed][-2:] == [logging.WARNING, logging.ERROR]
     assert "wrong" not in caplog.text
     assert log_in(client).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "counts_for"),
+    [
+        ("127.0.0.1", "6.6.6.6, 203.0.113.1", "203.0.113.1"),
+        ("172.18.0.1", "6.6.6.6, 203.0.113.1", "203.0.113.1"),
+        ("fd00::5", "2001:db8::1", "2001:db8::1"),
+        ("172.18.0.1", "", "172.18.0.1"),
+        ("172.19.0.1", "203.0.113.1", "172.19.0.1"),
+        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),
+        ("", "203.0.113.1", ""),
+    ],
+)
+def test_only_trusted_proxies_name_the_client(peer: str, forwarded: str, counts_for: str, media: LocalMediaStore):
+    """A client that invents addresses would get new attempts with each; without the real ones all share a lockout."""
+    console = console_channel(
+        "web", feed=MemoryFeed(), media=media, keys=KEYS, trusted_proxies=["172.18.0.0/16", "fd00::/8"]
+    )
+    assert console.client_address(peer, forwarded) == counts_for
+
+
+@pytest.mark.parametrize("proxies", ["172.18.0.1/16", "proxy.example.com", ""])
+def test_proxy_that_is_no_network_is_refused(proxies: str, media: LocalMediaStore):
+    """The error shows the value and how to write one."""
+    with pytest.raises(ValueError, match=re.escape(f"{proxies!r} is no network")):
+        console_channel("web", feed=MemoryFeed(), media=media, keys=KEYS, trusted_proxies=[proxies])
 
 
 def test_login_of_another_site_is_forbidden(app: EchoApp):
