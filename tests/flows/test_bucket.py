@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from sayso.channels.storage.s3 import Bucket
+from sayso.channels.web.app import MAX_DOWNLOADS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.webhooks import JPEG
@@ -73,6 +75,26 @@ def test_killed_bucket_loses_nothing(system: System, server: S3Server) -> None:
     for each in (person, other):
         each.say("sales chart")
         check_picture(system, each)
+
+
+def test_frozen_bucket_holds_up_nobody_else(system: System, server: S3Server) -> None:
+    """More downloads than threads may wait for it: some are told to come back, and webhooks and turns go on."""
+    person, other = WhatsAppPerson(system, 934), TelegramPerson(system, 935)
+    person.say("export invoices")
+    link = person.hears(2)[1]["text"].split("\n")[1]
+    server.freeze()
+    try:
+        with ThreadPoolExecutor(40) as pool:
+            downloads = [pool.submit(httpx.get, link, timeout=60) for _ in range(40)]
+            until(lambda: sum(each.done() for each in downloads) >= 40 - MAX_DOWNLOADS)
+            other.say("hello")
+            assert other.hears()[0]["text"].startswith("You said: hello")
+            assert {each.result().status_code for each in downloads if each.done()} == {503}
+            server.thaw()
+            assert {each.result().status_code for each in downloads} <= {200, 503}
+    finally:
+        server.thaw()
+    assert system.http.get(link).status_code == 200
 
 
 @pytest.mark.parametrize(("kind", "name"), [(WhatsAppPerson, 941), (TelegramPerson, 942), (SlackPerson, 943)])
