@@ -344,7 +344,7 @@ class _Reader:
 
     def _value_text(self, path: Path_, value: Any) -> str:
         """Return the value for a message, unless it is a secret or comes from the environment or a file."""
-        if self._is_secret(path) or _is_redis(path):
+        if self._is_secret(path) or _is_redis(path) or re.search(r"://[^/]*@", str(value)):  # a URL with a login
             return ""
         if path in self.references:
             return f" (it is what {self.references[path]} says)"

@@ -20,10 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from sayso.channels.base import Count, Number, OptionalUrl, Section, web_address
+from sayso.channels.base import Count, Number, Section, web_address
 from sayso.channels.registry import BUILT_IN
 from sayso.channels.storage.media import MediaLimits
-from sayso.config.settings.agent import AgentSettings, ModelSettings, redis_address
+from sayso.config.settings.agent import AgentSettings, ModelSettings, OptionalServerUrl, redis_address
 from sayso.config.settings.channels import AnyChannel, ChannelSettings, channel_model
 from sayso.config.settings.tools import AnySource, AuthSettings, BasicSettings, EmbeddingSettings, Path_, refuse_values
 
@@ -99,7 +99,7 @@ class MediaSettings(Section):
     extra `s3` has the library; credentials come from the environment. Without it: the data folder. Example:
     `s3://my-bucket/shop`.
     """
-    endpoint: OptionalUrl = None
+    endpoint: OptionalServerUrl = None
     """The address of a server that is not Amazon's. Without it: AWS_ENDPOINT_URL, else Amazon. Example:
     `https://minio.example.com`.
     """
@@ -127,7 +127,7 @@ class MediaSettings(Section):
         if "@" in store:
             raise ValueError("holds credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
         if store and not _BUCKET.fullmatch(store):
-            raise ValueError(f"{store!r} is no bucket: write it as s3://bucket or s3://bucket/prefix")
+            raise ValueError("is no bucket: write it as s3://bucket or s3://bucket/prefix")
         return store
 
     @model_validator(mode="after")

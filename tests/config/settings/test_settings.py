@@ -60,6 +60,14 @@ MISTAKES = {
         "channels:\n  a: {platform: slack, bot_token: ${SECRET}, signing_secret: ${SECRET}, api_url: fake:80}\n",
         ":2:73: channels.a.api_url: is not a URL: write it as https://bots.example.com (it is 'fake:80')",
     ),
+    "no bucket": (
+        "media: {store: 's3://Files'}\nchannels:\n  a: {platform: console}\n",
+        ":1:9: media.store: is no bucket: write it as s3://bucket or s3://bucket/prefix (it is 's3://Files')",
+    ),
+    "endpoint without a bucket": (
+        "media: {region: eu-central-1}\nchannels:\n  a: {platform: console}\n",
+        ":1:1: media: endpoint and region belong to a bucket: add store, such as s3://my-bucket/shop",
+    ),
     "operators nowhere": (
         "channels:\n  a:\n    platform: console\n    escalate: {after: 300, to: {channel: opps, chat: C1}}\n  ops:\n"
         "    platform: console\n",
@@ -187,6 +195,16 @@ def test_secret_in_clear_is_refused_and_not_repeated(file: Path, line: str):
 def test_errors_never_repeat_what_came_from_the_environment(file: Path, text: str):
     """A secret in the wrong place is still a secret."""
     assert SECRET not in refusal(file, text, SECRET=SECRET)
+
+
+@pytest.mark.parametrize(
+    "key", ["store: 's3://{}:x@files'", "store: 's3://f', endpoint: 'https://{}@s3.example.com:x'"]
+)
+def test_errors_never_repeat_a_login_in_a_url(file: Path, key: str):
+    """Not even one that has no place there."""
+    said = refusal(file, f"media: {{{key.format('the-login')}}}\nchannels:\n  a: {{platform: console}}\n")
+    assert ":1:" in said
+    assert "the-login" not in said
 
 
 def test_empty_secret_is_refused(file: Path):
