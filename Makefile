@@ -5,7 +5,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := sayso/*.py agent channels config deploy docs examples pending testing workers tests benchmarks
 
-.PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills failures mutants pictures screenshot clean
+.PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills failover failures mutants pictures screenshot clean
 
 demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
@@ -100,6 +100,9 @@ e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook 
 
 kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
+
+failover: .venv/ready-dev  ## Redis with Sentinels under load: the primary is killed or paused, its replicas are cut off; half an hour
+	$(BIN)/python -m benchmarks.failover_matrix --all
 
 failures: .venv/ready-dev  ## the matrix of docs/how-to/test-a-bot.md: every fault by itself, then all at once; hours on two cores
 	$(BIN)/sayso simulate matrix --full-size --markdown
