@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from sayso.channels.redaction import redact
-from sayso.channels.tracing import start_tracing
+from sayso.channels.tracing import current_trace, start_tracing
 
 #: The fields that every log record has: what `extra` adds is printed.
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -116,6 +116,7 @@ def set_up_logs(default: str = "info") -> None:
     else:
         handler.setFormatter(EventFormatter(color=sys.stderr.isatty() and not os.environ.get("NO_COLOR")))
     handler.addFilter(add_log_fields)
+    handler.addFilter(add_trace_id)
     # Do not look up caller, thread and process of each record, as logging's manual describes: a third of the cost.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  # its documented switch
@@ -126,6 +127,13 @@ def set_up_logs(default: str = "info") -> None:
     sdks = {module.partition(".")[0] for platform in BUILT_IN.values() for module in platform.sdk_modules}
     for name in sdks.union(_VERBOSE):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def add_trace_id(record: logging.LogRecord) -> bool:
+    """Add the id of the current trace to a log record, while this process traces: a filter for log handlers."""
+    if trace := current_trace():
+        record.trace_id = trace.split("-")[1]
+    return True
 
 
 def _choice(variable: str, known: tuple[str, ...], default: str) -> str:

@@ -12,12 +12,16 @@ from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider
 from sayso.channels.redaction import REDACTED, remember
+from sayso.channels.tracing import span, start_tracing
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError
-from sayso.config.wiring.observability import EventFormatter, JsonFormatter, set_up_logs
+from sayso.config.wiring.observability import EventFormatter, JsonFormatter, add_trace_id, set_up_logs
 from sayso.pending.concurrency import TimedOut, run_with_timeout
 from sayso.pending.context import add_log_fields, context_field
 from tests.contracts.rigs import CHAT, MemoryRig
@@ -163,3 +167,18 @@ def test_line_of_an_action_names_it(lines: io.StringIO):
     assert [line["message"] for line in named] == ["turn.answered", "reply.sent", "pending.started", "pending.failed"]
     assert len({line["pending"] for line in named}) == 1
     assert [line["job"] for line in named] == ["process-1", "process-1", "process-2", "process-2"]
+
+
+def test_line_inside_a_span_names_its_trace():
+    """So that a line leads to the trace in a dashboard. Without tracing it has no such field."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    start_tracing(provider)
+    inside, outside = record("reply.sent"), record("reply.sent")
+    with span("send reply"):
+        add_trace_id(inside)
+    add_trace_id(outside)
+    (sent,) = spans.get_finished_spans()
+    assert json.loads(JsonFormatter().format(inside))["trace_id"] == f"{sent.context.trace_id:032x}"
+    assert "trace_id" not in JsonFormatter().format(outside)
