@@ -9,6 +9,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from sayso.pending.redis.client import RedisUnfit, address_of
 from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent, SentinelService
+from sayso.pending.redis.url import NotWritable
 
 
 def sentinel_of(client: Redis) -> SentinelService | None:
@@ -46,6 +47,8 @@ def unreachable(client: Redis, exc: RedisError) -> tuple[str, str]:
     if isinstance(failed, ssl.SSLError):
         says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
         return says, "use redis:// for a port without TLS, or the port that has it"
+    if isinstance(exc, NotWritable):
+        return f"{place} takes no writes now: {exc}", "see that it is the primary and that its replicas are connected"
     if isinstance(exc, NoPrimary | PrimarySilent):
         says, _, cure = str(exc).partition(": ")
         return says, cure

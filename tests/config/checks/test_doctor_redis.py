@@ -18,8 +18,10 @@ from rq.suspension import suspend
 from sayso.config.checks.doctor import Doctor
 from sayso.config.server.embedded_redis import EmbeddedRedis, server_binary
 from sayso.config.settings.loader import load_settings
+from sayso.pending.redis.checks import replication_risks
 from sayso.pending.redis.client import RedisUnfit, check_fit, connect
 from tests.config.processes import free_port, until
+from tests.workers.sentinels import Node
 
 
 def redis_findings(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -143,3 +145,19 @@ def test_eviction_is_read_from_info_where_config_is_forbidden(own: EmbeddedRedis
     admin.config_set("maxmemory-policy", "allkeys-lru")
     with pytest.raises(RedisUnfit, match="Set it to noeviction"):
         check_fit(client)
+
+
+def test_primary_without_the_replicas_that_it_wants_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It answers, and refuses every write; with `redis_wait_replicas` it would refuse every message."""
+    node = Node(tmp_path, "lonely")
+    node.start()
+    try:
+        url = f"redis://127.0.0.1:{node.port}/0"
+        assert replication_risks(node.client(), 1) == [
+            "redis_wait_replicas is 1, and 0 replicas are connected: every message is refused until as many are, so "
+            "start them or lower the number"
+        ]
+        node.client().config_set("min-replicas-to-write", "1")
+        assert "takes no writes now: NOREPLICAS Not enough good replicas" in redis_findings(tmp_path, url, monkeypatch)
+    finally:
+        node.stop()
