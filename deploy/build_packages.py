@@ -79,7 +79,18 @@ def _run(*command: str, environ: Mapping[str, str] | None = None) -> str:
     return done.stdout
 
 
-if __name__ == "__main__":
-    last_commit = os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
-    for package in build(ROOT, ROOT / "dist", epoch=int(last_commit)):
+def _main() -> None:
+    try:
+        given = os.environ.get("SOURCE_DATE_EPOCH") or _run("git", "-C", str(ROOT), "log", "-1", "--format=%ct")
+    except (OSError, subprocess.CalledProcessError):
+        sys.exit("there is no last commit here: set SOURCE_DATE_EPOCH to the time of all files, in Unix seconds")
+    try:
+        packages = build(ROOT, ROOT / "dist", epoch=int(given))
+    except subprocess.CalledProcessError as exc:
+        sys.exit(f"{' '.join(exc.cmd)} failed")
+    for package in packages:
         print(f"{hashlib.sha256(package.read_bytes()).hexdigest()}  {package.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    _main()

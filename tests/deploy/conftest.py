@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,6 @@ class Site:
     image: Image
     platforms: FakePlatforms
     logs: Path
-    started: list[str] = field(default_factory=list)
 
     def service(self, stack: ExitStack, name: str, *, bot: str = "bot") -> None:
         """Run a service of compose.yaml until the stack ends, with its user, mounts, command and environment."""

@@ -61,6 +61,7 @@ def test_image_holds_the_product_and_nothing_that_installs(sandbox: Sandbox, ima
     assert {"sayso", "redis", "openai", "anthropic", "mcp", "lxml"} <= names
     assert not names & {"pip", "uv", "setuptools", "pytest", "tests"}
     assert not [path for path in (layer / "opt/sayso").rglob("*") if path.stat(follow_symlinks=False).st_uid]
+    assert image.labels["org.opencontainers.image.licenses"] == "MIT"
     assert (image.user, image.ports, image.volumes) == ("10001:10001", ["8000"], ["/var/lib/sayso"])
 
 
