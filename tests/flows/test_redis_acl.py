@@ -15,6 +15,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
+from sayso.channels.types import Conversation
 from sayso.config.server.embedded_redis import server_binary
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
@@ -99,7 +100,7 @@ def system() -> Iterator[GuardedSystem]:
 
 
 def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSystem) -> None:
-    """A question, its yes, the effect, a stop, and an operator's erasure all work without a denied command."""
+    """A question, its yes, the effect, a stop, and an operator's trace and erasure work without a denied command."""
     person = TelegramPerson(system, 61)
     person.say("delete invoice INV-51")
     assert "INV-51" in person.hears()[0]["text"]
@@ -108,6 +109,8 @@ def test_web_and_worker_do_a_whole_turn_with_the_shipped_acl(system: GuardedSyst
     assert system.effects("delete", "INV-51") == 1
     person.say("/stop")
     person.hears()
+    for wanted, code in ((Conversation("ops-tg", person.chat).id, 0), ("SM404", 3)):  # the second one scans all keys
+        assert system.process("trace", wanted).wait(60) == code, system.log.read_text()[-3000:]
     operator = system.process("people erase", "ops-tg", person.chat)
     assert operator.wait(60) == 0, system.log.read_text()[-3000:]
     log = system.log.read_text().replace("CONFIG of this Redis (NoPermissionError)", "")
