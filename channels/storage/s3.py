@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 3, 10, 60
 #: How often a call is repeated after a refused connection or a server's error, and until when, in seconds.
 RETRIES, RETRY_SECONDS = 2, 8
+#: How long no call is made after one without an answer, in seconds. Then one tries, and the others fail until it ends:
+#: a bucket that hangs must not hold every thread for READ_SECONDS.
+PAUSE_SECONDS = 2.0
 #: Larger files are sent in parts of so many bytes, and so many at a time: what one upload takes of the memory.
 PART_BYTES, PARTS_AT_A_TIME = 5 * 1024 * 1024, 2
 _READ_BYTES = 256 * 1024
@@ -48,6 +51,8 @@ class Bucket:
         remember([value for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN") if (value := os.environ.get(name))])
         config: dict[str, Any] = {"endpoint": endpoint, "region": region}
         self.url, self._bucket = url, url.removeprefix("s3://").partition("/")[0]
+        #: Why the last call had no answer, "" if it had one, and until when no other is made.
+        self._failure, self._paused_until = "", 0.0
         self._store = S3Store.from_url(
             url,
             config={key: value for key, value in config.items() if value},  # type: ignore[arg-type]  # only str
@@ -74,8 +79,36 @@ class Bucket:
         objects.delete([name])
 
     @contextmanager
+    def call(self, action: str) -> Iterator[None]:
+        """Make a call in the block, unless the last one had no answer. `action` is what is tried.
+
+        Raises StoreUnavailable, and FileNotFoundError.
+        """
+        self._pass_breaker()
+        try:
+            with self.errors(action):
+                yield
+        except StoreRefused:
+            raise
+        except StoreUnavailable as exc:
+            self._failure, self._paused_until = exc.reason, time.monotonic() + PAUSE_SECONDS
+            raise
+        except FileNotFoundError:
+            self._failure = ""
+            raise
+        self._failure = ""
+
+    def _pass_breaker(self) -> None:
+        """Raise StoreUnavailable while the circuit breaker is open. After its pause it lets one call through."""
+        if self._failure:
+            now = time.monotonic()
+            if now < self._paused_until:
+                raise StoreUnavailable(self._failure)
+            self._paused_until = now + READ_SECONDS
+
+    @contextmanager
     def errors(self, action: str) -> Iterator[None]:
-        """Translate the library's errors, whose messages hold addresses and keys. `action` is what was tried."""
+        """Translate the library's errors, whose messages hold addresses and keys."""
         from obstore.exceptions import BaseError
 
         try:
@@ -127,7 +160,7 @@ class S3Objects:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         if stored and stored.size == size and stored.modified_at > time.time() - DATE_SECONDS:
             return False
-        with self._bucket.errors("write"):
+        with self._bucket.call("write"):
             obstore.put(self._store, self._path(name), content, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_A_TIME)
         return stored is None
 
@@ -136,7 +169,7 @@ class S3Objects:
         import obstore
 
         try:
-            with self._bucket.errors("read"):
+            with self._bucket.call("read"):
                 found = obstore.get(
                     self._store, self._path(name), options={"range": {"offset": start}} if start else {}
                 )
@@ -150,7 +183,7 @@ class S3Objects:
         import obstore
 
         try:
-            with self._bucket.errors("read"):
+            with self._bucket.call("read"):
                 found = obstore.head(self._store, self._path(name))
         except FileNotFoundError:
             return None
@@ -162,7 +195,7 @@ class S3Objects:
 
         folder = f"{self._folder}/{prefix.rpartition('/')[0]}".rstrip("/")  # the library lists whole folders only
         beginning = f"{self._folder}/{prefix}"
-        with self._bucket.errors("list"):
+        with self._bucket.call("list"):
             for found in obstore.list(self._store, folder, chunk_size=1000):
                 for each in found:
                     if each["path"].startswith(beginning):
@@ -174,7 +207,7 @@ class S3Objects:
         import obstore
 
         if paths := [self._path(name) for name in names]:
-            with self._bucket.errors("delete"):
+            with self._bucket.call("delete"):
                 obstore.delete(self._store, paths)
 
     def _path(self, name: str) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,42 @@ def test_server_that_is_away_is_no_wrong_bucket(s3_server: S3Server):
     with pytest.raises(StoreUnavailable, match="could not list objects: it did not answer") as caught:
         bucket(s3_server, endpoint="http://127.0.0.1:1").check()
     assert not isinstance(caught.value, StoreRefused)
+
+
+def test_server_that_hangs_up_is_not_called_again_at_once(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
+    """Else every thread would wait for it. After a pause one call tries it, and ends the pause if it is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        calls: list[socket.socket] = []
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    calls.append(listening.accept()[0])
+                    calls[-1].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        away = bucket(s3_server, endpoint=f"http://127.0.0.1:{listening.getsockname()[1]}")
+        objects = away.objects("texts")
+        with pytest.raises(StoreUnavailable):
+            objects.stat(NAME)
+        made = len(calls)
+        for call in (
+            objects.stat,
+            objects.open,
+            lambda name: objects.put(name, b""),
+            lambda name: objects.delete([name]),
+        ):
+            with pytest.raises(StoreUnavailable):
+                call(NAME)
+        assert len(calls) == made > 0
+        monkeypatch.setattr(away, "_paused_until", 0.0)
+        with pytest.raises(StoreUnavailable):
+            objects.stat(NAME)
+        assert len(calls) > made
+    here = bucket(s3_server)
+    here._failure = "it did not answer"
+    assert here.objects("texts").stat(NAME) is None
+    assert here._failure == ""
 
 
 def test_turn_goes_on_while_the_bucket_is_away(s3_server: S3Server):
