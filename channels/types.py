@@ -13,6 +13,8 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
+from sayso.channels.records import check_version, versioned
+
 Intent = Literal["confirm", "cancel", "ignore"]
 
 #: A language tag that is stored: "de", "pt-BR", "es-419".
@@ -190,12 +192,12 @@ class Turn:
 
     def to_json(self) -> str:
         """Return the turn as JSON, for the mailbox. Raises ValueError if a field has another type."""
-        return _TURN.dump_json(self, exclude_defaults=True, warnings="error").decode()
+        return versioned(_TURN.dump_json(self, exclude_defaults=True, warnings="error").decode())
 
     @classmethod
     def from_json(cls, text: str) -> Turn:
-        """Return the turn that `to_json` wrote. Raises pydantic.ValidationError for anything else."""
-        return _TURN.validate_json(text)
+        """Return the turn that `to_json` wrote. Raises OtherVersion, and pydantic.ValidationError for anything else."""
+        return _TURN.validate_json(check_version(text))
 
 
 @dataclass(frozen=True, slots=True)

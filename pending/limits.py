@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sayso.channels import records
+
 #: How long a conversation without turns is kept.
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 #: How long a pending action is kept, so that a repeated turn finds its outcome.
@@ -58,6 +60,8 @@ URGENT_PLACES_EACH = 2
 #: Conversations of each reserve, beside a tenth of the limit: one for notices of refusal, one for urgent turns.
 RESERVED_CONVERSATIONS = 10
 
+#: The version of the records that scripts write, as those that processes write.
+RECORD_VERSION = records.VERSION
 #: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
 URGENT_JOB = "first-"
 #: The hash that the first entry of an audit chain names as the one before it.

@@ -99,6 +99,14 @@ class StoredAction:
         """Return the action that was signed, in its present state. For an unreadable record its kind is ""."""
         return self._parsed_record[1]
 
+    @property
+    def version(self) -> int:
+        """Return the version of the signed record."""
+        try:
+            return int(json.loads(self.record).get("v", 1))
+        except (ValueError, TypeError, AttributeError):
+            return 1
+
     def is_genuine(self, signer: ActionSigner, scope: Scope) -> bool:
         """Return whether the record is exactly what was signed, under this id and for this scope."""
         if not signer.verify(self.record, self.mac):
@@ -113,7 +121,7 @@ class StoredAction:
         """The id under which the record was signed, and the action in it."""
         try:
             signed = json.loads(self.record)
-            pid = signed.pop("pid")
+            pid, _ = signed.pop("pid"), signed.pop("v", 1)
             action = PendingAction(
                 **signed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
                 outcome=self.outcome_text or None,

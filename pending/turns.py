@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from sayso.channels.records import check_version, versioned
 from sayso.channels.tracing import current_trace
 from sayso.channels.types import Conversation, Delivery, Reply, Turn
 from sayso.pending.action import ActionState
@@ -178,12 +179,12 @@ class Timer:
         """Return the timer as the scripts read it: `what` is stored until it rings."""
         at, reply = round(self.at * 1000), outbox_entry(to, self.reply, later=True)
         stored = {"id": self.id, "at": at, "user": self.user, "note": self.note, "reply": reply}
-        return {"id": self.id, "at": at, "what": json.dumps(stored)}
+        return {"id": self.id, "at": at, "what": versioned(json.dumps(stored))}
 
     @classmethod
     def from_json(cls, text: str) -> Timer:
-        """Read a stored timer."""
-        data = json.loads(text)
+        """Read a stored timer. Raises OtherVersion."""
+        data = json.loads(check_version(text))
         reply = Reply.from_json(json.loads(data["reply"])["reply"]) if "reply" in data else Reply()
         return cls(
             data["id"], data["at"] / 1000, reply.text, data.get("user", ""), data.get("note", ""), reply.language
@@ -244,7 +245,8 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later
         first = {"forward": True}
     trace = current_trace()
     last = {"link" if later else "trace": trace} if trace else {}
-    return json.dumps({**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json(), **last})
+    entry = {**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json(), **last}
+    return versioned(json.dumps(entry))
 
 
 def as_edit_of(entry: str, message: str) -> str:

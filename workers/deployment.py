@@ -10,11 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis import Redis
 from redis.client import Pipeline
 
 from sayso.pending.redis.client import PREFIX, RedisUnfit
+from sayso.pending.redis.scripts import LAYOUT
 from sayso.workers.recovery import GONE_SECONDS
 
 #: Digits of the digest of a secret key or an account.
@@ -44,18 +46,18 @@ class Deployment:
                 if set(client.zrangebyscore(f"{prefix}workers", now - GONE_SECONDS, "+inf")) - {worker}:
                     raise RedisUnfit(self._refusal(before))
             pipe.multi()
-            pipe.set(key, self._record())
+            pipe.set(key, self._record(check_layout(before, self.name) if before else LAYOUT))
 
         client.transaction(claim, key)  # once more, if another process claims the name meanwhile
 
     def _is_same_bot(self, other: Mapping[str, Sequence[str]]) -> bool:
         """Return whether the record shares a key and a channel with this bot."""
-        mine = json.loads(self._record())
+        mine = json.loads(self._record(LAYOUT))
         return all(set(mine[part]) & set(other[part]) for part in ("keys", "channels"))
 
-    def _record(self) -> str:
+    def _record(self, layout: int) -> str:
         channels = [f"{name} {_digest(account)}" for name, account in sorted(self.channels.items())]
-        return json.dumps({"v": 1, "keys": key_digests(self.keys), "channels": channels})
+        return json.dumps({"v": layout, "keys": key_digests(self.keys), "channels": channels})
 
     def _refusal(self, other: Mapping[str, Sequence[str]]) -> str:
         theirs = ", ".join(channel.partition(" ")[0] for channel in other["channels"])
@@ -67,6 +69,20 @@ class Deployment:
                 "same SAYSO_SECRET_KEYS"
             )
         return f"another bot uses the name {self.name!r} on this Redis, with the channels {theirs}: {cure}"
+
+
+def check_layout(record: Mapping[str, Any], name: str) -> int:
+    """Return the layout of the keys by a deployment's record. Only `sayso migrate` raises it.
+
+    Raises RedisUnfit for one that this version does not know.
+    """
+    layout = int(record.get("v", 1))
+    if layout > LAYOUT:
+        raise RedisUnfit(
+            f"the keys of {name!r} on this Redis have layout {layout}, and this version knows up to {LAYOUT}: a newer "
+            "Sayso migrated them. Upgrade this process"
+        )
+    return layout
 
 
 def key_digests(keys: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from sayso.channels import tracing
 from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED
+from sayso.channels.records import OtherVersion, check_readable, check_version
 from sayso.channels.types import AddressChange, Received, Reply, Turn, shown_to
 from sayso.pending.action import split_button_token
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
@@ -182,7 +183,8 @@ class RedisMailbox:
         answer = await self._scripts.arun("lease", conversation, {"token": token, "lease_ms": LEASE_MS})
         if not answer:
             return None
-        return Lease(conversation, int(answer[0]), token), parse_next_item(answer[1])
+        lease = Lease(conversation, int(answer[0]), token)
+        return lease, await parse_or_release(self._scripts, lease, answer[1])
 
     async def defer(self, conversation: str) -> float:
         """Leave a conversation to a worker that knows its channel. It is due again in a second to a minute.
@@ -215,7 +217,7 @@ class RedisMailbox:
             raise LeaseLost(lease.conversation)
         if answer[0] != "ok":
             raise StaleTurn(f"{lease.conversation}: {answer[0]}")
-        return parse_next_item(answer[1])
+        return await parse_or_release(self._scripts, lease, answer[1])
 
     async def release(self, lease: Lease, *, hand_over: bool = False, begun: bool = False) -> NextItem:
         """Release the lease. If work came in meanwhile, return that work instead, unless it is to be handed over.
@@ -226,7 +228,7 @@ class RedisMailbox:
         job = self._wake_up(lease.conversation) if hand_over else NO_JOB
         args = {**lease.args, "hand_over": hand_over, "begun": begun, **job.names}
         answer = await self._scripts.arun("release", lease.conversation, args, *job.fields)
-        return parse_next_item(answer[1]) if answer[0] == "more" else None
+        return await parse_or_release(self._scripts, lease, answer[1]) if answer[0] == "more" else None
 
 
 def turn_record(lease: Lease, queued: QueuedTurn, change: TurnChange) -> str:
@@ -340,11 +342,26 @@ def _is_storable(turn: Turn) -> bool:
     return True
 
 
+async def parse_or_release(scripts: LuaScripts, lease: Lease, row: Sequence[Any]) -> NextItem:
+    """Read what is next for the holder of a lease. Raises redis.RedisError.
+
+    Raises OtherVersion after it released the lease: the conversation is due again in a second, and another process may
+    be able to read the record.
+    """
+    try:
+        return parse_next_item(row)
+    except OtherVersion:
+        await scripts.arun("release", lease.conversation, {**lease.args, "hand_over": True, "begun": False})
+        await scripts.arun("defer", lease.conversation)
+        raise
+
+
 def parse_next_item(row: Sequence[Any]) -> NextItem:
-    """Read what a script says is to be done next in a conversation."""
+    """Read what a script says is to be done next in a conversation. Raises OtherVersion."""
     match list(row):
         case ["reply", entry, attempt, suspect, wait, ahead, receipt, silence, held, closed]:
             number, pid, text = str(entry).split(" ", 2)
+            check_version(text)
             return QueuedReply(
                 number=int(number),
                 text=text,
@@ -366,13 +383,13 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 received_at=int(at) / 1000,
                 user=user,
                 turn=Turn.from_json(turn),
-                live=StoredAction.from_row(live),
-                tapped=StoredAction.from_row(tapped),
-                history=str(history),
+                live=_readable_action(live),
+                tapped=_readable_action(tapped),
+                history=check_version(str(history)),
                 following=tuple((int(number), Turn.from_json(other)) for number, _, _, _, other in others),
                 stop=int(stop),
                 timers=sort_timers(map(Timer.from_json, timers)),
-                journal=tuple(journal),
+                journal=tuple(map(check_version, journal[:1])) + tuple(journal[1:]),
                 attempt=int(attempt),
                 age=age / 1000,
                 lost_at=lost_at / 1000,
@@ -380,3 +397,11 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
             )
         case _:
             return None
+
+
+def _readable_action(row: Sequence[Any]) -> StoredAction | None:
+    """Return an action of a turn. Raises OtherVersion."""
+    stored = StoredAction.from_row(row)
+    if stored and '"v":' in stored.record:  # most have none: they are of version 1
+        check_readable(stored.version)
+    return stored

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import TypeAdapter
 from redis import Redis
 
+from sayso.channels.records import check_version, versioned
 from sayso.channels.types import Conversation, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.connections import Connections
@@ -171,7 +172,7 @@ class RedisPeople:
     def decision(self, channel: str, ids: Sequence[str]) -> OperatorDecision:
         """Return what an operator decided about a person with these ids: blocked, if any of the ids is."""
         entries = self._connections.ask("HMGET", self._key("people", channel), *ids) if ids else []
-        states = {_PERSON.validate_json(entry).state for entry in entries if entry}
+        states = {_PERSON.validate_json(check_version(entry)).state for entry in entries if entry}
         return "blocked" if "blocked" in states else "approved" if states else ""
 
     def code(self, channel: str, sender: Waiting) -> str:
@@ -192,7 +193,7 @@ class RedisPeople:
     def people(self, channel: str) -> list[ListedPerson]:
         """Return all people who are approved or blocked, the newest first."""
         entries = self._connections.ask("HVALS", self._key("people", channel))
-        by_ids = {person.ids: person for person in map(_PERSON.validate_json, entries)}
+        by_ids = {person.ids: person for person in map(_PERSON.validate_json, map(check_version, entries))}
         return sorted(by_ids.values(), key=lambda person: (-person.at, person.ids))
 
     def waiting(self, channel: str) -> list[Waiting]:
@@ -204,7 +205,7 @@ class RedisPeople:
 
     def keep(self, channel: str, person: ListedPerson) -> None:
         """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
-        record = json.dumps({"state": person.state, "name": person.name, "ids": person.ids})
+        record = versioned(json.dumps({"state": person.state, "name": person.name, "ids": person.ids}))
         keys = (self._key("people", channel), self._key("waiting", channel))
         if self._connections.ask("EVAL", _KEEP, 2, *keys, MAX_PEOPLE, record, *person.ids) == "full":
             raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")

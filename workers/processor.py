@@ -18,6 +18,7 @@ from sayso.channels import tracing
 from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
+from sayso.channels.records import OtherVersion
 from sayso.channels.storage.media import MediaFiles
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
@@ -141,6 +142,9 @@ class ConversationProcessor:
         except Halted:  # it is woken when Redis is resumed
             _log_left(conversation, "Halted")
             return
+        except OtherVersion as exc:
+            _log_other_version(conversation, exc)
+            return
         if taken is None:
             return
         held = self._held_leases[conversation] = HeldLease(taken[0], asked_at, self.mailbox.renew, self.clock)
@@ -152,6 +156,8 @@ class ConversationProcessor:
             if isinstance(exc, LeaseLost):
                 LEASES_LOST.inc()
             _log_left(conversation, type(exc).__name__, held.turn_seq)
+        except OtherVersion as exc:
+            _log_other_version(conversation, exc)
         except asyncio.CancelledError:
             self._cut_off.add(conversation)
             await self._release_midway(held, abandoned)
@@ -409,6 +415,11 @@ class ConversationProcessor:
 
 def _log_left(conversation: str, reason: str, seq: int = 0) -> None:
     log.info("conversation.left", extra={"conversation": conversation, "seq": seq, "reason": reason})
+
+
+def _log_other_version(conversation: str, error: OtherVersion) -> None:
+    """Log that a conversation is left to a worker of another version. It is tried again each second or two."""
+    log.warning("conversation.other_version", extra={"conversation": conversation, "advice": str(error)})
 
 
 def _reply_without_agent(

@@ -47,7 +47,7 @@ from sayso.pending.turns import (
     outbox_entry,
 )
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.mailbox import parse_next_item
+from sayso.workers.mailbox import parse_or_release
 
 log = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class RedisOutbox:
         answer = await self._scripts.arun("delivered", lease.conversation, {**_reply_args(lease, reply), **args})
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
-        return parse_next_item(answer[1])
+        return await parse_or_release(self._scripts, lease, answer[1])
 
     async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.base import StorageDown
+from sayso.channels.records import OtherVersion
 from sayso.channels.storage.files import open_database, transaction
 from sayso.channels.types import Turn
 from sayso.pending.redis.connections import CircuitOpen, RedisCircuitBreaker
@@ -171,6 +172,9 @@ class SpoolFile:
     def _read(self, n: int, turn: str, tapped: str, received_at: float) -> SpooledTurn | None:
         try:
             return SpooledTurn(n, Turn.from_json(turn), tapped, received_at)
+        except OtherVersion as exc:  # it waits for a process that can read it
+            log.warning("spool.unreadable", extra={"n": n, "file": self._path, "advice": str(exc)})
+            return None
         except ValidationError:  # the error would quote the turn
             log.error("spool.unreadable", extra={"n": n, "file": self._path})
         with self._write() as db:

@@ -42,6 +42,7 @@ from sayso.agent.toolsets.selectors import role_of_user
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
+from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
@@ -160,7 +161,7 @@ class ChannelAgent:
         language = context.texts.language
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
         tools = tuple(call.tool_name for call in answer.result.tool_calls) if answer.result else ()
-        return replace(answer.change, replies=replies, history=json.dumps(history), tools=tools)
+        return replace(answer.change, replies=replies, history=versioned(json.dumps(history)), tools=tools)
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""

@@ -32,11 +32,12 @@ class NotLocal(Exception):
 
 @contextmanager
 def open_database(
-    path: Path, schema: str, *, synchronous: Literal["FULL", "EXTRA"] = "FULL"
+    path: Path, schema: str, *, version: int = 1, synchronous: Literal["FULL", "EXTRA"] = "FULL"
 ) -> Iterator[sqlite3.Connection]:
     """Open a SQLite file that only our own user may read, and close it when the block ends. Raises sqlite3.Error.
 
-    A missing folder (OSError if it cannot be created), the file and the tables of the `schema` are created. What is
+    A missing folder (OSError if it cannot be created), the file and the tables of the `schema` are created. The file
+    has the `version` of its schema; a file of a higher one is refused, as sqlite3.DatabaseError. What is
     deleted is overwritten in the file. Each statement is committed at once and on disk, unless it is part of a
     `transaction`.
 
@@ -47,15 +48,33 @@ def open_database(
     with closing(sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)) as database:
         database.execute(f"PRAGMA synchronous = {synchronous}")
         database.execute("PRAGMA secure_delete = ON")
+        found = _checked_version(database, version)
         _create_tables(database, schema)
+        if found != version:
+            database.execute(f"PRAGMA user_version = {version}")
         yield database
 
 
 @contextmanager
-def read_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open an existing SQLite file for reading only. Raises sqlite3.Error."""
+def read_database(path: Path, *, version: int | None = None) -> Iterator[sqlite3.Connection]:
+    """Open an existing SQLite file for reading only. With a `version`, a file of a higher one is refused.
+
+    Raises sqlite3.Error.
+    """
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)) as database:
+        if version is not None:
+            _checked_version(database, version)
         yield database
+
+
+def _checked_version(database: sqlite3.Connection, version: int) -> int:
+    """Return the version of a file's schema: 0 in a new file, and in one from before there were versions."""
+    found = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if found > version:
+        raise sqlite3.DatabaseError(
+            f"its schema has version {found}, and this process knows up to {version}: upgrade this process"
+        )
+    return found
 
 
 def _create_tables(database: sqlite3.Connection, schema: str) -> None:

@@ -29,6 +29,7 @@ _MODULES = {
     "doctor": "checks",
     "explain": "checks",
     "init": "init",
+    "migrate": "operate",
     "people": "people",
     "poll": "run",
     "redis": "operate",

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoGroup, clear_errors, fail, one_line, pass_options, utc_time
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoCommand,
+    SaysoGroup,
+    clear_errors,
+    fail,
+    one_line,
+    pass_options,
+    utc_time,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -183,3 +193,34 @@ def _summary(result: Resumed) -> str:
         f"goes on; {result.halt}. {result.conversations:,} conversations have new numbers, {result.replies:,} waiting "
         f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed; they may have run"
     )
+
+
+@click.command(cls=SaysoCommand, examples=["sayso migrate", "sayso migrate --apply"])
+@click.option("--apply", "is_real", is_flag=True, help="Do it. Without this option nothing is changed.")
+@pass_options
+def migrate(options: Options, *, is_real: bool) -> None:
+    """Show what an upgrade still has to change in stored data, and which versions of workers and records there are.
+
+    Upgrade all processes first. After --apply older versions cannot be started on this Redis. It is refused while
+    workers of an older version run, and may be killed and run again.
+    """
+    from sayso.config.server import migration
+    from sayso.config.wiring.stores import RedisParts
+
+    settings = options.load()
+    with clear_errors():
+        client = RedisParts.find(settings, options.data).client
+        try:
+            state = (migration.migrate if is_real else migration.inspect)(
+                client, settings.name, prefix=settings.key_prefix
+            )
+        except migration.OtherWorkers as exc:
+            fail(str(exc))
+    done = "done" if is_real else "would"
+    steps = [f"{done}: {step}" for step in state.steps] or ["nothing to do"]
+    if state.steps and not is_real:
+        steps.append("nothing was changed: stop old web processes, which are not seen here, then add --apply")
+    records = [{"kind": kind, "version": number, "count": n} for (kind, number), n in sorted(state.records.items())]
+    value = {"layout": state.layout, "steps": state.steps, "applied": is_real, "records": records}
+    value["workers"] = dict(state.workers)
+    options.print(value, [*migration.describe(state), *steps])

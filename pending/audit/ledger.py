@@ -398,7 +398,7 @@ class AuditLedger:
     def _read(self) -> Iterator[sqlite3.Connection]:
         if not self.path.exists():
             raise LedgerUnusable(_missing(self.path))
-        with _translated_errors(self.path), read_database(self.path) as connection:
+        with _translated_errors(self.path), read_database(self.path, version=1) as connection:
             connection.text_factory = _legible
             yield connection
 

@@ -25,6 +25,8 @@ from sayso.pending.repository import OPEN_STATES
 
 #: Keys of conversations are spread over this many hash tags, `{0}` to `{63}`. The number is part of the key layout.
 SHARDS = 64
+#: The version of the key layout. Version 2 has a watermark for each shard in place of one for the server.
+LAYOUT = 2
 
 
 #: What a script gets beside its named arguments, as it is: texts and bytes that Redis stores or compares.

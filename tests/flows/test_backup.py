@@ -6,45 +6,17 @@ import json
 import shutil
 import sqlite3
 import subprocess
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 from sayso.examples.invoices import FILE
 from tests.config.processes import short_folder
+from tests.flows.load import Load
 from tests.flows.system import HurriedPerson, System, TelegramPerson, WhatsAppPerson, until
 
 #: The invoices that people delete: more than the load before and after the backup needs.
 INVOICES = [f"INV-{n}" for n in (1, 3, 4, 7, 8, 11, 12, 15, 18, 19, 22, 23, 26, 29, 31, 34, 35, 38, 40, 45, 47, 51)]
-
-
-class Load:
-    """Two people who delete one invoice after the other, each with a question and a yes, in threads."""
-
-    def __init__(self, people: list[TelegramPerson | WhatsAppPerson], invoices: list[str]) -> None:
-        self.people, self.done = people, list[str]()
-        self._invoices, self._over, self._lock = list(invoices), threading.Event(), threading.Lock()
-        self._threads = [threading.Thread(target=self._run, args=(person,)) for person in people]
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """End the load once everybody has heard the last answer."""
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, person: TelegramPerson | WhatsAppPerson) -> None:
-        while not self._over.is_set():
-            with self._lock:
-                invoice = self._invoices.pop(0) if self._invoices else ""
-            person.say(f"delete invoice {invoice}" if invoice else "hello")
-            person.hears()
-            if invoice:
-                person.say("yes")
-                assert "is deleted" in person.hears()[0]["text"]
-                self.done.append(invoice)
 
 
 def test_backup_under_load_is_restored_on_an_empty_machine():

@@ -23,7 +23,7 @@ local function replace_question(pid, ending)
   local reply = cjson.decode(entry.reply)
   reply.edits = prompt
   entry.reply = cjson.encode(reply)
-  append_reply('-', cjson.encode(entry))
+  append_reply('-', encode_record(entry))
 end
 
 -- Append what the due timers send to the outbox, and drop them. A timer about a question waits until no turn waits: the

@@ -8,7 +8,7 @@ local function set_notice(kind, notice, at, timer_entry, ending)
   timer_entry.id, timer_entry.at = kind .. string.match(notice or ending, '^%S+'), at
   timer_entry.reply = string.match(notice or '', '^%S+ (.*)$')
   timer_entry.ending = string.match(ending or '', '^%S+ (.*)$')
-  set_timer(timer_entry.id, at, cjson.encode(timer_entry))
+  set_timer(timer_entry.id, at, encode_record(timer_entry))
 end
 
 -- Open the window of an action, and of a plan's steps: the user can see the preview. Set the timers for its end and for

@@ -1,0 +1,55 @@
+"""The version of stored records: each JSON object that outlives a process carries it, and each reader checks it.
+
+A release reads the version that it writes, the one before, and, while a new one is introduced, the one after: a version
+is read by one release before the next one writes it. So old and new processes work side by side, and the newer
+release can be taken back. Whoever finds a record of another version leaves it to a process that can read it.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: The version that is written.
+VERSION = 1
+#: The versions that are read. A record without a version was written before there were any; it counts as version 1.
+READABLE = range(1, 2)
+#: The version at the end of a record. It is looked for in the text: readers parse a record into its own type at once.
+#: After it comes at most the time that a script notes when it stores a reply.
+_END = re.compile(r'"v": ?(\d{1,9})(?:, "at": \d{1,15})?\}$')
+#: At least as many characters as that has.
+_END_CHARS = 50
+
+
+class OtherVersion(Exception):
+    """Raised for a record that another release of Sayso has written. The message names the cure."""
+
+    def __init__(self, version: int) -> None:
+        cure = (
+            "upgrade this process" if version >= READABLE.stop else "run `sayso migrate --apply` of the release before"
+        )
+        known = " to ".join(map(str, dict.fromkeys((READABLE[0], READABLE[-1]))))
+        super().__init__(f"a stored record has version {version}, and this process reads {known}: {cure}")
+        self.version = version
+
+
+def versioned(text: str) -> str:
+    """Return a JSON object, as text, with the version at its end."""
+    return f'{text[:-1]}{"" if text == "{}" else ","}"v":{VERSION}}}'
+
+
+def version_of(text: str) -> int:
+    """Return the version of a JSON object that `versioned` returned. Without a version it is 1."""
+    match = _END.search(text[-_END_CHARS:])
+    return int(match[1]) if match else 1
+
+
+def check_version(text: str) -> str:
+    """Return the text of a record that this process can read. Raises OtherVersion."""
+    check_readable(version_of(text))
+    return text
+
+
+def check_readable(version: int) -> None:
+    """Raise OtherVersion for a version that this process cannot read."""
+    if version not in READABLE:
+        raise OtherVersion(version)

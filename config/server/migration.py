@@ -1,0 +1,131 @@
+"""Migration: what an upgrade still has to change in stored data, and the change itself.
+
+A release works on the layout that it finds, so processes are upgraded first and data afterwards. What is changed then
+is what older processes need. So it is refused while any of them works.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from redis import Redis
+from redis.client import Pipeline
+
+from sayso.channels.records import READABLE, VERSION, version_of
+from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.scripts import LAYOUT
+from sayso.workers.deployment import check_layout
+from sayso.workers.recovery import Heartbeat, own_version
+
+#: Keys that Redis looks at per SCAN.
+SCAN_COUNT = 1000
+#: The keys of layout 1 that no process of layout 2 uses: a watermark and an identity for the whole server.
+_LAYOUT_1 = ("tide", "founded")
+#: How the records in a key are read, by the part of its name after the shard. The texts may have a number before them.
+_RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
+    "in": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "out": lambda pipe, key: pipe.lrange(key, 0, -1),
+    "timer": lambda pipe, key: pipe.hvals(key),
+    "history": lambda pipe, key: pipe.get(key),
+    "people": lambda pipe, key: pipe.hvals(key),
+}
+#: What the records of a key are, in words.
+_KINDS = {
+    "in": "waiting messages", "out": "waiting replies", "timer": "timers", "history": "histories",
+    "people": "people approved or blocked",
+}  # fmt: skip
+
+
+class OtherWorkers(Exception):
+    """Raised when data cannot be migrated because workers of another version may need it as it is. The message names
+    the cure.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationState:
+    """What is stored: the layout of the keys, the keys of older layouts, and how many records have each version.
+
+    `workers`: how many workers of each version of Sayso live, "" for those that note none.
+    """
+
+    layout: int
+    old_keys: tuple[str, ...] = ()
+    records: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    workers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> list[str]:
+        """Return what a migration would do, in words; nothing when there is nothing to do."""
+        steps = [f"delete the key {key!r}, which only versions before layout {LAYOUT} use" for key in self.old_keys]
+        if self.layout != LAYOUT:
+            steps.append(f"note layout {LAYOUT} in place of {self.layout}: older versions then refuse to start")
+        return steps
+
+    @property
+    def unreadable(self) -> int:
+        """Return how many records this version cannot read."""
+        return sum(count for (_, version), count in self.records.items() if version not in READABLE)
+
+
+def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
+    """Return what is stored of a bot. Changes nothing. Raises RedisUnfit for a newer layout, and redis.RedisError."""
+    record = json.loads(str(client.get(f"{prefix}deployment") or "null"))
+    layout = check_layout(record, name) if record else LAYOUT
+    old_keys = tuple(key for key in _LAYOUT_1 if client.exists(f"{prefix}{key}"))
+    records = Counter(_records(client, prefix))
+    return MigrationState(layout, old_keys, records, Heartbeat(client, prefix=prefix).versions())
+
+
+def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
+    """Change the stored data as this version needs it. Return what was found before. May be killed and run again.
+
+    Raises OtherWorkers while workers of another version than this process are alive, RedisUnfit and redis.RedisError.
+    """
+    found = inspect(client, name, prefix=prefix)
+    others = sum(count for version, count in found.workers.items() if version != own_version())
+    if others:
+        raise OtherWorkers(
+            f"{others} of {sum(found.workers.values())} workers are of another version than this command and may need "
+            "the data as it is: restart them with this version first, and the web processes too"
+        )
+    if found.old_keys:
+        client.delete(*(f"{prefix}{key}" for key in found.old_keys))
+    key = f"{prefix}deployment"
+
+    def note_layout(pipe: Pipeline) -> None:
+        record = json.loads(str(pipe.get(key) or "null"))
+        pipe.multi()
+        if record:
+            pipe.set(key, json.dumps({**record, "v": LAYOUT}))
+
+    client.transaction(note_layout, key)
+    return found
+
+
+def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
+    """Yield the kind and the version of each record."""
+    for key in client.scan_iter(match=f"{prefix}*", count=SCAN_COUNT):
+        name = str(key).removeprefix(prefix)
+        kind = name.partition("}:")[2].partition(":")[0] if name.startswith("{") else name.partition(":")[0]
+        if kind in _RECORDS:
+            pipe = client.pipeline(transaction=False)
+            _RECORDS[kind](pipe, str(key))
+            (found,) = pipe.execute()
+            for text in [found] if isinstance(found, str) else found or ():
+                yield _KINDS[kind], version_of(text)
+
+
+def describe(state: MigrationState) -> Iterator[str]:
+    """Yield what is stored, in lines for an operator."""
+    yield f"keys: layout {state.layout}, this version writes {LAYOUT}"
+    for (kind, version), count in sorted(state.records.items()):
+        note = "" if version in READABLE else " (this version leaves them to others)"
+        yield f"records: {count:,} {kind} of version {version}{note}"
+    for sayso, count in sorted(state.workers.items()):
+        yield f"workers: {count} of version {sayso or 'unknown, which is older'}"
+    if state.unreadable:
+        yield f"{state.unreadable:,} records are not of version {VERSION}: start workers that can read them"

@@ -1,0 +1,222 @@
+"""Data of the version before: it is read, confirmed, sent and verified, and migrated when no older worker runs.
+
+`layout_1/` holds what the version before layout 2 wrote: its keys, its ledger and its spool, as text.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from sayso.channels.records import VERSION, OtherVersion, check_version, version_of, versioned
+from sayso.channels.types import Reply, Turn
+from sayso.config.server.migration import OtherWorkers, describe, inspect, migrate
+from sayso.config.server.snapshot import StoredKey, write_keys
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.ledger import FILE as LEDGER
+from sayso.pending.audit.ledger import AuditLedger, EntrySigner, LedgerUnusable
+from sayso.pending.redis.client import RedisUnfit
+from sayso.pending.redis.scripts import LAYOUT
+from sayso.pending.redis.watermarks import FILE as TIDE
+from sayso.pending.redis.watermarks import WatermarkFile
+from sayso.pending.turns import TurnChange
+from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.deployment import Deployment
+from sayso.workers.people import RedisPeople
+from sayso.workers.recovery import Heartbeat
+from sayso.workers.spool import SpoolFile
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.workers.fakes import Bot
+from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
+from tests.workers.servers import saved
+
+RECORDED = Path(__file__).parent / "layout_1"
+PREFIX, KEYS = "sayso:bot:", ["key"]
+BOT = Deployment("bot", KEYS, {"chat": "console"})
+
+
+@pytest.fixture
+def state(redis_client: Redis, tmp_path: Path) -> Path:
+    """Return the state folder of the version before, and put its keys into Redis; its open question is still open."""
+    keys = json.loads((RECORDED / "redis.json").read_text())
+    write_keys(redis_client, (StoredKey(name, kind, value) for name, (kind, value) in keys.items()), prefix="")
+    for key in redis_client.scan_iter(f"{PREFIX}*:pending:*"):
+        redis_client.hset(key, "expires", round(time.time() * 1000) + 60_000)
+    for file, place in (("audit.sql", LEDGER), ("turns.sql", "spool/turns.sqlite3")):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        with closing(sqlite3.connect(tmp_path / place)) as database:
+            database.executescript((RECORDED / file).read_text())
+    (tmp_path / "spool" / "waiting").touch()
+    shutil.copy(RECORDED / "tide.json", tmp_path / TIDE)
+    return tmp_path
+
+
+def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: Path):
+    """Its waiting turn is answered, its reply and its timer go out, its question runs once, and its log verifies."""
+    guard = DataLossGuard(redis_client, WatermarkFile(state / TIDE), prefix=PREFIX)
+    guard.look()
+    rig = RedisRig(redis_client, prefix=PREFIX)
+    bot = Bot(rig, lines=["Hello to you."])
+    bot.work()
+    assert bot.say("yes") == "deleted B"
+    assert bot.deleted == ["B"]
+    bot.work()
+    for text in ("**old** answer", "Hello to you.", "tea is ready"):
+        assert sum(sent.endswith(text) for sent in bot.channel.texts) == 1
+    ledger = AuditLedger(state / LEDGER, EntrySigner(KEYS))
+    AuditCollector(redis_client, ledger, prefix=PREFIX).collect()
+    tail = UncollectedEntries(redis_client, prefix=PREFIX)
+    assert verify([state / LEDGER], KEYS, tail=tail, whole=True).faults == ()
+    assert guard.trouble == ""
+
+
+def test_people_and_spool_of_the_version_before_are_read(redis_client: Redis, state: Path):
+    """An approved person stays approved, and a turn on disk is handed over."""
+    assert RedisPeople(redis_client, prefix=PREFIX).decision("chat", ["ana"]) == "approved"
+    assert [spooled.turn.text for spooled in SpoolFile(state / "spool").next(0, 10)] == ["spooled"]
+
+
+def test_dry_run_changes_nothing(redis_client: Redis, state: Path):
+    """It says what a migration would do, and which records there are."""
+    del state
+    before = saved(redis_client)
+    steps = inspect(redis_client, "bot", prefix=PREFIX).steps
+    assert [step.split(",")[0] for step in steps[:2]] == ["delete the key 'tide'", "delete the key 'founded'"]
+    assert steps[2] == f"note layout {LAYOUT} in place of 1: older versions then refuse to start"
+    lines = list(describe(inspect(redis_client, "bot", prefix=PREFIX)))
+    assert saved(redis_client) == before
+    assert "records: 1 waiting messages of version 1" in lines
+
+
+def test_migration_is_done_once(redis_client: Redis, state: Path):
+    """The old keys are gone, the layout is noted, a second run has nothing to do, and the bot works on."""
+    del state
+    assert len(migrate(redis_client, "bot", prefix=PREFIX).steps) == 3
+    assert not redis_client.exists(f"{PREFIX}tide", f"{PREFIX}founded")
+    assert json.loads(redis_client.get(f"{PREFIX}deployment"))["v"] == LAYOUT
+    assert migrate(redis_client, "bot", prefix=PREFIX).steps == []
+    BOT.claim(redis_client, prefix=PREFIX)
+    assert json.loads(redis_client.get(f"{PREFIX}deployment"))["v"] == LAYOUT
+
+
+@pytest.mark.parametrize("at", range(7, 13))
+def test_migration_that_is_killed_is_run_again(redis_client: Redis, state: Path, at: int):
+    """Wherever it dies, the next run does the rest."""
+    del state
+    dying = FatedRedis(connection_pool=redis_client.connection_pool)
+    dying.fate = Fate(at, killed)
+    try:
+        migrate(dying, "bot", prefix=PREFIX)
+    except Killed:
+        migrate(redis_client, "bot", prefix=PREFIX)
+    assert inspect(redis_client, "bot", prefix=PREFIX).steps == []
+
+
+def test_migration_waits_for_older_workers(redis_client: Redis, state: Path):
+    """A worker that noted no version is old. Without its keys it would take the server for one that lost data."""
+    del state
+    Heartbeat(redis_client, "new1", prefix=PREFIX).beat()
+    seconds, _ = redis_client.time()
+    redis_client.zadd(f"{PREFIX}workers", {"old1": seconds})
+    with pytest.raises(OtherWorkers, match="1 of 2 workers are of another version than this command"):
+        migrate(redis_client, "bot", prefix=PREFIX)
+    assert redis_client.exists(f"{PREFIX}tide")
+    Heartbeat(redis_client, prefix=PREFIX).leave("old1")
+    assert migrate(redis_client, "bot", prefix=PREFIX).steps
+
+
+def test_process_keeps_the_layout_until_the_migration(redis_client: Redis, state: Path):
+    """A new process that starts beside old ones leaves it, so that they can start again."""
+    del state
+    BOT.claim(redis_client, prefix=PREFIX)
+    assert json.loads(redis_client.get(f"{PREFIX}deployment"))["v"] == 1
+
+
+def test_newer_layout_is_refused(redis_client: Redis):
+    """An older process would not find its keys. The error says which version is needed."""
+    BOT.claim(redis_client, prefix=PREFIX)
+    record = json.loads(redis_client.get(f"{PREFIX}deployment"))
+    assert record["v"] == LAYOUT
+    redis_client.set(f"{PREFIX}deployment", json.dumps({**record, "v": LAYOUT + 1}))
+    for refused in (BOT.claim, lambda client, prefix: migrate(client, "bot", prefix=prefix)):
+        with pytest.raises(RedisUnfit, match=f"have layout {LAYOUT + 1}, and this version knows up to {LAYOUT}"):
+            refused(redis_client, prefix=PREFIX)
+
+
+def test_record_carries_its_version():
+    """Each kind of JSON object has it at its end; one without has version 1."""
+    written = turn("hello").to_json()
+    assert written.endswith(f',"v":{VERSION}}}')
+    assert (version_of(written), version_of('{"text": "\\"v\\":7}"}'), version_of("")) == (VERSION, 1, 1)
+    assert version_of('{"to": [], "v":3, "at": 1795204800000}') == 3
+    assert (versioned("{}"), json.loads(versioned('{"a": 1}'))) == ('{"v":1}', {"a": 1, "v": 1})
+
+
+@pytest.mark.parametrize("version", [VERSION + 1, VERSION - 1, 99])
+def test_record_of_another_version_is_not_half_read(version: int):
+    """Newer and older ones are refused, with the cure."""
+    text = turn("hello").to_json().replace(f'"v":{VERSION}}}', f'"v":{version}}}')
+    cure = "upgrade this process" if version > VERSION else "run `sayso migrate --apply` of the release before"
+    for read in (Turn.from_json, check_version):
+        with pytest.raises(OtherVersion, match=f"has version {version}, and this process reads .*: {cure}"):
+            read(text)
+
+
+def newer(rig: RedisRig, kind: str) -> None:
+    """Change a stored record of the conversation as a newer release may have written it."""
+    v, next_v = f'"v":{VERSION}', f'"v":{VERSION + 1}'
+    if kind in ("in", "out"):
+        key = f"{rig.shard}:{kind}:{CHAT.id}"
+        rig.client.lset(key, 0, rig.client.lindex(key, 0).replace(v, next_v))
+    elif kind == "history":
+        (key,) = rig.client.scan_iter(f"{rig.shard}:history:*")
+        rig.client.set(key, rig.client.get(key).replace(v, next_v))
+    else:
+        (key,) = rig.client.scan_iter(f"{rig.shard}:pending:*")
+        record = json.loads(rig.client.hget(key, "rec"))
+        rig.client.hset(key, "rec", json.dumps({**record, "v": VERSION + 1}))
+
+
+@pytest.mark.parametrize("kind", ["in", "out", "history", "pending"])
+def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client: Redis, kind: str):
+    """However often an older worker takes it, nothing is lost, sent or counted as an attempt, and it is due again."""
+    rig = RedisRig(redis_client)
+    bot = Bot(rig, "A", lines=["Hello."])
+    bot.say("delete A")
+    bot.hear("hello")
+    if kind == "out":
+        lease, work = rig.mailbox.lease(CHAT.id, "t")
+        rig.mailbox.commit(lease, work, TurnChange(replies=((Reply("hello"), ""),)))
+        rig.end_lease()
+    newer(rig, kind)
+    sent = len(bot.channel.sent)
+    waiting = [redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1) for each in ("in", "out")]
+    for _ in range(12):
+        bot.work()
+        rig.pass_time(2)
+        assert redis_client.zscore(f"{rig.shard}:due", CHAT.id) < (redis_client.time()[0] + 1) * 1000
+    assert len(bot.channel.sent) == sent
+    assert [len(redis_client.lrange(f"{rig.shard}:{each}:{CHAT.id}", 0, -1)) for each in ("in", "out")] == [
+        len(each) for each in waiting
+    ]
+    assert redis_client.hget(f"{rig.shard}:lane:{CHAT.id}", "begun") in ("", None)
+
+
+def test_newer_files_are_refused_and_kept(tmp_path: Path):
+    """A ledger of a newer schema is neither read nor written; its entries wait in Redis."""
+    path = tmp_path / LEDGER
+    ledger = AuditLedger(path, EntrySigner(KEYS))
+    ledger.store([])
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        database.execute("PRAGMA user_version = 2")
+    for use in (ledger.entries, lambda: ledger.store([])):
+        with pytest.raises(LedgerUnusable, match="its schema has version 2, and this process knows up to 1: upgrade"):
+            use()

@@ -1,0 +1,99 @@
+"""Old and new releases side by side: a rolling upgrade, its rollback, and one that skipped a release."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import httpx
+from redis import Redis
+
+from tests.config.processes import short_folder
+from tests.flows.load import Load
+from tests.flows.system import ENVIRON, System, TelegramPerson, free_port, until
+
+#: The invoices that people delete meanwhile.
+INVOICES = ["INV-1", "INV-3", "INV-4", "INV-7", "INV-8", "INV-11", "INV-12", "INV-15"]
+
+
+class Fleet(System):
+    """A system whose processes may be of another release."""
+
+    def of_release(self, version: int, command: str, *args: str) -> subprocess.Popen[bytes]:
+        """Start a process of a later release, which writes records of this version."""
+        environ = {**os.environ, **ENVIRON, "REDIS_URL": self.redis.url}
+        module = [sys.executable, "-m", "tests.flows.other_release", str(version), command]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [*module, "--config", str(self.config), "--data", str(self.data), *args],
+                env=environ, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def replace_worker(self, new: subprocess.Popen[bytes], old: subprocess.Popen[bytes]) -> None:
+        """Wait until the new worker works beside the old one, and stop the old one."""
+        until(lambda: self._workers_ready() == 2)
+        stop(old)
+
+    def replace_web(self, new: subprocess.Popen[bytes], port: int, old: subprocess.Popen[bytes]) -> None:
+        """Wait until the new web is ready, send all webhooks there, and stop the old one."""
+        url = f"http://127.0.0.1:{port}"
+        until(lambda: is_ready(url))
+        self.url, self.web = url, new
+        stop(old)
+
+
+def is_ready(url: str) -> bool:
+    """Return whether a web answers /readyz with 200."""
+    try:
+        return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process as an operator does."""
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
+    """Each message is answered once, in order, and each invoice is deleted once, whichever release works on it."""
+    with short_folder() as folder, Fleet(folder, workers=1) as system:
+        load = Load([TelegramPerson(system, number) for number in (71, 72)], INVOICES)
+        until(lambda: load.done)
+        old_worker, old_web = system.workers.pop(), system.web
+        assert old_web
+        worker = system.of_release(1, "worker")
+        system.replace_worker(worker, old_worker)
+        port = free_port()
+        web = system.of_release(1, "web", "--port", str(port))
+        system.replace_web(web, port, old_web)
+        until(lambda: len(load.done) > 3)
+        system.replace_worker(system.start_worker(), worker)
+        port = free_port()
+        system.replace_web(system.process("web", "--port", str(port)), port, web)
+        until(lambda: len(load.done) == len(INVOICES))
+        load.stop()
+        assert [system.effects("delete", invoice) for invoice in INVOICES] == [1] * len(INVOICES)
+        _skips_a_release(system)
+
+
+def _skips_a_release(system: Fleet) -> None:
+    """Let a worker that writes version 2 work beside one that cannot read it: it gets those conversations."""
+    worker = system.of_release(2, "worker")
+    until(lambda: system._workers_ready() == 2)
+    people = [TelegramPerson(system, number) for number in range(81, 84)]
+    for text in ("one", "two", "three"):
+        for person in people:
+            person.say(text)
+        for person in people:
+            assert person.hears()[0]["text"].startswith(f"You said: {text}")
+    with Redis.from_url(system.redis.url, decode_responses=True) as client:
+        histories = [client.get(key) or "" for key in client.scan_iter("sayso:*:history:*")]
+    whole = [each for each in histories if all(f"You said: {text}" in each for text in ("one", "two", "three"))]
+    assert len(whole) == len(people)
+    assert any(json.loads(each)["v"] == 2 for each in whole)
+    assert "conversation.other_version" in system.log.read_text()
+    stop(worker)
