@@ -91,13 +91,16 @@ class NoteFiles:
         return notes
 
     def erase(self, channel: str, users: Collection[str]) -> int:
-        """Overwrite the notes about people with these scope ids. Return how many. Raises OSError."""
+        """Overwrite the notes about people with these scope ids, on every channel for "". Return how many.
+
+        Raises OSError.
+        """
         count = 0
         for path in self._paths():
             with path.open("r+b") as file:
                 for line in iter(file.readline, b""):
                     note = _parse(line, 0.0)
-                    if note and note.get("user") in users and note["to"][0] == channel:
+                    if note and note.get("user") in users and channel in ("", note["to"][0]):
                         file.seek(-len(line), os.SEEK_CUR)  # in place: other processes append to the file
                         file.write(b" " * (len(line) - 1) + b"\n")
                         count += 1

@@ -159,7 +159,7 @@ def erase(options: Options, user: str) -> None:
     Long texts in a bucket are erased if the configuration is at hand: in this folder, or named with --config.
     """
     from sayso.config.settings.loader import DEFAULT, given_config
-    from sayso.config.wiring.people import erase_memories, erase_texts
+    from sayso.config.wiring.people import erase_memories, erase_notes, erase_texts
 
     data = options.data
     ledger = _ledger(options)
@@ -167,6 +167,7 @@ def erase(options: Options, user: str) -> None:
     settings = options.load(running=False, without_secrets=True) if has_file else None
     with clear_errors():
         bodies = ledger.erase(user, at=round(time.time() * 1000))
+        erase_notes(ledger.path.parent, [user])
         texts, memories = erase_texts(settings, data, [user]), erase_memories(data, [user])
     lines = [
         f"{_counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",

@@ -74,8 +74,7 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
     now_ms = round(time.time() * 1000)
     audit_bodies = sum(ledger.erase(each, at=now_ms) for each in ids) if ledger.path.exists() else 0
-    with _disk_errors(data):
-        NoteFiles(settings.state_folder(data) / ACKNOWLEDGED).erase(channel, [_scope_id(each) for each in ids])
+    erase_notes(settings.state_folder(data), ids, channel)
     media = FileStores.open(settings, data, keys).media
     with _disk_errors(data):
         files = sum(media.erase(owner_of(channel, each)) for each in ids)
@@ -91,6 +90,15 @@ def erase_texts(settings: Settings | None, data: Path, users: Iterable[str]) -> 
     texts = FileStores.open(settings, data, ["no link is made"]).texts if settings else local_texts(data)
     with _disk_errors(data):
         return sum(texts.erase(_scope_id(user)) for user in users)
+
+
+def erase_notes(state: Path, users: Iterable[str], channel: str = "") -> int:
+    """Erase what this machine noted of a person's acknowledged turns and actions, on one channel where it is given.
+
+    Return how many notes. Raises ConfigError where the disk refuses.
+    """
+    with _disk_errors(state):
+        return NoteFiles(state / ACKNOWLEDGED).erase(channel, [_scope_id(each) for each in users])
 
 
 def erase_memories(data: Path, users: Iterable[str], channel: str = "") -> int:

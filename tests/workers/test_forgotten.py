@@ -258,6 +258,8 @@ def test_notes_of_a_person_can_be_erased(tmp_path):
     assert files.erase("chat", [ana]) == 1
     work.note_turn(Turn("e4", CHAT, "ana", "hello"))
     assert [note["event"] for note in files.read()] == ["e2", "e3", "e4"]
+    assert files.erase("", [ana]) == 2
+    assert [note["event"] for note in files.read()] == ["e2"]
 
 
 def test_old_notes_are_removed_by_new_ones_only(tmp_path):

@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.memory.graph import SQLiteTripleStore, Triple
 from sayso.channels.storage.objects import LocalObjects
-from sayso.channels.types import Conversation, Scope
+from sayso.channels.types import Conversation, Scope, Turn
 from sayso.config.cli.main import main
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditBody, AuditLedger
+from sayso.workers.forgotten import FOLDER, AcknowledgedWork, NoteFiles
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
 
@@ -166,6 +167,15 @@ def test_erase_removes_long_texts_of_a_person_and_no_others(data):
     assert texts.get(bea, stays) == "long"
     with pytest.raises(KeyError):
         texts.get(ana, gone)
+
+
+def test_erase_removes_the_notes_of_a_persons_turns(data):
+    """They would be read after a loss of data. Those of others stay."""
+    notes = NoteFiles(data / FOLDER)
+    for user in ("ana", "bea"):
+        AcknowledgedWork(notes).note_turn(Turn(f"e-{user}", Conversation("chat", "room"), user, "hello"))
+    assert run("erase", "--data", data, "--user", "ana")[0] == 0
+    assert [note["event"] for note in notes.read()] == ["e-bea"]
 
 
 def test_erase_removes_facts_about_a_person_and_about_no_other(data):
