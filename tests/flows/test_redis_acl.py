@@ -93,7 +93,7 @@ class GuardedSystem(System):
 def system() -> Iterator[GuardedSystem]:
     """Web and one worker on a guarded server."""
     with tempfile.TemporaryDirectory(prefix="sayso-acl-") as folder:
-        system = GuardedSystem(Path(folder), workers=1)
+        system = GuardedSystem(Path(folder), workers=1, environ={"SAYSO_METRICS_TOKEN": "word"})
         system.redis = GuardedRedis(Path(folder))  # type: ignore[assignment]
         with system:
             yield system
@@ -122,6 +122,13 @@ def test_web_reports_readiness_and_health_with_the_shipped_acl(system: GuardedSy
     for path in ("/readyz", "/healthz?full"):
         answer = system.http.get(f"{system.url}{path}", timeout=10)
         assert (answer.status_code, answer.json()["redis"]) == (200, "ok"), answer.text
+
+
+def test_web_reads_the_state_for_its_metrics_with_the_shipped_acl(system: GuardedSystem) -> None:
+    """All of it: a denied command would make Redis look away."""
+    samples = system.http.get(f"{system.url}/metrics", headers={"Authorization": "Bearer word"}, timeout=10).text
+    for line in ("sayso_redis_up 1.0", "sayso_workers 1.0", "sayso_queue_suspended 0.0", "sayso_outbox_replies 0.0"):
+        assert line in samples.splitlines(), samples
 
 
 def test_table_of_commands_has_all_that_a_turn_uses(system: GuardedSystem, redis_client: Redis) -> None:
