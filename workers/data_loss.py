@@ -224,10 +224,15 @@ class DataLossGuard:
     def _is_replicated(self) -> bool:
         """Return whether enough replicas have all that was read so far: they have what is written after it."""
         try:
-            Connections.of(self._client).ask("SET", f"{self._prefix}writable", "", "PX", 1000, durable=True)
+            self.check_replicas()
         except NotReplicated:
             return False
         return True
+
+    def check_replicas(self) -> None:
+        """Write, and wait until enough replicas have it. Raises NotReplicated, and redis.RedisError."""
+        if self._replicas:
+            Connections.of(self._client).ask("SET", f"{self._prefix}writable", "", "PX", 1000, durable=True)
 
     def _seen_elsewhere(self, shard: int, state: ShardState) -> Watermark | None:
         """Return what was stored for this shard before this process began, at whatever address."""

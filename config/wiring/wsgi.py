@@ -26,6 +26,7 @@ from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
 from sayso.config.wiring.metrics import metrics_endpoint
 from sayso.config.wiring.observability import set_up_logs
 from sayso.pending.redis.client import RedisUnfit, check_writable
+from sayso.pending.redis.connections import NotReplicated
 from sayso.workers.access import AccessControl, memory_quota
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.rq.jobs import is_suspended
@@ -178,9 +179,12 @@ def _redis_trouble(services: Services) -> tuple[str, str]:
     guard = services.data_loss_guard
     try:
         guard.look()
+        guard.check_replicas()
         check_writable(services.redis, prefix=services.settings.key_prefix)
     except ResponseError as exc:
         return f"{type(exc).__name__}: {exc}"[:MAX_CHARS], "redis-read-only"
+    except NotReplicated as exc:
+        return type(exc).__name__, "redis-replication"
     except RedisError as exc:  # the words of a broken connection may hold its address
         return (guard.trouble, "halt") if guard.trouble else (type(exc).__name__, "redis-away")
     return guard.trouble, "halt"

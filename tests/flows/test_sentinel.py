@@ -69,6 +69,8 @@ def test_what_no_replica_has_is_not_acknowledged_and_not_lost(system: SentinelSy
     system.redis.cut_replication()
     for person in people:
         assert system.post(*person.text(1, "apples")).status_code == 503
+    ready = system.http.get(f"{system.url}/readyz", timeout=10)
+    assert (ready.status_code, ready.json()["redis"]) == (503, "NotReplicated")
     old.send(signal.SIGKILL)
     system.redis.mend_replication()
     for person in people:

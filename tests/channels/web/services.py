@@ -113,7 +113,9 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
         "channels": {},
         "spool": None,
         "bot_id": "b0",
-        "data_loss_guard": SimpleNamespace(look=lambda: None, watch=lambda: None, trouble=""),
+        "data_loss_guard": SimpleNamespace(
+            look=lambda: None, check_replicas=lambda: None, watch=lambda: None, trouble=""
+        ),
         "alerts": MemoryAlerts(),
         "deliveries": FakeDeliveries(),
         **parts,
