@@ -72,8 +72,6 @@ def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
         system.replace_web(web, port, old_web)
         until(lambda: len(load.done) > 3)
         system.replace_worker(system.start_worker(), worker)
-        port = free_port()
-        system.replace_web(system.process("web", "--port", str(port)), port, web)
         until(lambda: len(load.done) == len(INVOICES))
         load.stop()
         assert [system.effects("delete", invoice) for invoice in INVOICES] == [1] * len(INVOICES)

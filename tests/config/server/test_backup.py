@@ -172,7 +172,7 @@ def test_people_files_and_history_are_there(source: Machine, target: Machine):
     assert (target.bot.ledger.stat().st_mode & 0o777) == 0o600
 
 
-@pytest.mark.parametrize("at", [*range(4, 12), 14])
+@pytest.mark.parametrize("at", [4, 5, 7, 9, 11, 40, 77])
 def test_restore_that_is_killed_is_seen_and_run_again(source: Machine, target: Machine, settings: Settings, at: int):
     """Wherever it dies, the Redis is empty, halted until the restore was run again, or whole."""
     used(source)

@@ -106,7 +106,7 @@ def test_migration_is_done_once(redis_client: Redis, state: Path):
     assert json.loads(redis_client.get(f"{PREFIX}deployment"))["v"] == LAYOUT
 
 
-@pytest.mark.parametrize("at", range(7, 13))
+@pytest.mark.parametrize("at", [9, 10, 11, 12])
 def test_migration_that_is_killed_is_run_again(redis_client: Redis, state: Path, at: int):
     """Wherever it dies, the next run does the rest."""
     del state
