@@ -14,6 +14,8 @@ KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
 KEEP_LOSS_MS = 24 * 3600 * 1000
 #: How long a reply is held until the user writes.
 KEEP_HELD_MS = 7 * 24 * 3600 * 1000
+#: How long the id of a conversation's job is kept on a queue server of its own.
+KEEP_JOB_MS = 24 * 3600 * 1000
 #: How long the rate limit of a channel is kept.
 KEEP_RATE_MS = 24 * 3600 * 1000
 

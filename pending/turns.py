@@ -399,7 +399,8 @@ class QueuedReply:
     """The next reply to send, before any further turn.
 
     `suspect`: it may have arrived already; `receipt`: the platform has confirmed since that it did.
-    `wait`: seconds until the channel's rate limit allows it, None where no limit is known.
+    `wait`: seconds until the channel's rate limit allows it, None where no limit is known. `paced_apart`: the limit is
+    not known here, since a cluster keeps the channel apart from the conversation.
     `ahead`: seconds by which its chat is ahead of its own rate limit.
     `silence`: seconds since a person wrote here, as in `Delivery`. `held`: seconds it has waited for a person to write,
     None where it does not wait.
@@ -411,6 +412,7 @@ class QueuedReply:
     attempt: int
     suspect: bool = False
     wait: float | None = None
+    paced_apart: bool = field(default=False, compare=False)
     ahead: float = 0.0
     receipt: str = ""
     silence: float = field(default=-1.0, compare=False)

@@ -17,6 +17,7 @@ from sayso.channels.tracing import stop_tracing
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from tests.s3 import S3Server
+from tests.workers.clusters import Cluster
 
 # A slow machine fails no test. The profile inherits from the loaded one, such as that for mutants.
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,6 +64,32 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Return a separate S3 server, for all tests that do not stop it. Skips loudly without one, and fails in CI."""
     with S3Server(tmp_path_factory.mktemp("s3")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Return a cluster of three masters without replicas."""
+    with tempfile.TemporaryDirectory(prefix="sayso-") as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster_session(cluster: Cluster) -> Iterator[Redis]:
+    """Return the client of all tests: to open one takes as long as a test."""
+    with connect(cluster.url) as client:
+        yield client
+
+
+@pytest.fixture
+def cluster_client(cluster_session: Redis) -> Redis:
+    """Return a client of an empty Redis Cluster."""
+    cluster_session.flushall()
+    return cluster_session
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from redis import Redis
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.cluster import ClusterClient
 from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
 from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting
 
@@ -258,8 +259,12 @@ class Quota:
 
 def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
     """Return the quota of all processes that share this Redis, over the connections of its client."""
-    from limits.storage import RedisStorage
+    from limits.storage import RedisClusterStorage, RedisStorage
 
+    if isinstance(client, ClusterClient):  # it opens connections of its own
+        options = {name: value for name, value in client.url.client_options.items() if name != "decode_responses"}
+        storage = RedisClusterStorage(f"redis+cluster://{client.url}", key_prefix=f"{prefix}turns", **options)
+        return Quota(storage)
     return Quota(RedisStorage(url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
 
 

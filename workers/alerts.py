@@ -90,7 +90,10 @@ class RedisAlerts:
         """Return the alerts of these channels, newest first. Raises redis.RedisError."""
         names = [name for name in channels for _ in KINDS]
         keys = [self._key(name, kind) for name, kind in zip(names, KINDS * len(names), strict=False)]
-        kept = self._client.mget(keys) if keys else []
+        pipe = self._client.pipeline(transaction=False)  # on a cluster each may be on another node
+        for key in keys:
+            pipe.get(key)
+        kept = pipe.execute() if keys else []
         alerts = [(name, json.loads(text)) for name, text in zip(names, kept, strict=True) if text]
         return newest_first(Alert(name, alert["words"], alert["at"]) for name, alert in alerts)
 

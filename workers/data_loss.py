@@ -28,12 +28,14 @@ from typing import Any
 from redis import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.connection import Connection
-from redis.exceptions import BusyLoadingError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import BusyLoadingError, ClusterCrossSlotError, ReadOnlyError, RedisError, ResponseError
 
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import run_without_loop
+from sayso.pending.redis.checks import cluster_node
 from sayso.pending.redis.client import PREFIX, RedisUnfit, address_of
-from sayso.pending.redis.connections import CURE, Connections, Halted, NotReplicated
+from sayso.pending.redis.cluster import ClusterClient
+from sayso.pending.redis.connections import CURE, AutoPipeline, Connections, Halted, NotReplicated
 from sayso.pending.redis.scripts import RESUMED, SHARDS, Arguments, LuaScripts
 from sayso.pending.redis.watermarks import (
     HaltReason,
@@ -107,7 +109,8 @@ class DataLossGuard:
         #: How many replicas must have a watermark before it is learned: what is on none was never acknowledged.
         self._replicas = Connections.of(client).replicas = replicas
         self._file = file
-        self._address = f"{address_of(client)}/{client.connection_pool.connection_kwargs.get('db', 0)}"
+        self._address = _file_entry(client)
+        self._in_cluster = isinstance(client, ClusterClient)
         self._prefix = prefix
         self._clock = clock
         self._stored = dict(file.read()) if file else {}
@@ -138,17 +141,19 @@ class DataLossGuard:
 
     def guard(self, client: Redis) -> None:
         """Check the watermarks first on every connection that this client, or its pipeline, makes from now on, and in
-        every script that it runs.
+        every script that it runs. To a node of a cluster a connection may be open before it has the shard: there the
+        scripts and the looks check.
         """
-        client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
         connections = Connections.of(client)
         connections.halted = self._refusing
         connections.watermark_of = self._watermark_of
-        if connections.pipeline:
+        if not isinstance(client, ClusterClient):
+            client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
+        if isinstance(connections.pipeline, AutoPipeline):
             connections.pipeline.on_connect(self._greet_async)
 
-    def _watermark_of(self, shard: int) -> int:
-        known = self._known.get(shard)
+    def _watermark_of(self, shard: int | str) -> int:
+        known = self._known.get(shard) if isinstance(shard, int) else None
         return known.n if known else 0
 
     def greet(self, connection: Connection) -> None:
@@ -196,11 +201,15 @@ class DataLossGuard:
 
     async def check(self, ask: Ask, *, creates_identity: bool = False) -> None:
         """Check the server behind a connection. Raises redis.RedisError: the connection must not be used.
+        Raises RedisUnfit for a node of a cluster under the URL of one server.
 
         With `creates_identity`, shards without an identity are given one: the server was checked to be fit before.
         """
         known = self._known  # what is learned from here on may be newer than the answer
-        answers = await _read(ask, self._prefix)
+        try:
+            answers = await _read(ask, self._prefix, in_cluster=self._in_cluster)
+        except ClusterCrossSlotError as exc:
+            raise RedisUnfit("the server of REDIS_URL {}: {}".format(*cluster_node(address_of(self._client)))) from exc
         if self._learned == (answers, known) and not (self._halts or self._refused):
             return
         states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
@@ -214,7 +223,7 @@ class DataLossGuard:
         unfounded = [shard for shard, state in states.items() if not state.ids]
         if creates_identity and unfounded:
             await self._found(ask, unfounded)
-            answers = await _read(ask, self._prefix)
+            answers = await _read(ask, self._prefix, in_cluster=self._in_cluster)
             states = {shard: ShardState.of(answers[shard]) for shard in states}
         if self._replicas and not (creates_identity and self._is_replicated()):
             return
@@ -354,8 +363,17 @@ def _extra(halts: Iterable[HaltReason]) -> dict[str, Any]:
     return {"remembered": halt.remembered, "found": halt.found, "lost_seconds": seconds}
 
 
+def _file_entry(client: Redis) -> str:
+    """Return the name of a client's server, or cluster, in the file."""
+    if isinstance(client, ClusterClient):
+        return address_of(client)
+    return f"{address_of(client)}/{client.connection_pool.connection_kwargs.get('db', 0)}"
+
+
 def _ask_over(client: Redis) -> Ask:
     """Return what sends commands over any connection of a client."""
+    if isinstance(client, ClusterClient):
+        return _ask_cluster(client)
     connections = Connections.of(client)
 
     def answer(command: Command) -> Any:
@@ -370,26 +388,43 @@ def _ask_over(client: Redis) -> Ask:
     return ask
 
 
+def _ask_cluster(client: ClusterClient) -> Ask:
+    """Return what sends commands to the nodes of a cluster, all to one node at once."""
+
+    async def ask(commands: Sequence[Command]) -> list[Any]:
+        with client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+            return answers
+
+    return ask
+
+
 def _raise_error(answers: Iterable[Any]) -> None:
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
 
 
-async def _read(ask: Ask, prefix: str) -> dict[int, Sequence[Any]]:
-    """Return what a server answers to the keys of each shard. Raises redis.RedisError."""
-    (answer,) = await ask([_question(prefix)])
-    _raise_error([answer])
-    return {shard: answer[3 * shard : 3 * shard + 3] for shard in range(SHARDS)}
+async def _read(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, Sequence[Any]]:
+    """Return what a server answers to the keys of each shard: in one command, and on a cluster in one for each shard.
+    Raises redis.RedisError.
+    """
+    answers = await ask(_questions(prefix, whole=not in_cluster))
+    _raise_error(answers)
+    values = list(chain.from_iterable(answers))
+    return {shard: values[3 * shard : 3 * shard + 3] for shard in range(SHARDS)}
 
 
 @cache
-def _question(prefix: str) -> Command:
-    return ("MGET", *chain.from_iterable(keys_of(shard, prefix) for shard in range(SHARDS)))
+def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
+    keys = [keys_of(shard, prefix) for shard in range(SHARDS)]
+    return [("MGET", *chain.from_iterable(keys))] if whole else [("MGET", *each) for each in keys]
 
 
 def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
-    answers = run_without_loop(_read(_ask_over(client), prefix))
+    answers = run_without_loop(_read(_ask_over(client), prefix, in_cluster=isinstance(client, ClusterClient)))
     states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
     return {shard: state for shard, state in states.items() if state.halted}
 
@@ -408,7 +443,7 @@ class Resumed:
 
 def refuse_old_halt(client: Redis, *, prefix: str = PREFIX) -> None:
     """Refuse a server that an earlier version of Sayso has halted. Raises RedisUnfit, and redis.RedisError."""
-    if client.exists(f"{prefix}halted"):
+    if not isinstance(client, ClusterClient) and client.exists(f"{prefix}halted"):
         raise RedisUnfit(
             "an earlier version of Sayso has halted this Redis, because it lost acknowledged writes: "
             "run `sayso redis resume` with that version, then upgrade"

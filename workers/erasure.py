@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from redis import Redis
+
+from sayso.pending.redis.client import servers_of
+
 #: Seconds to wait for a turn under work, for audit entries that no ledger has yet, and for a rewrite of the file.
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
 #: How often the keys are erased again because a worker took a turn of the person meanwhile.
@@ -69,14 +73,18 @@ class Erasure:
     def rewrite_file(self) -> bool:
         """Have Redis write its append-only file anew; return whether that was done in time."""
 
+        written = [self._rewrite(server) for server in servers_of(self.client)]
+        return all(written)
+
+    def _rewrite(self, server: Redis) -> bool:
         def is_written() -> bool:
-            state = self.client.info("persistence")
+            state = server.info("persistence")
             return not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"])
 
-        if not self.client.info("persistence")["aof_enabled"]:
+        if not server.info("persistence")["aof_enabled"]:
             return True
         self._until(is_written, REWRITE_SECONDS)  # a rewrite that began before still holds what is erased now
-        self.client.bgrewriteaof()
+        server.bgrewriteaof()
         return self._until(is_written, REWRITE_SECONDS)
 
     def _until(self, is_true: Callable[[], bool], seconds: float) -> bool:

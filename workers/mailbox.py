@@ -369,6 +369,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 attempt=int(attempt),
                 suspect=bool(suspect),
                 wait=None if wait < 0 else wait / 1000,
+                paced_apart=wait == -2,
                 ahead=ahead / 1000,
                 receipt=str(receipt),
                 silence=_SILENCES[silence] if silence in _SILENCES else silence / 1000,

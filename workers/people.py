@@ -143,17 +143,13 @@ redis.call('EXPIRE', KEYS[1], ARGV[5])
 return ARGV[2]
 """
 
-#: Store a decision and its time under each id of a person, who then waits no longer. KEYS: people, those who wait.
-#: ARGV: most, state, name and ids as JSON, ids...
+#: Store a decision and its time under each id of a person. KEYS: people. ARGV: most; state, name and ids as JSON; ids.
 _KEEP = """
 local new = 0
 for i = 3, #ARGV do new = new + 1 - redis.call('HEXISTS', KEYS[1], ARGV[i]) end
 if redis.call('HLEN', KEYS[1]) + new > tonumber(ARGV[1]) then return 'full' end
 local what = '{"at": ' .. redis.call('TIME')[1] .. ', ' .. string.sub(ARGV[2], 2)
-for i = 3, #ARGV do
-  redis.call('HSET', KEYS[1], ARGV[i], what)
-  redis.call('HDEL', KEYS[2], ARGV[i])
-end
+for i = 3, #ARGV do redis.call('HSET', KEYS[1], ARGV[i], what) end
 return 'ok'
 """
 
@@ -204,11 +200,16 @@ class RedisPeople:
         return sorted(valid, key=lambda each: (-each.at, each.ids))
 
     def keep(self, channel: str, person: ListedPerson) -> None:
-        """Store a decision under each id of a person, who then waits no longer. Raises TooManyPeople."""
+        """Store a decision under each id of a person, who then waits no longer. If it is killed midway, run it again.
+
+        Raises TooManyPeople.
+        """
         record = versioned(json.dumps({"state": person.state, "name": person.name, "ids": person.ids}))
-        keys = (self._key("people", channel), self._key("waiting", channel))
-        if self._connections.ask("EVAL", _KEEP, 2, *keys, MAX_PEOPLE, record, *person.ids) == "full":
+        key = self._key("people", channel)
+        if self._connections.ask("EVAL", _KEEP, 1, key, MAX_PEOPLE, record, *person.ids) == "full":
             raise TooManyPeople(f"{MAX_PEOPLE} ids are approved or blocked on {channel}: forget some first")
+        # A step of its own: on a cluster those who wait may be on another node.
+        self._connections.ask("HDEL", self._key("waiting", channel), *person.ids)
 
     def drop(self, channel: str, ids: Sequence[str]) -> None:
         """Delete everything about these ids."""

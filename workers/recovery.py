@@ -198,8 +198,9 @@ class LeaderLock:
 class Reaper:
     """Runs in every worker; a short lock in Redis lets one of them work at a time.
 
-    Dead workers of this machine are found by `lock`, without that Redis lock. `queue` is the prefix of job keys and the
-    queue key, so that waiting jobs are found without a call per conversation.
+    Dead workers of this machine are found by `lock`, without that Redis lock. Waiting jobs are found without a call per
+    conversation: `queue` is the prefix of job keys and the queue key. Where the queue has a server of its own, `queued`
+    returns which conversations of a shard have a job there.
     """
 
     def __init__(
@@ -210,6 +211,7 @@ class Reaper:
         lock: WorkerLock,
         *,
         queue: Mapping[str, str] | None = None,
+        queued: Callable[[int, Sequence[str]], Sequence[str]] | None = None,
         prefix: str = PREFIX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -219,6 +221,7 @@ class Reaper:
         self._scripts = scripts
         self._wake_up = wake_up
         self._queue = queue or {}
+        self._queued = queued
         self._clock = clock
         self._round_lock = f"{prefix}reaper"
         self._token = random_id(8)
@@ -257,8 +260,9 @@ class Reaper:
         woken, ends = 0, self._clock() + ROUND_SECONDS
         for shard in islice(self._shards, SHARDS):
             overdue: Sequence[str] = self._scripts.on_shard("overdue", shard, {"most": BATCH})
-            if overdue and self._queue:  # those in the queue need no second job
-                overdue = self._scripts.on_shard("put_off", shard, {**self._queue, "conversations": overdue})
+            if overdue and (self._queue or self._queued):  # those in the queue need no second job
+                found = {"queued": self._queued(shard, overdue)} if self._queued else self._queue
+                overdue = self._scripts.on_shard("put_off", shard, {**found, "conversations": overdue})
             woken += sum(map(self._wake, overdue))
             if self._clock() > ends:
                 break

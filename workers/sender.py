@@ -215,7 +215,7 @@ class ReplySender:
     async def _wait_for_slot(self, lease: Lease, reply: QueuedReply, channel: str, pace: RateLimit) -> None:
         """Wait for the reply's slot. Raises ConversationParked when that takes long."""
         wait = reply.wait
-        if pace.per_second and (wait is None or channel not in self._paced):
+        if reply.paced_apart or (pace.per_second and (wait is None or channel not in self._paced)):
             wait = await self._outbox.book_slot(lease, reply, pace.per_second)
             self._paced.add(channel)
         wait = max(wait or 0.0, reply.ahead - (pace.burst - 1) * pace.chat_gap)
@@ -303,6 +303,8 @@ class RedisOutbox:
                 outcome, detail, gap, written, cause = result.end, result.reason, result.pause, 0, ""
         args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
         args |= {"written": str(written), "cause": cause}
+        if reply.paced_apart and outcome == "limited":
+            await self._silence(lease, gap)
         answer = await self._scripts.arun("delivered", lease.conversation, {**_reply_args(lease, reply), **args})
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
@@ -317,6 +319,8 @@ class RedisOutbox:
         the reply waits, for this reason, until the user writes, for KEEP_HELD_MS at most; if a turn waits already, it
         counts as an attempt.
         """
+        if reply.paced_apart and why in ("limited", "down"):  # it keeps its place in line, for the attempt after that
+            await self._silence(lease, seconds, f"{reply.number}:{reply.attempt + (why == 'limited')}")
         args = {**_reply_args(lease, reply), "delay_ms": round(seconds * 1000), "why": why, "reason": reason}
         if await self._scripts.arun("postpone", lease.conversation, args) == "lost":
             raise LeaseLost(lease.conversation)
@@ -324,13 +328,20 @@ class RedisOutbox:
     async def book_slot(self, lease: Lease, reply: QueuedReply, per_second: float) -> float:
         """Store how fast the reply's channel may send, and book a slot for the reply. Return the seconds until then.
 
-        Raises LeaseLost.
+        `per_second` is 0 where only a request of the platform to wait may be known. Raises LeaseLost.
         """
+        if reply.paced_apart:
+            args = {"gap_ms": 1000 / per_second if per_second else 0, "mark": f"{reply.number}:{reply.attempt}"}
+            return max(0, int(await self._scripts.arun_for_channel("channel_slot", lease.conversation, args))) / 1000
         args = {**_reply_args(lease, reply), "gap_ms": 1000 / per_second}
         wait_ms = int(await self._scripts.arun("rate_limit", lease.conversation, args))
         if wait_ms == -2:
             raise LeaseLost(lease.conversation)
         return wait_ms / 1000
+
+    async def _silence(self, lease: Lease, seconds: float, mark: str = "") -> None:
+        args = {"ms": round(seconds * 1000), "mark": mark}
+        await self._scripts.arun_for_channel("channel_silence", lease.conversation, args)
 
     async def forward(self, delivery: Delivery) -> str:
         """Append a reply to the outbox of the conversation it is addressed to, once per id, and wake a worker there.

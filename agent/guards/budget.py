@@ -234,7 +234,7 @@ class RedisBudget:
             await self._ask("EVAL", _ADD_SCRIPT, 2, *self._keys(scope), tokens, micros, COUNTER_TTL_SECONDS)
 
     def _keys(self, scope: str) -> tuple[str, str]:
-        day = f"{self._prefix}:{utc_day(self._clock())}"
+        day = f"{self._prefix}:{{{utc_day(self._clock())}}}"  # the keys of a day are on one node of a cluster
         return f"{day}:{scope_digest(scope)}", day
 
     async def _ask(self, *command: str | int) -> Any:

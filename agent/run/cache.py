@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
@@ -283,7 +284,8 @@ class RedisCache:
             raise ValueError(f"default_ttl is {default_ttl!r}: give a number of seconds above 0")
         from sayso.pending.redis.connections import Connections
 
-        self._connections = Connections.of(_connect(url) if client is None else client)
+        self._client = _connect(url) if client is None else client
+        self._connections = Connections.of(self._client)
         self._prefix = prefix
         self._default_ttl = default_ttl
         self._counter = _CacheCounter()
@@ -319,11 +321,9 @@ class RedisCache:
         pattern = re.sub(r"([*?\[\]\\^])", r"\\\1", self._prefix) + "*"
 
         def delete_all() -> None:
-            cursor: Any = None
-            while cursor is None or int(cursor):
-                cursor, keys = self._connections.ask("SCAN", cursor or 0, "MATCH", pattern, "COUNT", BATCH)
-                if keys:
-                    self._connections.ask("UNLINK", *keys)
+            keys = self._client.scan_iter(pattern, count=BATCH)
+            while batch := list(islice(keys, BATCH)):
+                self._client.unlink(*batch)
 
         self._guarded(delete_all, None)
         self._counter.reset()
@@ -348,13 +348,11 @@ class RedisCache:
 def _connect(url: str) -> Redis:
     """Return a client that waits ANSWER_SECONDS, and after a slow failure is not asked for PAUSE_SECONDS."""
     from sayso.pending.redis.client import connect, set_web_timeouts
-    from sayso.pending.redis.connections import Connections, RedisCircuitBreaker
+    from sayso.pending.redis.connections import Connections
 
     client = connect(url)
     set_web_timeouts(client, answer_seconds=ANSWER_SECONDS)
-    Connections.of(client).circuit_breaker = RedisCircuitBreaker(
-        slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS
-    )
+    Connections.of(client).break_circuit(slow_seconds=ANSWER_SECONDS / 2, pause_seconds=PAUSE_SECONDS)
     return client
 
 

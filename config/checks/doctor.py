@@ -31,7 +31,15 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
-from sayso.config.wiring.stores import FileStores, bot_ids, find_redis, known_keys, open_bucket, risks_of
+from sayso.config.wiring.stores import (
+    FileStores,
+    bot_ids,
+    find_queue,
+    find_redis,
+    known_keys,
+    open_bucket,
+    risks_of,
+)
 from sayso.pending.redis.checks import unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
 from sayso.workers.alerts import RedisAlerts
@@ -115,6 +123,10 @@ class Doctor:
             cure = "set REDIS_URL, or give --data of a running `sayso up`"
             yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
             return
+        except RedisError as exc:  # a cluster's client connects at once
+            says = f"no node of the cluster that REDIS_URL names answers ({type(exc).__name__})"
+            yield CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password", id="redis-away")
+            return
         try:
             yield from self._server(client)
         except RedisError as exc:
@@ -140,9 +152,23 @@ class Doctor:
         for alert in RedisAlerts(client, prefix=self._settings.key_prefix).of(self._settings.channels):
             cure = "mend what it names; `sayso deliveries list` has it too"
             yield CheckResult("alert", "fail", alert.text, cure, alert.channel)
-        if is_suspended(client):
-            says = "the queue is suspended: messages are kept, and no worker takes them"
-            yield CheckResult("queue", "fail", says, "run `rq resume` on this Redis", id="queue-suspended")
+        yield from self._queue(client)
+
+    def _queue(self, client: Redis) -> Iterator[CheckResult]:
+        """Yield what is wrong with the queue, which may have a server of its own."""
+        url = find_queue(self._settings)
+        try:
+            queue = connect(url) if url else client
+            if is_suspended(queue):
+                says = "the queue is suspended: messages are kept, and no worker takes them"
+                yield CheckResult("queue", "fail", says, "run `rq resume` on its Redis", id="queue-suspended")
+            elif url:
+                yield CheckResult("queue", "ok", f"{address_of(queue)} answers")
+        except (RedisError, ValueError) as exc:
+            if not url:
+                raise
+            says = f"the queue server of QUEUE_URL does not answer ({type(exc).__name__}): messages are kept"
+            yield CheckResult("queue", "fail", says, "start it, and check QUEUE_URL and its password", id="queue-away")
 
     def _clock(self, client: Redis) -> CheckResult:
         before = self._own()

@@ -38,7 +38,12 @@ def _any_model(model: str) -> str:
 
 def redis_address(url: str) -> str:
     """Check that a URL names a Redis, and return it unchanged. Raises ValueError."""
-    RedisUrl.parse(url)
+    if url.partition("://")[0].endswith("+cluster"):
+        from sayso.pending.redis.cluster import ClusterUrl  # it loads redis-py's clusters
+
+        ClusterUrl.parse(url)
+    else:
+        RedisUrl.parse(url)
     return url
 
 

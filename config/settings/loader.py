@@ -364,7 +364,7 @@ class _Reader:
 
 def _is_redis(path: Path_) -> bool:
     """Whether a value is the URL of a Redis, which may hold a password."""
-    return _last(path) == "redis_url"
+    return _last(path) in ("redis_url", "queue_url")
 
 
 def _last(path: Path_) -> str:

@@ -172,6 +172,11 @@ class Settings(Section):
     """How many replicas must have a write before a message is acknowledged, an answer is sent or an action runs, so
     that a failover loses none of them. While fewer confirm it within a second, the web answers 503. Example: `1`.
     """
+    queue_url: str = Field(default="", repr=False)
+    """A Redis of its own for the queue that wakes workers (RQ's keys), no Cluster. Required with a Redis Cluster, which
+    RQ does not run on. If its data is lost, no message is. Without it: QUEUE_URL, else the Redis of `redis_url`.
+    Example: `redis://127.0.0.1:6380/0`.
+    """
     allow_open_redis: bool = False
     """Whether a Redis on another machine may be used that needs no login. Without it every start refuses one. Example:
     `true`.
@@ -234,7 +239,7 @@ class Settings(Section):
         """Return the part of a data folder that belongs to this deployment alone. The rest may be shared."""
         return data / "bots" / self.name if self.name else data
 
-    @field_validator("name", "public_url", "redis_url", mode="before")
+    @field_validator("name", "public_url", "redis_url", "queue_url", mode="before")
     @classmethod
     def _left_empty(cls, url: object) -> object:
         """Read `name:` or `redis_url:` without a value as if the line were left out."""
@@ -252,10 +257,17 @@ class Settings(Section):
     def _a_base(cls, url: str) -> str:
         return web_address(url) if url else ""
 
-    @field_validator("redis_url")
+    @field_validator("redis_url", "queue_url")
     @classmethod
     def _a_redis(cls, url: str) -> str:
         return redis_address(url) if url else ""
+
+    @field_validator("queue_url")
+    @classmethod
+    def _no_cluster(cls, url: str) -> str:
+        if url.partition("://")[0].endswith("+cluster"):
+            raise ValueError("names a Redis Cluster, and RQ does not run there: name one server")
+        return url
 
     @field_validator("channels")
     @classmethod

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from redis import Redis
+from redis.exceptions import RedisError
 
 from sayso.agent import ChannelAgent, OfflineProvider
 from sayso.agent.channel.long_texts import TextFiles
@@ -42,7 +43,8 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.consent import phrasebook
-from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, set_web_timeouts
+from sayso.pending.redis.checks import wrong_server
+from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, servers_of, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
@@ -73,6 +75,9 @@ class Services:
     public_url: str
     redis_url: str
     redis: Redis
+    #: The server of RQ's keys.
+    queue_url: str
+    queue: Redis
     access_control: AccessControl
     channels: Mapping[str, Channel]
     media: MediaFiles
@@ -153,7 +158,7 @@ def bootstrap(
         joins=settings.workers.join_bursts, notice_after=settings.workers.still_after,
         streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
     )  # fmt: skip
-    reaper = Reaper(redis.client, scripts, wake_up, worker_lock, queue=wake_up.queue, prefix=prefix)
+    reaper = redis.reaper(worker_lock)
     spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
     guard = redis.guard_against_loss(state)
     loss_notices = LossNotices(
@@ -161,6 +166,7 @@ def bootstrap(
     )
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
+        queue_url=redis.queue_url, queue=redis.queue,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
         worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
@@ -304,8 +310,9 @@ def check_redis(services: Services) -> None:
     Raises RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
     """
     services.clock()  # read before there is an event loop, which must not wait for it
-    if not services.settings.allow_open_redis:
-        check_guarded(services.redis)
+    servers = [*servers_of(services.redis), *_queue_servers(services)]
+    for server in servers if not services.settings.allow_open_redis else ():
+        check_guarded(server)
     with connect(services.redis_url, patient=services.is_worker) as client:  # asks a Sentinel, too, what it is
         for warning in risks_of(client, services.settings):
             log.warning("redis.risk", extra={"advice": warning})
@@ -325,3 +332,19 @@ def check_redis(services: Services) -> None:
         if worker:
             heartbeat.leave()
         raise
+
+
+def _queue_servers(services: Services) -> list[Redis]:
+    """Return the queue server if the queue has one of its own, and it answers: otherwise work waits for it.
+
+    Raises RedisUnfit if RQ cannot run there.
+    """
+    if services.queue is services.redis:
+        return []
+    try:
+        wrong = wrong_server(services.queue)
+    except RedisError:
+        return []
+    if wrong:
+        raise RedisUnfit(f"the server of QUEUE_URL {wrong[0]}: {wrong[1]}")
+    return [services.queue]

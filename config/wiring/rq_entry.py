@@ -60,6 +60,7 @@ def worker_services(services: Services) -> WorkerServices:
         queue=services.settings.queue,
         key_prefix=services.settings.key_prefix,
         redis_url=services.redis_url,
+        queue_url=services.queue_url,
         capacity=Capacity(limits.concurrency, max(1, limits.concurrency // 10), limits.grace_seconds),
         tool_threads=limits.tool_threads,
         processor=services.processor,

@@ -27,14 +27,25 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.action import derived_keys
 from sayso.pending.redis.checks import forbidden_commands, replication_risks, sentinel_of, wrong_server
-from sayso.pending.redis.client import RedisUnfit, address_of, check_fit, connect
-from sayso.pending.redis.connections import AutoPipeline, Connections
-from sayso.pending.redis.scripts import LuaScripts
+from sayso.pending.redis.client import (
+    RedisUnfit,
+    address_of,
+    check_fit,
+    connect,
+    open_loop_client,
+    servers_of,
+    set_web_timeouts,
+)
+from sayso.pending.redis.cluster import ClusterClient, is_cluster
+from sayso.pending.redis.connections import Connections
+from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up
 from sayso.pending.redis.watermarks import FILE as WATERMARKS
 from sayso.pending.redis.watermarks import WatermarkFile
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
 from sayso.workers.data_loss import DataLossGuard
-from sayso.workers.rq.jobs import WakeUps
+from sayso.workers.mailbox import LUA
+from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.rq.jobs import QueueServer, WakeUps
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.
 KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
@@ -149,24 +160,40 @@ class RedisParts:
     url: str
     client: Redis
     key_prefix: str
-    wake_up: WakeUps
+    #: The server of RQ's keys: the same, unless the configuration names another.
+    queue_url: str
+    queue: Redis
+    #: Creates the jobs that wake workers.
+    jobs: WakeUps
+    #: Queues these jobs, where the queue has a server of its own.
+    queue_server: QueueServer | None
     cache: RedisSharedCache
     alerts: RedisAlerts
 
     @classmethod
     def connect(cls, settings: Settings, url: str, *, patient: bool = False) -> RedisParts:
         """Open the connections; `patient` ones wait while Redis restarts. Raises ConfigError for a malformed URL."""
-        try:
-            client = connect(url, patient=patient)
-        except ValueError as exc:
-            raise ConfigError([f"REDIS_URL (or redis_url): {exc}"]) from exc
+        queue_url = _check_queue(find_queue(settings), url) or url
+        if is_cluster(url) and settings.redis_wait_replicas:
+            raise ConfigError(["redis_wait_replicas does not work with a Redis Cluster yet: leave it out"])
+        client, prefix = _open(url, "REDIS_URL (or redis_url)", patient=patient), settings.key_prefix
         connections = Connections.of(client)
         connections.replicas = settings.redis_wait_replicas
         if patient:
-            connections.pipeline = AutoPipeline(url)
-        prefix, wake_up = settings.key_prefix, WakeUps(client, settings.queue, prefix=settings.key_prefix)
+            connections.pipeline = open_loop_client(url)
+        queue = client
+        if queue_url != url:  # asked in passing, while the work itself is stored: neither web nor worker waits for it
+            queue = _open(queue_url, "QUEUE_URL (or queue_url)")
+            set_web_timeouts(queue)
+        jobs = WakeUps(queue, settings.queue, prefix=prefix)
+        server = QueueServer(queue, jobs, prefix=prefix) if queue is not client else None
         cache, alerts = RedisSharedCache(client, prefix=prefix), RedisAlerts(client, prefix=prefix)
-        return cls(url, client, prefix, wake_up, cache, alerts)
+        return cls(url, client, prefix, queue_url, queue, jobs, server, cache, alerts)
+
+    @property
+    def wake_up(self) -> WakeUp:
+        """Return what creates the jobs that scripts store: none where the queue has a server of its own."""
+        return no_wake_up if self.queue_server else self.jobs
 
     @classmethod
     def find(cls, settings: Settings, data: Path) -> RedisParts:
@@ -175,7 +202,14 @@ class RedisParts:
 
     def scripts(self, folder: Path) -> LuaScripts:
         """Return the Lua scripts of a folder."""
-        return LuaScripts(self.client, folder, prefix=self.key_prefix)
+        wake = self.queue_server.wake if self.queue_server else None
+        return LuaScripts(self.client, folder, prefix=self.key_prefix, wake=wake)
+
+    def reaper(self, worker_lock: WorkerLock) -> Reaper:
+        """Return what wakes the conversations that no worker took."""
+        jobs = {"queued": self.queue_server.queued} if self.queue_server else {"queue": self.jobs.queue}
+        scripts = self.scripts(LUA)
+        return Reaper(self.client, scripts, self.wake_up, worker_lock, prefix=self.key_prefix, **jobs)
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
         """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
@@ -183,6 +217,32 @@ class RedisParts:
         guard = DataLossGuard(connect(self.url), file, prefix=self.key_prefix, replicas=replicas)
         guard.guard(self.client)
         return guard
+
+
+def _open(url: str, name: str, *, patient: bool = False) -> Redis:
+    try:
+        return connect(url, patient=patient)
+    except ValueError as exc:
+        raise ConfigError([f"{name}: {exc}"]) from exc
+
+
+def _check_queue(queue_url: str, url: str) -> str:
+    """Return the URL of the queue. Raises ConfigError where RQ could not run."""
+    if is_cluster(queue_url):
+        raise ConfigError(
+            ["QUEUE_URL (or queue_url) names a Redis Cluster, and RQ does not run there: name one server"]
+        )
+    if is_cluster(url) and not queue_url:
+        raise ConfigError([
+            "REDIS_URL (or redis_url) names a Redis Cluster, and RQ, which wakes the workers, does not run there: "
+            "name another Redis, a small one, in queue_url (or QUEUE_URL)"
+        ])  # fmt: skip
+    return queue_url
+
+
+def find_queue(settings: Settings) -> str:
+    """Return the URL of a queue server of its own, "" for none."""
+    return settings.queue_url or os.environ.get("QUEUE_URL", "")
 
 
 def find_redis(settings: Settings, data: Path) -> str:
@@ -205,8 +265,13 @@ def risks_of(client: Redis, settings: Settings) -> list[str]:
     if numbers and numbers < OLDEST_REDIS:
         oldest = ".".join(str(part) for part in OLDEST_REDIS)
         raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
+    if isinstance(client, ClusterClient):
+        risks = [risk for server in servers_of(client) for risk in check_fit(server)]
+        if len(client.get_replicas()) < len(client.get_primaries()):
+            risks.append("a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas")
+        return list(dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, 0)]))
     wrong = wrong_server(client)
-    if wrong and "Sentinel" in wrong[0]:
+    if wrong and ("Sentinel" in wrong[0] or "Cluster" in wrong[0]):
         raise RedisUnfit(f"the server of REDIS_URL {wrong[0]}: {wrong[1]}")
     service = sentinel_of(client)
     return [

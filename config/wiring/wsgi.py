@@ -157,7 +157,7 @@ def health(services: Services) -> HealthReport:
     }
     found = {
         "workers-none": not workers, "queue-suspended": queue.startswith("suspended"), "alert": bool(alerts),
-        "disk": disk != "ok",
+        "disk": disk != "ok", "queue-away": queue != "ok" and not queue.startswith("suspended"),
     }  # fmt: skip
     report |= _found(web_report.get("findings", []) + [name for name, is_so in found.items() if is_so])
     well = accepts and (web_report["redis"], queue, disk) == ("ok", "ok", "ok") and workers > 0 and not alerts
@@ -171,7 +171,9 @@ def why_waiting(services: Services) -> str:
     workers, queue = _work(services)
     if not workers:
         return "No worker is running."
-    return "" if queue == "ok" else "Its queue is suspended."
+    if queue.startswith("suspended"):
+        return "Its queue is suspended."
+    return "" if queue == "ok" else "Its queue is away."
 
 
 def _redis_trouble(services: Services) -> tuple[str, str]:
@@ -194,6 +196,9 @@ def _work(services: Services) -> tuple[int, str]:
     """Return how many workers are alive, and "ok" or why the queue does not move."""
     try:
         workers = Heartbeat(services.redis, prefix=services.settings.key_prefix).count()
-        return workers, "suspended: run `rq resume`" if is_suspended(services.redis) else "ok"
     except RedisError as exc:
         return 0, type(exc).__name__
+    try:
+        return workers, "suspended: run `rq resume`" if is_suspended(services.queue) else "ok"
+    except RedisError as exc:
+        return workers, type(exc).__name__

@@ -8,12 +8,15 @@ from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from sayso.pending.redis.client import RedisUnfit, address_of
+from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent, SentinelService
 from sayso.pending.redis.url import NotWritable
 
 
 def sentinel_of(client: Redis) -> SentinelService | None:
     """Return the service that a client follows, None for a client of one server."""
+    if isinstance(client, ClusterClient):
+        return None
     service: SentinelService | None = client.connection_pool.connection_kwargs.get("sentinel")
     return service
 
@@ -29,10 +32,18 @@ def wrong_server(client: Redis) -> tuple[str, str] | None:
         services = ", ".join(value["name"] for value in info.values() if isinstance(value, dict) and "name" in value)
         cure = f"write redis+sentinel://HOST:{port}/SERVICE into REDIS_URL, with all Sentinels"
         return "is a Sentinel, not a Redis", f"{cure}; its services: {services or 'none'}"
+    if info.get("cluster_enabled") and not isinstance(client, ClusterClient):
+        return cluster_node(address_of(client))
     if info.get("role") == "slave":
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         return "is a read-only replica", f"set REDIS_URL to its primary, {primary}, or to Sentinels that name it"
     return None
+
+
+def cluster_node(place: str) -> tuple[str, str]:
+    """Return what one node of a cluster is under the URL of one server, and the cure."""
+    cure = f"write redis+cluster://{place} into REDIS_URL, and another Redis, for the queue, into QUEUE_URL"
+    return "is a node of a Redis Cluster", cure
 
 
 def unreachable(client: Redis, exc: RedisError) -> tuple[str, str]:

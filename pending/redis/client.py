@@ -24,7 +24,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from sayso.pending.concurrency import is_in_loop
-from sayso.pending.redis.connections import Connections, RedisCircuitBreaker
+from sayso.pending.redis.cluster import AsyncCluster, ClusterClient, ClusterUrl, is_cluster
+from sayso.pending.redis.connections import AutoPipeline, Connections, LoopClient
 from sayso.pending.redis.sentinel import SentinelService
 from sayso.pending.redis.url import RedisUrl
 
@@ -49,8 +50,11 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
 
     With `patient` it waits through a restart of Redis. Otherwise it fails at once when nothing listens, retries a
     broken connection once, and gives up after `answer_seconds`, 2 by default, without an answer. Raises ValueError for
-    a malformed URL.
+    a malformed URL. The client of a cluster connects at once and raises redis.RedisError.
     """
+    seconds = answer_seconds or (5 if patient else WEB_ANSWER_SECONDS)
+    if is_cluster(url):  # it has the commands of a client
+        return cast("Redis", ClusterClient(ClusterUrl.parse(url), patient=patient, answer_seconds=seconds))
     if patient:
         retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8)
     else:  # does not wait a second time after a timeout
@@ -58,7 +62,7 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
     pool = RedisUrl.parse(url).pool(
         decode_responses=True,
         socket_connect_timeout=1,
-        socket_timeout=answer_seconds or (5 if patient else 2),
+        socket_timeout=seconds,
         retry=retry,
         retry_on_error=[RedisConnectionError],
         max_connections=256,
@@ -97,11 +101,18 @@ class _EvalScript(Script):
 
 
 def connect_async(url: str) -> AsyncRedis:
-    """Return a client for one event loop, for subscriptions: it waits for an answer without a limit."""
-    parsed = RedisUrl.parse(url)
+    """Return a client for one event loop, for subscriptions: it waits for an answer without a limit. Each node of a
+    cluster tells what is published on any.
+    """
+    parsed = ClusterUrl.parse(url).node_url if is_cluster(url) else RedisUrl.parse(url)
     return AsyncRedis.from_pool(
         parsed.async_pool(decode_responses=True, socket_connect_timeout=2, **_keepalive(parsed))
     )
+
+
+def open_loop_client(url: str) -> LoopClient:
+    """Return what sends the commands of one event loop, and waits while the server is away."""
+    return AsyncCluster(ClusterUrl.parse(url)) if is_cluster(url) else AutoPipeline(url)
 
 
 def _keepalive(url: RedisUrl) -> dict[str, Any]:
@@ -114,7 +125,11 @@ def _keepalive(url: RedisUrl) -> dict[str, Any]:
 
 
 def address_of(client: Redis) -> str:
-    """Return where a client's server is, without its password: `host:port`, a path, or `service@sentinels`."""
+    """Return where a client's server is, without its password: `host:port`, a path, `service@sentinels`, or
+    several nodes of a cluster.
+    """
+    if isinstance(client, ClusterClient):
+        return str(client.url)
     where = client.connection_pool.connection_kwargs
     if where.get("sentinel"):
         return str(where["sentinel"])
@@ -126,9 +141,15 @@ def set_web_timeouts(client: Redis, *, answer_seconds: float = WEB_ANSWER_SECOND
 
     A call gives up after `answer_seconds`. From then on calls fail at once, except for one caller at a time that tries.
     """
-    pool = client.connection_pool
-    pool.connection_kwargs |= {"socket_connect_timeout": answer_seconds, "socket_timeout": answer_seconds}
-    Connections.of(client).circuit_breaker = RedisCircuitBreaker(slow_seconds=answer_seconds / 2)
+    if not isinstance(client, ClusterClient):  # that one has these times already
+        pool = client.connection_pool
+        pool.connection_kwargs |= {"socket_connect_timeout": answer_seconds, "socket_timeout": answer_seconds}
+    Connections.of(client).break_circuit(slow_seconds=answer_seconds / 2)
+
+
+def servers_of(client: Redis) -> list[Redis]:
+    """Return a client of each server that takes writes: of each master of a cluster."""
+    return client.masters() if isinstance(client, ClusterClient) else [client]
 
 
 def check_fit(client: Redis) -> list[str]:

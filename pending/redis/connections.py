@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
@@ -116,6 +116,22 @@ class RedisCircuitBreaker:
             return now
 
 
+class LoopClient(Protocol):
+    """Sends commands for one event loop. A command whose answer was lost is sent again."""
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether this loop may use it. The loops of other threads and of forked processes may not."""
+        ...
+
+    async def execute(self, packed: Any, replicas: int = 0) -> Any:
+        """Send a command and return the answer, when so many replicas have it. Raises redis.RedisError."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections for good."""
+        ...
+
+
 class Connections:
     """Sends commands over open connections of one pool, at most half of it. Lives as long as the pool.
 
@@ -128,13 +144,13 @@ class Connections:
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
-        self.pipeline: AutoPipeline | None = None
+        self.pipeline: LoopClient | None = None
         #: How many replicas must confirm a write that is `durable`.
         self.replicas = 0
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
         #: Returns the watermark of a shard that this process knows, for the scripts (`sayso.workers.data_loss`).
-        self.watermark_of: Callable[[int], int] = lambda _: 0
+        self.watermark_of: Callable[[int | str], int] = lambda _: 0
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
         self._pool = pool
@@ -144,7 +160,11 @@ class Connections:
 
     @classmethod
     def of(cls, client: Redis) -> Connections:
-        """Return the connections of a client. All callers share them, as they share the client's pool."""
+        """Return the connections of a client. All callers share them, as they share the client's pool. The client of
+        a cluster brings its own.
+        """
+        if isinstance(own := getattr(client, "connections", None), Connections):
+            return own
         pool = client.connection_pool
         shared: Connections = vars(pool).setdefault("_sayso_connections", cls(pool))
         return shared
@@ -156,7 +176,7 @@ class Connections:
         """
         if self.halted.is_set():
             raise Halted
-        return self._ask(_packed(command), self.replicas if durable else 0)
+        return self._ask(self._packed(command), self.replicas if durable else 0)
 
     async def ask_async(self, *command: str | bytes | int | float, durable: bool = False) -> Any:
         """Send a command as `ask` does, without blocking the event loop, and return the answer.
@@ -169,10 +189,18 @@ class Connections:
             raise Halted
         replicas = self.replicas if durable else 0
         if self.pipeline and self.pipeline.serves(asyncio.get_running_loop()):
-            return await self.pipeline.execute(_packed(command), replicas)
-        return await call_in_thread(self._ask, _packed(command), replicas)
+            return await self.pipeline.execute(self._packed(command), replicas)
+        return await call_in_thread(self._ask, self._packed(command), replicas)
 
-    def _ask(self, packed: bytes, replicas: int) -> Any:
+    def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
+        """From now on let calls of threads fail at once while the server does not answer."""
+        self.circuit_breaker = RedisCircuitBreaker(slow_seconds=slow_seconds, pause_seconds=pause_seconds)
+
+    def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
+        """Return a command as `_ask` and the pipeline take it. Raises DataError for a value of another type."""
+        return _packed(command)
+
+    def _ask(self, packed: Any, replicas: int) -> Any:
         with self.circuit_breaker.attempt() if self.circuit_breaker else contextlib.nullcontext():
             return self._answer(packed, replicas)
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from sayso.channels.metrics import REDIS_ERRORS, REDIS_SECONDS
 from sayso.pending import limits
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.connections import Connections, Halted
 from sayso.pending.repository import OPEN_STATES
 
@@ -43,6 +44,8 @@ class WakeUpJob(NamedTuple):
 #: Returns the job that wakes a worker for a conversation.
 WakeUp = Callable[[str], WakeUpJob]
 NO_JOB = WakeUpJob()
+#: Wakes a worker for a conversation, urgently or not, where the queue has a server of its own. It raises nothing.
+WakeStep = Callable[[str, bool], Awaitable[None]]
 
 
 def no_wake_up(_: str) -> WakeUpJob:
@@ -50,6 +53,8 @@ def no_wake_up(_: str) -> WakeUpJob:
     return NO_JOB
 
 
+#: A shard, or what else has a hash tag of its own on a cluster.
+Tag = int | str
 #: The named arguments of a script. Numbers above 10^14 are passed as text, since Lua writes them with 14 digits.
 Arguments = Mapping[str, Any]
 NO_ARGUMENTS: Arguments = {}
@@ -66,6 +71,8 @@ DURABLE = frozenset({
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
+#: Scripts about the queue on a server of its own, and about the rate of a channel: nothing there is worth a watermark.
+UNGUARDED = frozenset({"enqueue", "queued", "channel_slot", "channel_silence"})
 #: The beginning of a script's error on a halted server.
 _HALTED = "HALTED"
 #: The beginning of a resume script's error on a server that is not halted.
@@ -87,6 +94,10 @@ if redis.call('INCR', shard .. ':tide') <= (args.watermark or 0) then
   return redis.error_reply('HALTED')
 end
 """
+#: The last lines of a script that may wake a worker, where the queue has a server of its own: its result, and whether
+#: a worker is to be woken.
+_IN_TWO_STEPS = "local result = script()\nreturn {result or false, wake}"
+_URGENT = 2
 #: The parts that scripts share. The first line of a script or part names those that it uses: `-- needs: actions, keys`.
 _SHARED = Path(__file__).parent / "lua" / "shared"
 _NEEDS = re.compile(r"-- needs: (.*)")
@@ -116,14 +127,22 @@ class LuaScripts:
 
     A script is sent again when its reply was lost, so each one gives the same answer the second time. On a halted
     server all raise Halted. Raises ValueError for a client that does not decode its answers.
+
+    Scripts that wake a worker store its job themselves. With `wake`, the queue has a server of its own: then they
+    report that a worker is to be woken, and `wake` does it.
     """
 
-    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX) -> None:
-        if not client.connection_pool.connection_kwargs.get("decode_responses"):
+    def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, wake: WakeStep | None = None) -> None:
+        in_cluster = isinstance(client, ClusterClient)
+        if not in_cluster and not client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
         self._prefix = prefix
         self._connections = Connections.of(client)
-        self._scripts = {path.stem: LuaScript.of(_script_text(path)) for path in folder.glob("*.lua")}
+        self._wake = wake
+        kind = {"split": wake is not None, "in_cluster": in_cluster}
+        texts = {path.stem: _script_text(path, **kind) for path in folder.glob("*.lua")}
+        self._scripts = {name: LuaScript.of(text) for name, text in texts.items()}
+        self._waking = {name for name, text in texts.items() if wake and _IN_TWO_STEPS in text}
 
     def run(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation and block. Raises redis.RedisError."""
@@ -132,6 +151,12 @@ class LuaScripts:
     async def arun(self, name: str, conversation: str, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for one conversation without blocking the event loop. Raises redis.RedisError."""
         return await self._run(name, shard_of(conversation), conversation, args, payloads)
+
+    async def arun_for_channel(self, name: str, conversation: str, args: Arguments) -> Any:
+        """Run a script about the rate of a conversation's channel, on the node of the channel: a cluster has it apart
+        from the shards. Raises redis.RedisError.
+        """
+        return await self._run(name, f"pace:{conversation.partition(':')[0]}", conversation, args, ())
 
     def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for a shard as a whole and block. Raises redis.RedisError."""
@@ -142,13 +167,21 @@ class LuaScripts:
         return [self.on_shard(name, shard, args) for shard in range(SHARDS)]
 
     def call(
-        self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]
+        self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]
     ) -> tuple[LuaScript, tuple[Payload, ...]]:
         """Return a script, and what EVAL gets after it: one key, the named arguments as JSON, and the payloads."""
         named = to_json({"conversation": conversation, "watermark": self._connections.watermark_of(shard), **args})
         return self._scripts[name], (1, f"{self._prefix}{{{shard}}}", named, *payloads)
 
-    async def _run(self, name: str, shard: int, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
+    async def _run(self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
+        answer = await self._ask(name, shard, conversation, args, payloads)
+        if self._wake and name in self._waking:
+            answer, wake = answer
+            if wake:
+                await self._wake(conversation, wake == _URGENT)
+        return answer
+
+    async def _ask(self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
         script, rest = self.call(name, shard, conversation, args, payloads)
         began, durable = time.perf_counter(), name in DURABLE
         try:
@@ -165,7 +198,7 @@ class LuaScripts:
         return answer
 
 
-def _script_text(path: Path) -> str:
+def _script_text(path: Path, *, split: bool = False, in_cluster: bool = False) -> str:
     """Return a script with all that it needs before it: the header, the halt check, the constants, the shared parts.
 
     Redis runs the whole text on every call. A part that a script does not need would cost as much as another command.
@@ -173,8 +206,16 @@ def _script_text(path: Path) -> str:
     check = _HALT + (_COMPARE if path.stem in LOOKS else _RISE)
     if path.stem.startswith(RESUME):
         check = _ONLY_HALTED
+    if path.stem in UNGUARDED:
+        check = ""
     texts = {"header": (_SHARED / "header.lua").read_text() + check}
     _add_parts(path, texts)
+    if "queue" in texts:
+        texts["queue"] = f"local wake, queue_is_elsewhere = 0, {str(split).lower()}\n{texts['queue']}"
+        if split:
+            texts["script"] = f"local function script()\n{texts['script']}\nend\n{_IN_TWO_STEPS}"
+    if "channel" in texts:
+        texts["channel"] = f"local channel_is_elsewhere = {str(in_cluster).lower()}\n{texts['channel']}"
     return "\n".join([lua_constants(), *texts.values()])
 
 

@@ -26,7 +26,8 @@ from sayso.pending.redis.sentinel import SENTINEL_PORT, Address, SentinelService
 
 #: The forms of a URL, for messages.
 FORMS = (
-    "redis://host:6379/0, rediss://host:6379/0, unix:///path?db=0, or redis+sentinel://host:26379,host:26379/service/0"
+    "redis://host:6379/0, rediss://host:6379/0, unix:///path?db=0, redis+sentinel://host:26379,host:26379/service/0, "
+    "or redis+cluster://host:6379,host:6379"
 )
 _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 #: The errors of a server that takes no writes now: it has become a replica, or has too few replicas of its own.
@@ -146,7 +147,8 @@ def _refuse(exc: ResponseError) -> NoReturn:
     raise NotWritable(str(exc)) from exc
 
 
-def _takes_no_writes(exc: ResponseError) -> bool:
+def takes_no_writes(exc: ResponseError) -> bool:
+    """Return whether a server refused a command because it takes no writes now."""
     return isinstance(exc, ReadOnlyError) or bool(_NO_WRITES.search(str(exc)))
 
 
@@ -158,7 +160,7 @@ class _LeavesReplica:
         try:
             return super().read_response(*args, **options)  # type: ignore[misc]  # of the class beside this one
         except ResponseError as exc:
-            if not _takes_no_writes(exc):
+            if not takes_no_writes(exc):
                 raise
             self.disconnect()  # type: ignore[attr-defined]
             _refuse(exc)
@@ -189,7 +191,7 @@ class _AsyncLeavesReplica:
         try:
             return await super().read_response(*args, **options)  # type: ignore[misc]
         except ResponseError as exc:
-            if not _takes_no_writes(exc):
+            if not takes_no_writes(exc):
                 raise
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
             _refuse(exc)

@@ -8,12 +8,12 @@ from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from tests.contracts.rigs import MemoryRig, RedisRig
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def make_rig(request):
     """Return a function that makes a rig of each kind."""
     if request.param == "memory":
         return MemoryRig
-    client = request.getfixturevalue("redis_client")
+    client = request.getfixturevalue(f"{request.param}_client")
     return lambda **options: RedisRig(client, **options)
 
 
@@ -23,11 +23,13 @@ def rig(make_rig):
     return make_rig()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def store(request):
     """Return a pending store of each kind."""
     if request.param == "memory":
         return InMemoryPendingStore()
+    if request.param == "cluster":
+        return RedisPendingStore(client=request.getfixturevalue("cluster_client"), secret_keys=["key"])
     return request.getfixturevalue("redis_store")
 
 

@@ -20,6 +20,7 @@ from sayso.pending import InMemoryPendingStore, RedisPendingStore
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import has_no_loop, is_in_loop, run_without_loop
 from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.cluster import ClusterClient, ClusterConnections
 from sayso.pending.redis.repository import LUA as ACTION_LUA
 from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
@@ -175,7 +176,8 @@ class RedisRig(Rig):
         for name in ("chat", "told_full", "heard"):
             self._hurry(lane, name, ms)
         for name in ("free", "closed"):
-            self._hurry(f"{PREFIX}pace:{CHAT.channel}", name, ms)
+            self._hurry(self._pace, name, ms)
+        self._hurry_slot(ms)
         said, _, slot = (self.client.hget(lane, "slot") or "").partition(":")
         if slot:
             self.client.hset(lane, "slot", f"{said}:{int(slot) - ms}")
@@ -216,6 +218,19 @@ class RedisRig(Rig):
         """Return the audit log of the conversation's shard."""
         return [json.loads(entry) for entry in self.client.lrange(f"{self.shard}:audit", 0, -1)]
 
+    @property
+    def _pace(self) -> str:
+        """Return the key of the channel's rate, which a cluster keeps apart."""
+        name = f"pace:{CHAT.channel}"
+        return f"{PREFIX}{{{name}}}" if isinstance(self.client, ClusterClient) else f"{PREFIX}{name}"
+
+    def _hurry_slot(self, ms: int) -> None:
+        """Move back the slot that a cluster keeps beside the channel's rate."""
+        key = f"{self._pace}:slot:{CHAT.id}"
+        mark, _, slot = (self.client.get(key) or "").partition(" ")
+        if slot:
+            self.client.set(key, f"{mark} {int(slot) - ms}", keepttl=True)
+
     def _hurry(self, key: str, name: str, ms: int) -> None:
         if self.client.hexists(key, name):
             self.client.hincrbyfloat(key, name, -ms)
@@ -227,6 +242,8 @@ class RedisRig(Rig):
 
 def client_of(store: RedisPendingStore) -> Redis:
     """Return a client that reads and writes directly in the store's Redis."""
+    if isinstance(store.repository._scripts._connections, ClusterConnections):
+        return store.repository._scripts._connections._client
     return Redis(connection_pool=store.repository._scripts._connections._pool)
 
 

@@ -10,12 +10,12 @@ from sayso.testing.stores import MemoryAlerts
 from sayso.workers.alerts import ALERT_SECONDS, CLEAR_SECONDS, MAX_CHARS, RedisAlerts
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def alerts(request):
     """Return an alert store of each kind."""
     if request.param == "memory":
         return MemoryAlerts()
-    return RedisAlerts(request.getfixturevalue("redis_client"))
+    return RedisAlerts(request.getfixturevalue(f"{request.param}_client"))
 
 
 def test_channel_keeps_its_last_alert(alerts):

@@ -46,12 +46,12 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def make(request, clock: Clock) -> Make:
     """Return a function that makes a budget of each kind."""
     if request.param == "memory":
         return lambda limits: MemoryBudget(limits, clock=clock)
-    client = request.getfixturevalue("redis_client")
+    client = request.getfixturevalue(f"{request.param}_client")
     return lambda limits: RedisBudget(client, limits, clock=clock)
 
 
@@ -155,7 +155,7 @@ def test_redis_holds_no_scope_in_clear_and_no_key_for_ever(redis_client: Redis, 
     spend(budget, "+4915112345678", used(3, 0.01))
     keys = sorted(redis_client.scan_iter())
     assert len(keys) == 2
-    assert all(str(key).startswith("sayso:budget:2023-11-14") and "4915" not in str(key) for key in keys)
+    assert all(str(key).startswith("sayso:budget:{2023-11-14}") and "4915" not in str(key) for key in keys)
     assert all(0 < redis_client.ttl(key) <= 172_800 for key in keys)
 
 

@@ -15,10 +15,12 @@ ANSWER = Message(Role.ASSISTANT, "tea")
 USAGE = UsageStats(10, 5, 15, 0.25, "m", "p", 4, 2)
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def cache(request):
     """Return a cache of each kind."""
-    return InMemoryCache() if request.param == "memory" else RedisCache(client=request.getfixturevalue("redis_client"))
+    if request.param == "memory":
+        return InMemoryCache()
+    return RedisCache(client=request.getfixturevalue(f"{request.param}_client"))
 
 
 def test_unknown_key_is_a_miss(cache):

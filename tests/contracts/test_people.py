@@ -57,10 +57,12 @@ class RedisRig:
             self.client.expire(key, self.client.ttl(key) - seconds)
 
 
-@pytest.fixture(params=[MemoryRig, RedisRig])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def rig(request):
     """Return a store of each kind with its clock."""
-    return request.param(request.getfixturevalue("redis_client") if request.param is RedisRig else None)
+    if request.param == "memory":
+        return MemoryRig(None)
+    return RedisRig(request.getfixturevalue(f"{request.param}_client"))
 
 
 @pytest.fixture

@@ -13,11 +13,13 @@ from sayso.pending.redis.client import connect
 from sayso.workers.access import Quota, memory_quota, redis_quota
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def quota(request) -> Quota:
     """Return a quota of each kind."""
     if request.param == "memory":
         return memory_quota()
+    if request.param == "cluster":
+        return redis_quota(request.getfixturevalue("cluster_client"), "")
     return redis_quota(request.getfixturevalue("redis_client"), request.getfixturevalue("redis_url"))
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+from rq.serializers import JSONSerializer
 
 from sayso.channels.types import Conversation
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.pending.limits import URGENT_JOB
-from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.pending.redis.client import PREFIX, connect
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, no_wake_up, shard_of
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.recovery import Reaper, WorkerLock
-from sayso.workers.rq.jobs import QUEUE, WakeUps
+from sayso.workers.rq.jobs import LUA as QUEUE_LUA
+from sayso.workers.rq.jobs import QUEUE, QueueServer, SaysoJob, WakeUps
 from tests.contracts.rigs import turn, voice
 
 QUEUE_KEY = f"rq:queue:{QUEUE}"
@@ -22,14 +27,17 @@ ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
 
 
 class Town:
-    """People who write to a bot without workers, and the reaper."""
+    """People who write to a bot without workers, and the reaper. The queue may have a server of its own."""
 
-    def __init__(self, client, folder) -> None:
-        self.client = client
-        self.scripts = LuaScripts(client, LUA)
-        wake_up = WakeUps(client)
+    def __init__(self, client, queue, folder) -> None:
+        self.client, self.queue = client, queue
+        jobs = WakeUps(queue)
+        self.server = QueueServer(queue, jobs) if queue is not client else None
+        self.scripts = LuaScripts(client, LUA, wake=self.server.wake if self.server else None)
+        wake_up = no_wake_up if self.server else jobs
+        known = {"queued": self.server.queued} if self.server else {"queue": jobs.queue}
         self.mailbox = RedisMailbox(self.scripts, voice, wake_up)
-        self.reaper = Reaper(client, self.scripts, wake_up, WorkerLock(folder), queue=wake_up.queue)
+        self.reaper = Reaper(client, self.scripts, wake_up, WorkerLock(folder), **known)
 
     def write(self, name: str, **options):
         """Accept a turn in the conversation of this name; return the result."""
@@ -47,18 +55,19 @@ class Town:
 
     def jobs(self, name: str) -> int:
         """Return the number of queued jobs of this conversation."""
-        whose = [self.client.hget(f"rq:job:{job}", "description") for job in self.client.lrange(QUEUE_KEY, 0, -1)]
+        whose = [self.queue.hget(f"rq:job:{job}", "description") for job in self.queue.lrange(QUEUE_KEY, 0, -1)]
         return whose.count(f"process {Conversation('chat', name).id}")
 
     def lose(self) -> str:
         """Let a worker take the first job and die before it reports that; return the job's id."""
-        return str(self.client.lmove(QUEUE_KEY, ON_THEIR_WAY, "LEFT", "RIGHT"))
+        return str(self.queue.lmove(QUEUE_KEY, ON_THEIR_WAY, "LEFT", "RIGHT"))
 
 
-@pytest.fixture
-def town(redis_client, tmp_path) -> Town:
-    """Return a bot without workers."""
-    return Town(redis_client, tmp_path)
+@pytest.fixture(params=["one server", "a queue server of its own"])
+def town(request, redis_client, redis_url, tmp_path) -> Iterator[Town]:
+    """Yield a bot without workers. Another database stands for another server."""
+    with connect(f"{redis_url}?db=1") as other:
+        yield Town(redis_client, redis_client if request.param == "one server" else other, tmp_path)
 
 
 def test_thousands_of_waiting_conversations_are_neither_searched_nor_woken_nor_reported(town, caplog):
@@ -66,12 +75,13 @@ def test_thousands_of_waiting_conversations_are_neither_searched_nor_woken_nor_r
     caplog.set_level("INFO", logger="sayso.workers.recovery")
     for number in range(2000):
         town.write(f"person {number}")
-    town.client.config_resetstat()
+    town.queue.config_resetstat()
     assert town.round() == 0
-    calls = {name: each["calls"] for name, each in town.client.info("commandstats").items()}
+    calls = {name: each["calls"] for name, each in town.queue.info("commandstats").items()}
     assert "cmdstat_lpos" not in calls
-    assert calls["cmdstat_evalsha"] < 3 * SHARDS  # two, and once more where they were not loaded
-    assert town.client.llen(QUEUE_KEY) == 2000
+    scripts = 3 if town.server else 2
+    assert calls["cmdstat_evalsha"] <= scripts * SHARDS + 3  # once more where they were not loaded
+    assert town.queue.llen(QUEUE_KEY) == 2000
     assert caplog.records == []
 
 
@@ -94,7 +104,7 @@ def test_lost_job_is_found_as_soon_as_no_urgent_one_is_before_it(town):
     town.write("urgent", tap="1x")
     town.write("later")
     assert (town.round(), town.jobs("lost")) == (0, 0)
-    town.client.lpop(QUEUE_KEY)
+    town.queue.lpop(QUEUE_KEY)
     town.round()
     assert town.jobs("lost") == 1
 
@@ -114,9 +124,9 @@ def test_started_or_ended_job_is_no_wake_up(town, change):
     job = town.lose()
     town.write("urgent", tap="1x")
     if change == "begun":
-        town.client.hset(f"rq:job:{job}", "status", "started")
+        town.queue.hset(f"rq:job:{job}", "status", "started")
     else:
-        town.client.delete(f"rq:job:{job}")
+        town.queue.delete(f"rq:job:{job}")
     assert (town.round(), town.jobs("left")) == (1, 1)
 
 
@@ -124,7 +134,7 @@ def test_foreign_job_at_the_head_is_ignored(town):
     """A planted job does not make a conversation wake again and again."""
     town.write("waits")
     town.write("decides", tap="1x")
-    town.client.lpush(QUEUE_KEY, "somebody-elses")
+    town.queue.lpush(QUEUE_KEY, "somebody-elses")
     assert [town.round() for _ in range(2)] == [0, 0]
     assert (town.jobs("waits"), town.jobs("decides")) == (1, 1)
 
@@ -137,11 +147,11 @@ def test_urgent_turn_is_not_delayed_by_a_lost_urgent_job(town):
         town.write("decides", tap="1x")
     assert town.jobs("decides") == 1
     town.lose()
-    town.client.config_resetstat()
+    town.queue.config_resetstat()
     town.write("decides", tap="1x")
-    assert town.client.lindex(QUEUE_KEY, 0).startswith(URGENT_JOB)
+    assert town.queue.lindex(QUEUE_KEY, 0).startswith(URGENT_JOB)
     assert town.jobs("decides") == 1
-    assert "cmdstat_lpos" not in town.client.info("commandstats")
+    assert "cmdstat_lpos" not in town.queue.info("commandstats")
 
 
 def test_deferred_conversation_still_counts_as_waiting(town):
@@ -162,9 +172,46 @@ def test_repeated_deferral_returns_the_same(town):
     town.write("waits")
     lost, waits = (Conversation("chat", name).id for name in ("lost", "waits"))
     for name in (lost, waits):
-        args = {**town.reaper._queue, "conversations": [name]}
+        queued = {"queued": town.server.queued(shard_of(name), [name])} if town.server else town.reaper._queue
+        args = {**queued, "conversations": [name]}
         put_off = [town.scripts.on_shard("put_off", shard_of(name), args) for _ in range(2)]
         assert put_off == ([[lost]] * 2 if name == lost else [[], []])
+
+
+def test_queue_server_that_was_emptied_loses_no_work(redis_client, redis_url, tmp_path):
+    """The mailbox has the work, and the reaper queues it again, each conversation once."""
+    with connect(f"{redis_url}?db=1") as queue:
+        town = Town(redis_client, queue, tmp_path)
+        names = [f"person {number}" for number in range(5)]
+        for name in names:
+            town.write(name)
+        queue.flushdb()
+        assert (town.round(), [town.jobs(name) for name in names]) == (5, [1] * 5)
+        assert (town.round(), queue.llen(QUEUE_KEY)) == (0, 5)
+
+
+def test_queue_server_that_is_away_refuses_no_turn(redis_client, redis_url, tmp_path, caplog):
+    """The turn is stored, the log says it once, and the reaper queues the job when the server is back."""
+    caplog.set_level("INFO", logger="sayso.workers.rq.jobs")
+    with connect("redis://127.0.0.1:1") as away, connect(f"{redis_url}?db=1") as queue:
+        town = Town(redis_client, away, tmp_path)
+        assert [town.write(name) for name in ("ana", "bob", "ana")] == ["new"] * 3
+        with pytest.raises(RedisError):
+            town.round()
+        town.server._scripts, town.queue = LuaScripts(queue, QUEUE_LUA), queue
+        assert (town.round(), town.jobs("ana"), town.jobs("bob")) == (2, 1, 1)
+    assert [record.message for record in caplog.records] == ["queue.away", "queue.back"]
+
+
+def test_job_of_a_queue_server_is_the_job_of_one_server(redis_client, redis_url, tmp_path):
+    """Nothing of RQ is on the server of the conversations."""
+    with connect(f"{redis_url}?db=1") as queue:
+        town = Town(redis_client, queue, tmp_path)
+        town.write("ana", tap="1x")
+        (job,) = queue.lrange(QUEUE_KEY, 0, -1)
+        assert SaysoJob.fetch(job, connection=Redis.from_url(f"{redis_url}?db=1"), serializer=JSONSerializer).func_name
+        assert queue.smembers("rq:queues") == {QUEUE_KEY}
+    assert redis_client.keys("rq:*") == []
 
 
 def test_workers_reaper_knows_the_queue(redis_client, redis_url, tmp_path):

@@ -60,7 +60,7 @@ def mailbox(redis_client):
 def worker(redis_url):
     """Return a worker that has not started."""
     processor = SimpleNamespace(run=None, hand_over=lambda: None)
-    services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
+    services = SimpleNamespace(queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
     loop = LoopThread()
     yield new_worker(services, loop)
     loop.close()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import zlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 from rq import Queue
 from rq.exceptions import NoSuchJobError
 from rq.job import Job, JobStatus
@@ -19,8 +23,12 @@ from rq.utils import now
 
 from sayso.channels.types import random_id
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.scripts import WakeUpJob
+from sayso.pending.redis.scripts import LuaScripts, WakeUpJob
 
+log = logging.getLogger(__name__)
+
+#: The folder of the scripts for a queue server of its own.
+LUA = Path(__file__).parent / "lua"
 #: The RQ queue of wake-ups.
 QUEUE = "sayso"
 #: The one function that our workers run.
@@ -122,6 +130,39 @@ class WakeUps:
             "enqueued_at": at,
         }
         return WakeUpJob(self._names | {"job": f"process-{random_id(8)}"}, tuple(chain.from_iterable(fields.items())))
+
+
+class QueueServer:
+    """The queue of wake-ups on a server of its own. One per process.
+
+    A wake-up is a second step there, after the script that stored the work. If the server is away, or loses its data,
+    no work is lost: the conversation is due, and `Reaper` wakes it when the server is back.
+    """
+
+    def __init__(self, client: Redis, wake_up: WakeUps, *, prefix: str = PREFIX) -> None:
+        self._scripts = LuaScripts(client, LUA, prefix=prefix)
+        self._wake_up = wake_up
+        self._is_away = False
+
+    async def wake(self, conversation: str, urgent: bool) -> None:
+        """Queue the job of a conversation, unless one is there. If the server is away, say so once, in the log."""
+        job = self._wake_up(conversation)
+        try:
+            await self._scripts.arun("enqueue", conversation, {**job.names, "urgent": urgent}, *job.fields)
+        except RedisError as exc:
+            if not self._is_away:
+                log.warning("queue.away", extra={"reason": type(exc).__name__})
+            self._is_away = True
+        else:
+            if self._is_away:
+                log.info("queue.back")
+            self._is_away = False
+
+    def queued(self, shard: int, conversations: Sequence[str]) -> list[str]:
+        """Return those conversations of a shard whose job is in the queue. Raises redis.RedisError."""
+        args = {**self._wake_up.queue, "conversations": conversations}
+        found: list[str] = self._scripts.on_shard("queued", shard, args)
+        return found
 
 
 def make_job(connection: Redis, job_id: str, conversation: str, queue: str = QUEUE) -> Job:

@@ -52,6 +52,7 @@ class WorkerServices:
     queue: str
     key_prefix: str
     redis_url: str
+    queue_url: str
     capacity: Capacity
     tool_threads: int
     processor: ConversationProcessor
@@ -143,7 +144,7 @@ def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopF
         capacity=services.capacity,
         on_stop=services.processor.hand_over,
         stop_requested=stop_requested,
-        connection=connect_rq(services.redis_url),
+        connection=connect_rq(services.queue_url),
         serializer=JSONSerializer,
         worker_ttl=WORKER_TTL,
         maintenance_interval=MAINTENANCE_INTERVAL,

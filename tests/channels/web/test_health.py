@@ -24,7 +24,7 @@ AWAY = "redis://:s3cr3t@127.0.0.1:1"
 
 def health_of(client: Redis, **parts):
     """Return a client of an app on this Redis."""
-    return browser(redis=client, **parts)
+    return browser(**{"redis": client, "queue": client, **parts})
 
 
 def spool_of(count: int, trouble: Exception | None = None):
@@ -141,6 +141,16 @@ def test_every_other_trouble_is_reported(redis_client: Redis, what: str):
     assert (full.status_code, client.get("/readyz").status_code) == (503, 200)
     assert (full.json["alerts"].keys() == {"shop"}, full.json["disk"] != "ok") == (what == "alert", what == "disk")
     assert "account" not in full.text
+
+
+def test_queue_server_that_is_away_is_reported(redis_client: Redis):
+    """Messages are taken in meanwhile, and the workers are counted."""
+    Heartbeat(redis_client, "w1").beat()
+    with connect("redis://127.0.0.1:1") as away:
+        client = health_of(redis_client, queue=away)
+        full = client.get("/healthz?full")
+        assert (full.status_code, client.get("/readyz").status_code) == (503, 200)
+        assert (full.json["workers"], full.json["queue"]) == (1, "ConnectionError")
 
 
 def test_halted_redis_is_not_ready(redis_client: Redis):

@@ -9,10 +9,12 @@ from typing import Any
 from sayso.pending.redis import repository
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.workers import mailbox
+from sayso.workers.rq import jobs
 
 SHARED = repository.LUA / "shared"
 PARTS = sorted(SHARED.glob("*.lua"))
-SCRIPTS = [*PARTS, *sorted(repository.LUA.glob("*.lua")), *sorted(mailbox.LUA.glob("*.lua"))]
+FOLDERS = (repository.LUA, mailbox.LUA, jobs.LUA)
+SCRIPTS = [*PARTS, *(script for folder in FOLDERS for script in sorted(folder.glob("*.lua")))]
 _LOCAL = re.compile(r"\blocal (?:function )?([\w, ]+?)\s*(?:[=(]|$)", re.MULTILINE)
 
 

@@ -103,7 +103,7 @@ def work(redis_url, processed):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     process = jobs._processes[os.getpid()]
     processor = process.services.processor
-    services = SimpleNamespace(redis_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
+    services = SimpleNamespace(queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
     yield lambda: new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
     for number, handler in handlers.items():
         signal.signal(number, handler)

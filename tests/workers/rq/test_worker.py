@@ -565,6 +565,7 @@ def process_of(redis_url: str, perform) -> SimpleNamespace:
     lock = SimpleNamespace(held=held, hold=lambda: held.append("held"), leave=lambda: held.append("left"))
     return SimpleNamespace(
         redis_url=redis_url,
+        queue_url=redis_url,
         queue=QUEUE,
         key_prefix=PREFIX,
         capacity=Capacity(),

@@ -7,31 +7,43 @@ local function rate_key()
   return string.match(shard, '^(.-){') .. 'pace:' .. string.match(conversation, '^[^:]*')
 end
 
--- Return in how many milliseconds a reply may be sent, -1 when no rate limit is known. Each reply gets one slot, once.
-local function book_slot(number)
-  local key = rate_key()
+-- Return the slot of a reply: the one that it has `booked` (-1 for none), or the next free one. Return nothing when no
+-- rate limit is known.
+local function take_slot(key, booked)
   local gap, free, closed = unpack(redis.call('HMGET', key, 'gap', 'free', 'closed'))
   closed = tonumber(closed or '0')
-  if not gap and closed <= now() then return -1 end
-  local slot = tonumber(string.match(redis.call('HGET', lane, 'slot') or '', '^' .. number .. ':(%d+)$') or '-1')
-  if slot < closed or slot < 0 then
-    slot = math.ceil(math.max(now(), tonumber(free or '0'), closed))
-    redis.call('HSET', key, 'free', math.max(now(), tonumber(free or '0'), closed) + tonumber(gap or SPREAD_MS))
-    redis.call('HSET', lane, 'slot', string.format('%s:%d', number, slot))
-    if slot > now() then redis.call('PEXPIRE', key, slot - now() + KEEP_RATE_MS) end
-  end
+  if not gap and closed <= now() then return end
+  if booked >= closed and booked >= 0 then return booked end
+  local slot = math.ceil(math.max(now(), tonumber(free or '0'), closed))
+  redis.call('HSET', key, 'free', math.max(now(), tonumber(free or '0'), closed) + tonumber(gap or SPREAD_MS))
+  if slot > now() then redis.call('PEXPIRE', key, slot - now() + KEEP_RATE_MS) end
+  return slot
+end
+
+-- Return in how many milliseconds a reply may be sent, -1 when no rate limit is known, -2 when the channel is on
+-- another node. Each reply gets one slot, once.
+local function book_slot(number)
+  if channel_is_elsewhere then return -2 end
+  local booked = tonumber(string.match(redis.call('HGET', lane, 'slot') or '', '^' .. number .. ':(%d+)$') or '-1')
+  local slot = take_slot(rate_key(), booked)
+  if not slot then return -1 end
+  if slot ~= booked then redis.call('HSET', lane, 'slot', string.format('%s:%d', number, slot)) end
   return math.max(0, slot - now())
 end
 
 -- Stop the whole channel until `later`. Return until when it is stopped: an earlier request may last longer.
-local function silence_channel(later)
-  local key = rate_key()
+local function silence(key, later)
   local closed, free, gap = unpack(redis.call('HMGET', key, 'closed', 'free', 'gap'))
   later = math.max(later, tonumber(closed or '0'))
   local next_free = math.max(later, tonumber(free or '0')) + tonumber(gap or SPREAD_MS)
   redis.call('HSET', key, 'closed', later, 'free', next_free)
   redis.call('PEXPIRE', key, later - now() + KEEP_RATE_MS)
   return later
+end
+
+-- Stop the whole channel until `later`. On a cluster the caller of the script does so.
+local function silence_channel(later)
+  return channel_is_elsewhere and later or silence(rate_key(), later)
 end
 
 -- Return the milliseconds since a user wrote here, -1 when that is unknown, -2 when no user ever wrote.

@@ -26,18 +26,25 @@ local function is_queued(job)
   return is_urgent_job(head) or first <= own
 end
 
--- Put the RQ job that processes this conversation on its queue, an urgent one at the front. Return false if one is
--- there already. The job's id ends with its number, which gives the order of jobs. From ARGV[at]: the job's hash as RQ
--- wrote it. Without a job (tests, one process) the conversation only becomes due.
-local function wake_worker(at, urgent)
-  redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
-  if not args.job then return true end
-  local queued = redis.call('HGET', lane, 'job')
-  if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued) then return false end
+-- Put an RQ job on the queue, an urgent one at the front. Return its id, which ends with its number: that gives the
+-- order of jobs. From ARGV[at]: the job's hash as RQ wrote it.
+local function add_job(at, urgent)
   local id = (urgent and URGENT_JOB or '') .. args.job .. '_' .. redis.call('INCR', args.jobs)
-  redis.call('HSET', lane, 'job', id)
   redis.call('HSET', args.job_keys .. id, unpack(ARGV, at))
   redis.call('SADD', args.queues, args.queue)
   redis.call(urgent and 'LPUSH' or 'RPUSH', args.queue, id)
+  return id
+end
+
+-- Queue the job that processes this conversation. Return false if one is in the queue already. Without a job (tests,
+-- one process) the conversation only becomes due. Where the queue has a server of its own, the caller of the script
+-- queues the job.
+local function wake_worker(at, urgent)
+  redis.call('ZADD', due, now() + WAKE_GRACE_MS, conversation)
+  if queue_is_elsewhere then wake = urgent and 2 or 1 end
+  if not args.job then return true end
+  local queued = redis.call('HGET', lane, 'job')
+  if queued and (is_urgent_job(queued) or not urgent) and is_queued(queued) then return false end
+  redis.call('HSET', lane, 'job', add_job(at, urgent))
   return true
 end

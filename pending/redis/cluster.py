@@ -1,0 +1,234 @@
+"""Redis Cluster: reads its URL, and has the clients for threads and for one event loop.
+
+Both are redis-py's. They follow moved slots and new masters. Here their errors become those of a server that is away,
+and a patient client waits through a failover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from redis import Redis
+from redis.asyncio import RedisCluster as AsyncRedisCluster
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.crc import key_slot
+from redis.exceptions import ClusterError, MasterDownError, RedisClusterException, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from sayso.pending.redis.connections import ANSWER_SECONDS, CONNECT_SECONDS, Connections, RedisCircuitBreaker
+from sayso.pending.redis.sentinel import Address
+from sayso.pending.redis.url import NotWritable, RedisUrl, takes_no_writes
+
+#: The schemes of a cluster's URL, and those of a connection to one node.
+SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+#: The form of a URL, for messages.
+FORM = "redis+cluster://host:6379,host:6379"
+#: The port of a node where the URL names none.
+NODE_PORT = 6379
+#: How often a patient client sends a command until its caller is told that the cluster is away: for about 12 seconds. A
+#: failover takes `cluster-node-timeout` (15 seconds by default, 5 as we advise) and a second or two.
+PATIENT_TRIES = 16
+#: Connections to each node that one event loop may open.
+MAX_CONNECTIONS = 256
+_NOT_BY_ITSELF = (RedisConnectionError, RedisTimeoutError)
+
+
+def is_cluster(url: str) -> bool:
+    """Return whether a URL names a cluster."""
+    return url.partition("://")[0] in SCHEMES
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUrl:
+    """A cluster as a URL names it: some of its nodes, and the options of the connections to all of them."""
+
+    addresses: tuple[Address, ...]
+    options: Mapping[str, Any] = field(repr=False)
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> ClusterUrl:
+        """Read a URL. Raises ValueError, without the URL in its message: it may hold a password."""
+        scheme, _, rest = url.partition("://")
+        if scheme not in SCHEMES:
+            raise ValueError(f"no URL of a Redis Cluster: write it as {FORM}")
+        hosts, *after = rest.partition("?")[0].rpartition("@")[2].split("/", 1)
+        if "".join(after).strip("/"):
+            raise ValueError(f"names a database, and a Redis Cluster has only one: write {FORM}")
+        login, _, _ = rest.partition("?")[0].rpartition("@")
+        query = rest.partition("?")[2]
+        at = f"{login}@" if login else ""
+        node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
+        options = {name: value for name, value in node.options.items() if name not in ("host", "port", "db")}
+        return cls(tuple(_address(host) for host in hosts.split(",")), options, SCHEMES[scheme] == "rediss")
+
+    @property
+    def client_options(self) -> dict[str, Any]:
+        """Return the options of a client, for threads or a loop, without those of time."""
+        return {**self.options, **({"ssl": True} if self.tls else {}), "decode_responses": True}
+
+    @property
+    def node_url(self) -> RedisUrl:
+        """Return the URL of any one of the nodes that this one names."""
+        host, port = random.choice(self.addresses)  # noqa: S311  # no secret
+        scheme = "rediss" if self.tls else "redis"
+        return RedisUrl(scheme, {**self.options, "host": host, "port": port})
+
+    def __str__(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in sorted(self.addresses))
+
+
+def _address(text: str) -> Address:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise ValueError(f"{text!r} is no address of a node: write {FORM}")
+    return host, port or NODE_PORT
+
+
+class ClusterClient(RedisCluster):
+    """A client for threads. Each command may be sent twice, so it must be safe to repeat, as ours are.
+
+    It connects when it is created. Raises redis.RedisError, also where redis-py raises an exception of another kind.
+    """
+
+    def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
+        self.url = url
+        self._patience = Retry(_backoff(patient), PATIENT_TRIES if patient else 0, supported_errors=_NOT_BY_ITSELF)
+        nodes = [ClusterNode(host, port) for host, port in url.addresses]  # type: ignore[no-untyped-call]
+        times: dict[str, Any] = {"socket_timeout": answer_seconds, "socket_connect_timeout": min(1.0, answer_seconds)}
+        create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
+        self._persist(lambda: create(**url.client_options))
+        self.connections = ClusterConnections(self)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command to the node that has its key. Raises redis.RedisError."""
+        return self._persist(partial(super().execute_command, *args, **options))
+
+    def pipeline(self, transaction: bool | None = None, shard_hint: Any = None) -> Any:
+        """Return a pipeline. Its errors are not retried here: its user comes again."""
+        pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
+        execute = pipe.execute
+        pipe.execute = lambda *args, **options: _told(partial(execute, *args, **options))
+        return pipe
+
+    def masters(self) -> list[Redis]:
+        """Return a client of each master alone. Raises redis.RedisError."""
+        return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
+
+    def _persist(self, send: Callable[[], Any]) -> Any:
+        return self._patience.call_with_retry(lambda: _told(send), lambda _: None)
+
+
+def _backoff(patient: bool) -> AbstractBackoff:
+    return ExponentialWithJitterBackoff(base=0.05, cap=1.0) if patient else NoBackoff()
+
+
+def _told(send: Callable[[], Any]) -> Any:
+    try:
+        return send()
+    except Exception as exc:
+        _raise_as_away(exc)
+        raise
+
+
+def _raise_as_away(exc: Exception) -> None:
+    """Raise an error of a cluster that cannot serve a key now as that of a server that is away."""
+    if isinstance(exc, ResponseError) and takes_no_writes(exc):
+        raise NotWritable(str(exc)) from exc
+    if isinstance(exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError):
+        raise RedisConnectionError(f"the cluster cannot serve this key now: {exc}") from exc
+
+
+class ClusterConnections(Connections):
+    """Sends commands to the nodes of a cluster. The circuit breaker is one for each node."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.pipeline = None
+        self.replicas = 0  # no WAIT: redis-py may send it over another connection than the write
+        self.halted = threading.Event()
+        self.watermark_of = lambda _: 0
+        self._client = client
+        self._breakers: defaultdict[str, RedisCircuitBreaker] | None = None
+
+    def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
+        """From now on let calls of threads to a node fail at once while it does not answer."""
+        create = partial(RedisCircuitBreaker, slow_seconds=slow_seconds, pause_seconds=pause_seconds)
+        self._breakers = defaultdict(create)
+
+    def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:
+        return command
+
+    def _ask(self, packed: Any, replicas: int) -> Any:
+        with self._attempt(packed):
+            return self._client.execute_command(*packed)
+
+    def _attempt(self, command: tuple[Any, ...]) -> AbstractContextManager[None]:
+        if self._breakers is None or command[0] not in ("EVAL", "EVALSHA"):
+            return contextlib.nullcontext()
+        try:
+            node = self._client.nodes_manager.get_node_from_slot(key_slot(str(command[3]).encode()))
+        except RedisClusterException:  # no master is known for it: the call says so
+            return contextlib.nullcontext()
+        return self._breakers[node.name].attempt()
+
+
+class AsyncCluster:
+    """Sends commands for the event loop that uses it first, until that loop is closed, and waits through a failover."""
+
+    def __init__(self, url: ClusterUrl, *, tries: int = PATIENT_TRIES) -> None:
+        self._url = url
+        self._retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), tries - 1, _NOT_BY_ITSELF)
+        self._owner_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: AsyncRedisCluster | None = None
+
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether this loop may use it. The loops of other threads and of forked processes may not."""
+        with self._owner_lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop, self._client = loop, None
+            return self._loop is loop
+
+    async def execute(self, packed: Any, replicas: int = 0) -> Any:
+        """Send a command to the node that has its key, and return the answer. Raises redis.RedisError."""
+        return await self._retry.call_with_retry(partial(self._send, packed), _nothing)
+
+    async def _send(self, command: tuple[Any, ...]) -> Any:
+        if self._client is None:
+            self._client = AsyncRedisCluster(
+                startup_nodes=[AsyncClusterNode(host, port) for host, port in self._url.addresses],
+                retry=AsyncRetry(NoBackoff(), 1), max_connections=MAX_CONNECTIONS,
+                socket_timeout=ANSWER_SECONDS, socket_connect_timeout=CONNECT_SECONDS, **self._url.client_options,
+            )  # fmt: skip
+        try:
+            return await self._client.execute_command(*command)
+        except Exception as exc:
+            _raise_as_away(exc)
+            raise
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client:
+            await self._client.aclose()
+
+
+async def _nothing(_: Exception) -> None: ...

@@ -1,0 +1,222 @@
+"""Redis Cluster: the mailbox, the guard and all else that is stored work where each shard may be on another node."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from sayso.agent.memory.session_backends import RedisSessionStore
+from sayso.agent.memory.sessions import SessionKey
+from sayso.channels.console.store import Feed
+from sayso.channels.types import Conversation
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.bootstrap import bootstrap, check_redis
+from sayso.config.wiring.stores import risks_of
+from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
+from sayso.pending.audit.ledger import FILE, AuditLedger
+from sayso.pending.redis.client import RedisUnfit, connect, connect_async, open_loop_client
+from sayso.pending.redis.cluster import ClusterUrl
+from sayso.pending.redis.connections import Connections, Halted
+from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
+from sayso.pending.redis.watermarks import keys_of
+from sayso.workers.data_loss import DataLossGuard, halts_of, resume
+from sayso.workers.deployment import Deployment
+from sayso.workers.erasure import ErasedPerson, Erasure
+from sayso.workers.mailbox import LUA, RedisMailbox
+from sayso.workers.recovery import LeaderLock
+from tests.contracts.rigs import CHAT, RedisRig, turn, voice
+from tests.pending.state_log import KEY, SIGNER
+from tests.workers.clusters import Cluster
+from tests.workers.fakes import Bot
+
+SHARD = shard_of(CHAT.id)
+TIDE, _, HALTED = keys_of(SHARD)
+
+
+def test_confirmed_action_runs_once(cluster_client: Redis):
+    """The scripts touch keys of one shard only."""
+    bot = Bot(RedisRig(cluster_client), "A")
+    bot.say("delete it")
+    assert bot.say("yes") == "deleted A"
+    assert bot.deleted == ["A"]
+
+
+def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, cluster_client: Redis):
+    """A worker's scripts for many conversations wait at the same time."""
+    Connections.of(cluster_client).pipeline = open_loop_client(cluster.url)
+    mailbox = RedisMailbox(LuaScripts(cluster_client, LUA), voice)
+    names = [Conversation("chat", str(number)).id for number in range(100)]
+
+    async def work() -> list[float]:
+        answers = await asyncio.gather(*(mailbox.defer(name) for name in names))
+        await Connections.of(cluster_client).pipeline.close()
+        return answers
+
+    assert asyncio.run(work()) == [-1.0] * 100
+    Connections.of(cluster_client).pipeline = None
+    assert all(node.client().dbsize() for node in cluster.masters)
+
+
+@pytest.fixture
+def guard(cluster_client: Redis) -> DataLossGuard:
+    """Return the guard of one process, after its first look."""
+    guard = DataLossGuard(cluster_client)
+    guard.look()
+    return guard
+
+
+def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(cluster_client: Redis, guard: DataLossGuard):
+    """The numbers of the other shards go on, too: whoever lost some writes may have lost others."""
+    rig = RedisRig(cluster_client)
+    first = rig.accept(turn()).seq
+    guard.look()
+    cluster_client.set(TIDE, 0)
+    guard.look()
+    assert (len(halts_of(cluster_client)), bool(guard.trouble)) == (SHARDS, True)
+    with pytest.raises(Halted):
+        rig.accept(turn())
+    assert resume(cluster_client)
+    guard.look()
+    assert (guard.trouble, rig.accept(turn()).seq > first + 1_000_000) == ("", True)
+
+
+def test_script_on_a_master_that_lost_writes_changes_nothing(cluster: Cluster, guard: DataLossGuard):
+    """A stale replica was promoted, and no process has looked yet."""
+    client = connect(cluster.url)
+    guard.guard(client)
+    mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
+    for _ in range(2):
+        mailbox.accept(turn())
+    guard.look()
+    client.set(TIDE, 1)
+    before = client.llen(f"sayso:{{{SHARD}}}:in:{CHAT.id}")
+    with pytest.raises(Halted):
+        mailbox.accept(turn())
+    assert client.llen(f"sayso:{{{SHARD}}}:in:{CHAT.id}") == before
+    client.close()
+
+
+def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
+    """The shards are read at once, whichever node they are on."""
+    for name in ("one", "two", "three", "four"):
+        cluster_client.delete("sayso:auditor")
+        RedisRig(cluster_client, prefix=f"sayso:{name}:")
+    bot = Bot(RedisRig(cluster_client), "A")
+    bot.say("delete it")
+    bot.say("yes")
+    ledger = AuditLedger(tmp_path / FILE, SIGNER)
+    assert AuditCollector(cluster_client, ledger).round() > 3
+    assert not verify([tmp_path / FILE], [KEY], tail=UncollectedEntries(cluster_client)).faults
+
+
+def test_person_is_erased_from_all_nodes(cluster_client: Redis):
+    """Keys are deleted one by one where they are on several nodes."""
+    rig = RedisRig(cluster_client)
+    rig.accept(turn("my secret"))
+    person = ErasedPerson("chat", frozenset({turn().scope.id}), frozenset({CHAT.id}))
+    erasure = Erasure(cluster_client, "sayso:")
+    assert erasure.erase(person) > 0
+    assert erasure.rewrite_file()
+    assert not list(cluster_client.scan_iter("sayso:*:in:*"))
+
+
+def test_leader_deployment_feed_and_sessions_work(cluster: Cluster, cluster_client: Redis):
+    """Each command has one key, or a transaction has one."""
+    lock = LeaderLock(cluster_client, "poll:1")
+    assert (lock.take(), lock.take(), lock.is_held(), LeaderLock(cluster_client, "poll:1").take()) == (
+        True, True, True, False,
+    )  # fmt: skip
+    lock.leave()
+    for _ in range(2):
+        Deployment("shop", ["key"], {"web": "console"}).claim(cluster_client)
+    feed = Feed(cluster_client)
+    first = feed.append(CHAT.id, {"type": "text"})
+    feed.append(CHAT.id, {"type": "text"}, replaces=first)
+    assert len(feed.read(CHAT.id, "", 0)) == 1
+    sessions = RedisSessionStore(cluster.url)
+    for name in ("ana", "bob"):
+        sessions._put(SessionKey(name, None), "{}", None)
+    assert len(list(cluster_client.scan_iter("sayso:session:*"))) == 2
+
+
+def test_stop_is_heard_whichever_node_publishes_it(cluster: Cluster, cluster_client: Redis):
+    """A worker listens on one node; the scripts publish on the node of the shard."""
+
+    async def listen() -> list[str]:
+        heard: list[str] = []
+        async with connect_async(cluster.url) as client, client.pubsub() as pubsub:
+            await pubsub.psubscribe("sayso:*:stop")
+            for node in cluster.masters:
+                await asyncio.to_thread(node.client().publish, f"sayso:{{{node.port}}}:stop", str(node.port))
+            async with asyncio.timeout(10):
+                async for message in pubsub.listen():
+                    heard += [message["data"]] if message["type"] == "pmessage" else []
+                    if len(heard) == 3:
+                        return heard
+        return heard
+
+    assert sorted(asyncio.run(listen())) == sorted(str(node.port) for node in cluster.masters)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+cluster://host:1/0", "has only one"),
+        ("redis+cluster://", "no address of a node"),
+        ("redis+cluster://a,:7", "no address of a node"),
+        ("rediss+cluster://a:b@c:x,d", "no address of a node"),
+        ("redis+cluster://a:1?shoe=1", "parameter"),
+    ],
+)
+def test_malformed_url_says_how_to_write_it(url: str, says: str):
+    """The message never repeats a password."""
+    with pytest.raises(ValueError, match=says) as error:
+        connect(url.replace("a:b@", "ana:secret@"))
+    assert "secret" not in str(error.value)
+
+
+def test_url_has_a_login_and_tls_for_all_nodes():
+    """As in the other forms, its parameters are those of a connection."""
+    url = ClusterUrl.parse("rediss+cluster://ana:p%40ss@one,two:7000?ssl_ca_certs=/ca.pem")
+    assert url.addresses == (("one", 6379), ("two", 7000))
+    assert url.client_options == {
+        "username": "ana", "password": "p@ss", "ssl_ca_certs": "/ca.pem", "ssl": True, "decode_responses": True,
+    }  # fmt: skip
+    assert "p@ss" not in repr(url)
+
+
+def test_cluster_without_a_node_is_away(cluster: Cluster):
+    """As for any other Redis, callers retry or tell the operator."""
+    with pytest.raises(RedisConnectionError, match="cannot serve"):
+        connect("redis+cluster://127.0.0.1:1")
+
+
+def settings_of(tmp_path, text: str = ""):
+    """Return the settings of a small bot."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text(f"agent: {{model: offline}}\nchannels: {{web: {{platform: console}}}}\n{text}")
+    return load_settings(file)
+
+
+def test_cluster_needs_a_queue_server(cluster: Cluster, tmp_path):
+    """The error names the key and the variable."""
+    with pytest.raises(ConfigError, match=r"queue_url \(or QUEUE_URL\)"):
+        bootstrap(settings_of(tmp_path), data=tmp_path, redis_url=cluster.url)
+    with pytest.raises(ConfigError, match="RQ does not run there"):
+        bootstrap(settings_of(tmp_path, f"queue_url: {cluster.url}\n"), data=tmp_path, redis_url=cluster.url)
+
+
+def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_path):
+    """The error has the form that works."""
+    url = f"redis://127.0.0.1:{cluster.masters[0].port}/0"
+    services = bootstrap(settings_of(tmp_path), data=tmp_path, redis_url=url)
+    with pytest.raises(RedisUnfit, match=r"write redis\+cluster://127.0.0.1:\d+ into REDIS_URL.*QUEUE_URL"):
+        check_redis(services)
+
+
+def test_start_on_a_cluster_warns_of_missing_replicas(cluster_client: Redis):
+    """Each node is checked as one server is."""
+    assert [risk for risk in risks_of(cluster_client) if "no replica" in risk]
