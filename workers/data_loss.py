@@ -62,10 +62,11 @@ MAX_IDS = 8
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
 _FOUND = """
--- Give this shard an identity. KEYS: founded (the identities), tide (the watermark), floor (the lowest new number
--- after a resume). ARGV: identity. The watermark is never below the numbers that were given out.
+-- Give this shard an identity. KEYS: founded (the identities), tide (the watermark). ARGV: identity, the key of the
+-- floor (the lowest new number after a resume), which the web may only read. The watermark is never below the numbers
+-- that were given out.
 redis.call('SET', KEYS[1], ARGV[1], 'NX')
-local floor = redis.call('GET', KEYS[3]) or '0'
+local floor = redis.call('GET', ARGV[2]) or '0'
 if tonumber(redis.call('GET', KEYS[2]) or '0') < tonumber(floor) then redis.call('SET', KEYS[2], floor) end
 return 1
 """
@@ -253,7 +254,7 @@ class DataLossGuard:
         commands = []
         for shard in shards:
             tide, founded, _ = keys_of(shard, self._prefix)
-            commands.append(("EVAL", _FOUND, 3, founded, tide, f"{self._prefix}{{{shard}}}:floor", name))
+            commands.append(("EVAL", _FOUND, 2, founded, tide, name, f"{self._prefix}{{{shard}}}:floor"))
         _raise_error(await ask(commands))
 
     def watch(self) -> None:

@@ -41,7 +41,7 @@ from sayso.config.wiring.stores import (
     risks_of,
 )
 from sayso.pending.redis.checks import unreachable, wrong_server
-from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect
+from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, servers_of
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss import halts_of
 from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
@@ -370,9 +370,10 @@ def _fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckRes
     for risk in risks:
         says, _, cure = risk.partition(": ")
         yield CheckResult("redis", "warn", f"{place}: {says}", cure or risk, id=_risk_id(risk))
-    for finding in _safety(client, place):
-        if finding.id not in map(_risk_id, risks):  # Sentinels say so, too
-            yield finding
+    for server in servers_of(client):
+        for finding in _safety(server, address_of(server)):
+            if finding.id not in map(_risk_id, risks):  # Sentinels and a cluster say so, too
+                yield finding
 
 
 def _risk_id(risk: str) -> str:

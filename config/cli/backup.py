@@ -89,6 +89,7 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     from sayso.config.server.backup import Bot
     from sayso.config.server.embedded_redis import EmbeddedRedis, running_url
     from sayso.config.wiring.stores import RedisParts
+    from sayso.pending.redis.cluster import ClusterClient
 
     settings, data = options.load(), options.data
     if without_redis:
@@ -100,6 +101,8 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
         server.start()
     try:
         client = RedisParts.find(settings, data).client
+        if isinstance(client, ClusterClient):
+            fail("a Redis Cluster is backed up node by node, by its own snapshots; --without-redis backs up the rest")
         client.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"  # an intruder's bytes stay, too
         yield Bot(settings, data, client)
     finally:

@@ -165,7 +165,8 @@ class Settings(Section):
     SAYSO_PUBLIC_URL, else the address that the server listens on. Example: `https://bots.example.com`.
     """
     redis_url: str = Field(default="", repr=False)  # it may hold a password
-    """The Redis in which everything is kept: redis://, rediss:// (TLS), unix:// or redis+sentinel://. Without it:
+    """The Redis in which everything is kept: redis://, rediss:// (TLS), unix://, redis+sentinel:// or redis+cluster://
+    (with a `queue_url`). Without it:
     REDIS_URL, else a server that `sayso up` starts. Example: `redis://127.0.0.1:6379/0`.
     """
     redis_wait_replicas: int = Field(default=0, ge=0, le=10)

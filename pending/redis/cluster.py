@@ -40,8 +40,7 @@ SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 FORM = "redis+cluster://host:6379,host:6379"
 #: The port of a node where the URL names none.
 NODE_PORT = 6379
-#: How often a patient client sends a command until its caller is told that the cluster is away: for about 12 seconds. A
-#: failover takes `cluster-node-timeout` (15 seconds by default, 5 as we advise) and a second or two.
+#: How often a patient client sends a command, up to a second apart, until its caller is told that the cluster is away.
 PATIENT_TRIES = 16
 #: Connections to each node that one event loop may open.
 MAX_CONNECTIONS = 256

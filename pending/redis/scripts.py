@@ -169,9 +169,14 @@ class LuaScripts:
     def call(
         self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]
     ) -> tuple[LuaScript, tuple[Payload, ...]]:
-        """Return a script, and what EVAL gets after it: one key, the named arguments as JSON, and the payloads."""
+        """Return a script, and what EVAL gets after it: two keys, the named arguments as JSON, and the payloads.
+
+        No key has the first name. So while a cluster moves the slot, no node has both keys, and none runs the script
+        on the part of the data that it has: it answers TRYAGAIN.
+        """
         named = to_json({"conversation": conversation, "watermark": self._connections.watermark_of(shard), **args})
-        return self._scripts[name], (1, f"{self._prefix}{{{shard}}}", named, *payloads)
+        key = f"{self._prefix}{{{shard}}}"
+        return self._scripts[name], (2, key, f"{key}:tide", named, *payloads)
 
     async def _run(self, name: str, shard: Tag, conversation: str, args: Arguments, payloads: Sequence[Payload]) -> Any:
         answer = await self._ask(name, shard, conversation, args, payloads)

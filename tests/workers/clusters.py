@@ -71,11 +71,12 @@ class Cluster:
     def is_whole(self) -> bool:
         """Return whether all slots are served, and each replica follows its master."""
         try:
-            links = [replica.client().info("replication").get("master_link_status") for replica in self.replicas]
+            links = [node.client().info("replication").get("master_link_status", "up") for node in self.nodes]
+            roles = [node.role() for node in self.nodes]
             states = [_fields(node.cluster("INFO"))["cluster_state"] for node in self.nodes]
         except RedisError:
             return False
-        return set(links) <= {"up"} and set(states) == {"ok"}
+        return set(links) == {"up"} and roles.count("master") == 3 and set(states) == {"ok"}
 
     def _knows_all(self, node: ClusterNode) -> bool:
         return int(_fields(node.cluster("INFO"))["cluster_known_nodes"]) == len(self.nodes)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from redis import Redis
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent.memory.session_backends import RedisSessionStore
@@ -17,7 +18,7 @@ from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.stores import risks_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
-from sayso.pending.redis.client import RedisUnfit, connect, connect_async, open_loop_client
+from sayso.pending.redis.client import ACL_FILE, RedisUnfit, connect, connect_async, open_loop_client
 from sayso.pending.redis.cluster import ClusterUrl
 from sayso.pending.redis.connections import Connections, Halted
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
@@ -29,7 +30,7 @@ from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.recovery import LeaderLock
 from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.pending.state_log import KEY, SIGNER
-from tests.workers.clusters import Cluster
+from tests.workers.clusters import Cluster, ClusterNode
 from tests.workers.fakes import Bot
 
 SHARD = shard_of(CHAT.id)
@@ -99,6 +100,38 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(cluster: Cluster, g
     client.close()
 
 
+def test_script_runs_on_no_part_of_a_slot_that_moves(cluster: Cluster, cluster_client: Redis):
+    """Nodes have some keys of the slot each meanwhile. Afterwards the conversation goes on where it is."""
+    rig = RedisRig(cluster_client)
+    rig.accept(turn("one", event="e1"))
+    slot = key_slot(HALTED.encode())
+    (source,) = [node for node in cluster.masters if owns(node, slot)]
+    target = next(node for node in cluster.masters if node is not source)
+    target.cluster("SETSLOT", slot, "IMPORTING", source.id)
+    source.cluster("SETSLOT", slot, "MIGRATING", target.id)
+    keys = source.cluster("GETKEYSINSLOT", slot, 1000)
+    for moved in (keys[:2], keys[2:]):
+        before = {node.port: node.client().dbsize() for node in cluster.masters}
+        with pytest.raises(RedisConnectionError, match="cannot serve this key now"):
+            rig.accept(turn("two"))
+        assert {node.port: node.client().dbsize() for node in cluster.masters} == before
+        for key in moved:
+            source.client().execute_command("MIGRATE", "127.0.0.1", target.port, key, 0, 1000)
+    for node in (target, source):
+        node.cluster("SETSLOT", slot, "NODE", target.id)
+    assert rig.accept(turn("one", event="e1")).outcome == "duplicate"
+    assert rig.accept(turn("two")).seq == 2
+
+
+def owns(node: ClusterNode, slot: int) -> bool:
+    """Return whether a node serves a slot."""
+    return any(first <= slot <= last and port == node.port for first, last, (_, port, *_), *_ in _slots(node))
+
+
+def _slots(node: ClusterNode) -> list:
+    return Redis(port=node.port).execute_command("CLUSTER SLOTS", NEVER_DECODE=True)
+
+
 def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
     """The shards are read at once, whichever node they are on."""
     for name in ("one", "two", "three", "four"):
@@ -161,6 +194,25 @@ def test_stop_is_heard_whichever_node_publishes_it(cluster: Cluster, cluster_cli
     assert sorted(asyncio.run(listen())) == sorted(str(node.port) for node in cluster.masters)
 
 
+def test_users_of_the_acl_file_reach_all_they_need(cluster: Cluster, cluster_client: Redis):
+    """The web stores a turn, and a worker answers it, on every node with its own login."""
+    for line in ACL_FILE.read_text().replace("NAME", "shop").splitlines()[1:]:
+        for node in cluster.masters:
+            node.client().execute_command("ACL", "SETUSER", *line.split()[1:])
+    hosts = cluster.url.partition("://")[2]
+    web, worker = (
+        connect(f"redis+cluster://sayso-{name}:{name.upper()}_PASSWORD@{hosts}") for name in ("web", "worker")
+    )
+    guard = DataLossGuard(web, prefix="sayso:shop:")
+    guard.look()
+    assert RedisRig(web, prefix="sayso:shop:").accept(turn("delete it")).outcome == "new"
+    bot = Bot(RedisRig(worker, prefix="sayso:shop:"), "A")
+    bot.work()
+    assert bot.say("yes") == "deleted A"
+    for client in (web, worker):
+        client.close()
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
@@ -217,6 +269,6 @@ def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_pa
         check_redis(services)
 
 
-def test_start_on_a_cluster_warns_of_missing_replicas(cluster_client: Redis):
+def test_start_on_a_cluster_warns_of_missing_replicas(cluster_client: Redis, tmp_path):
     """Each node is checked as one server is."""
-    assert [risk for risk in risks_of(cluster_client) if "no replica" in risk]
+    assert [risk for risk in risks_of(cluster_client, settings_of(tmp_path)) if "no replica" in risk]

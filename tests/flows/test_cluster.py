@@ -1,0 +1,168 @@
+"""Sayso on Redis Cluster with a queue server: one of them is killed, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from redis.exceptions import RedisError
+
+from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import SHARDS
+from tests.flows.system import System, TelegramPerson, WhatsAppPerson, until
+from tests.workers.clusters import Cluster
+from tests.workers.sentinels import Node
+
+
+class ClusterSystem(System):
+    """Web and two workers on three masters with a replica each, and a queue server that keeps nothing."""
+
+    redis: Cluster  # type: ignore[assignment]
+
+    def __init__(self, folder: Path) -> None:
+        self.queue = Node(folder, "queue", "--appendonly", "no")
+        super().__init__(folder, environ={"QUEUE_URL": f"redis://127.0.0.1:{self.queue.port}/0"})
+        self.redis = Cluster(folder, replicas=1)
+
+    def __enter__(self) -> ClusterSystem:
+        self.queue.start()
+        super().__enter__()
+        self.client = connect(self.redis.url, patient=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.queue.stop()
+
+    def is_settled(self) -> bool:
+        """Return whether Redis has recorded the delivery of every reply."""
+        try:
+            return next(self.client.scan_iter("sayso:*:out:*", count=1000), None) is None
+        except RedisError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[ClusterSystem]:
+    """One set-up for all tests: each leaves a cluster that serves all slots."""
+    with tempfile.TemporaryDirectory(prefix="sayso-clu-") as folder, ClusterSystem(Path(folder)) as system:
+        yield system
+
+
+def answer(system: ClusterSystem, person: TelegramPerson | WhatsAppPerson, text: str) -> None:
+    """Wait for a message with this text."""
+    until(lambda: any(text in entry["text"] for entry in system.ledger(person.chat)))
+
+
+def test_people_of_all_shards_are_answered_and_confirm_once(system: ClusterSystem) -> None:
+    """Each webhook is delivered twice. Nothing of RQ is on the cluster, and nothing of a conversation beside it."""
+    invoices = ("INV-7", "INV-31")
+    people = [TelegramPerson(system, 200 + number) for number in range(8)]
+    for number, person in enumerate(people):
+        person.say(f"delete invoice {invoices[number]}" if number < 2 else "hello")
+    for person in people:
+        assert len(person.hears()) == 1
+    for person in people[:2]:
+        person.say("yes")
+    for person, invoice in zip(people, invoices, strict=False):
+        assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
+        assert system.effects("delete", invoice) == 1
+    assert all(node.client().dbsize() for node in system.redis.masters)
+    assert not list(system.client.scan_iter("rq:*"))
+    queue = system.queue.client()
+    assert {key.partition(":")[0] for key in queue.scan_iter()} == {"rq", "sayso"}
+    assert not list(queue.scan_iter("sayso:*:lane:*"))
+
+
+@contextmanager
+def load(system: ClusterSystem, people: list[WhatsAppPerson]) -> Iterator[list[tuple[WhatsAppPerson, str]]]:
+    """Yield what was acknowledged, while people write one message after the other."""
+    acknowledged: list[tuple[WhatsAppPerson, str]] = []
+    ended = threading.Event()
+
+    def write(person: WhatsAppPerson) -> None:
+        number = 0
+        while not ended.is_set():
+            number += 1
+            text = f"message {number}"
+            try:
+                if system.post(*person.text(person._next(), text)).status_code == 200:
+                    acknowledged.append((person, text))
+            except httpx.HTTPError:
+                pass
+            ended.wait(0.2)
+
+    threads = [threading.Thread(target=write, args=(person,)) for person in people]
+    for thread in threads:
+        thread.start()
+    try:
+        yield acknowledged
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(system: ClusterSystem) -> None:
+    """Its replica takes over. Web and workers follow, and whatever was acknowledged is answered."""
+    asked = TelegramPerson(system, 301)
+    asked.say("delete invoice INV-12")
+    answer(system, asked, "INV-12")
+    (open_action,) = list(system.client.scan_iter("sayso:*:live:ops-tg:*"))
+    node = system.client.get_node_from_key(open_action)  # type: ignore[attr-defined]  # a cluster's client
+    (old,) = [each for each in system.redis.nodes if each.port == node.port]
+    others = [WhatsAppPerson(system, 400 + number) for number in range(6)]
+    with load(system, others) as acknowledged:
+        until(lambda: len(acknowledged) > 20)
+        old.send(signal.SIGKILL)
+        hook = asked.text(asked._next(), "yes")
+        until(lambda: system.post(*hook).status_code == 200)
+        before = len(acknowledged)
+        until(lambda: {person.name for person, _ in acknowledged[before:]} == {person.name for person in others})
+    answer(system, asked, "Invoice INV-12 is deleted.")
+    assert system.effects("delete", "INV-12") == 1
+    until(lambda: not lost(system, acknowledged))
+    assert system.command("redis", "status")[:2] == (0, "redis: whole\n")
+    old.start()
+    until(system.redis.is_whole)
+
+
+def lost(system: ClusterSystem, acknowledged: list[tuple[WhatsAppPerson, str]]) -> list[tuple[str, str]]:
+    """Return the acknowledged messages that no reply repeats. Several may be answered by one."""
+    heard = {(entry["chat"], line) for entry in system.platforms.sent for line in entry["text"].splitlines()}
+    said = [(person.chat, text) for person, text in acknowledged]
+    return [(chat, text) for chat, text in said if not {(chat, text), (chat, f"You said: {text}")} & heard]
+
+
+def test_queue_server_that_dies_and_forgets_loses_no_message(system: ClusterSystem) -> None:
+    """Messages are accepted meanwhile, and answered when it is back, empty."""
+    person = TelegramPerson(system, 501)
+    system.queue.send(signal.SIGKILL)
+    person.say("hello")
+    system.queue.start()
+    assert "You said: hello" in person.hears()[0]["text"]
+    assert "queue.away" in system.log.read_text()
+
+
+def test_master_that_lost_writes_is_halted_and_resumed(system: ClusterSystem) -> None:
+    """A stale replica was promoted: the guard halts the shards of that node, until the operator resumes them."""
+    person = TelegramPerson(system, 601)
+    person.say("hello")
+    person.hears()
+    key = next(iter(system.client.scan_iter("sayso:sayso:{*}:tide")))
+    system.client.set(key, 0)
+    until(lambda: system.http.get(f"{system.url}/readyz", timeout=5).status_code == 503)
+    code, output, _ = system.command("redis", "status")
+    assert (code, f"of {SHARDS} shards" in output or "halted" in output) == (1, True)
+    assert system.command("redis", "resume")[0] == 0
+    code, _, errors = system.command("backup", str(system.data / "backup.tar.gz"))
+    assert (code, "--without-redis" in errors, errors.count("\n")) == (3, True, 1), errors
+    until(lambda: system.http.get(f"{system.url}/readyz", timeout=5).status_code == 200)
+    person.say("hello again")
+    assert "hello again" in person.hears()[0]["text"]
