@@ -5,6 +5,8 @@
 Cost: a message stored by one blocking caller, and by 16 at once on an event loop, with a replica on this machine.
 Loss: web and worker on a primary with two replicas and three Sentinels. The replicas lose their primary, people write,
 the primary is killed (kill -9), a replica takes over. Messages answered with 503 are sent again, as platforms do.
+Effects: people confirm an action while the primary is killed, or frozen for eight seconds and let go. The outside
+ledger counts how often each action ran.
 """
 
 from __future__ import annotations
@@ -30,13 +32,20 @@ from tests.flows.system import TelegramPerson, until
 from tests.workers.sentinels import Node
 
 ROUNDS, CALLS = 25, 200
+#: Invoices that the examples' desk has.
+INVOICES = (1, 3, 4, 7, 8, 11, 12, 15, 18, 19, 22, 23, 26, 29, 31, 34, 35, 42, 45, 47, 51, 55, 58, 60)
 
 
 def main() -> None:
     """Print both tables."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--people", type=int, default=50)
-    people = asked.parse_args().people
+    asked.add_argument("--effects", action="store_true", help="count effects only")
+    options = asked.parse_args()
+    if options.effects:
+        _effects()
+        return
+    people = options.people
     print("| | without | redis_wait_replicas: 1 | ratio |\n|---|---|---|---|")
     for name, (without, waiting) in costs().items():
         print(f"| {name} | {without:.0f} us | {waiting:.0f} us | {waiting / without:.2f} |")
@@ -49,6 +58,19 @@ def main() -> None:
             SentinelSystem(Path(folder), replicas=replicas) as system,
         ):
             print(f"| {replicas} | {' | '.join(map(str, lose_the_primary(system, people)))} |")
+    _effects()
+
+
+def _effects() -> None:
+    columns = ["primary", "confirmed", "ran once", "never", "doubled", "not told", "accepted again after"]
+    for row in ("", " | ".join(columns), " | ".join(["---"] * len(columns))):
+        print(f"| {row} |" if row else "")
+    for name, number in (("killed", signal.SIGKILL), ("frozen, comes back", signal.SIGSTOP)):
+        with (
+            tempfile.TemporaryDirectory(prefix="sayso-failover-") as folder,
+            SentinelSystem(Path(folder), replicas=1) as system,
+        ):
+            print(f"| {name} | {' | '.join(map(str, confirm_through(system, number)))} |")
 
 
 def costs() -> dict[str, tuple[float, float]]:
@@ -134,6 +156,38 @@ def lose_the_primary(system: SentinelSystem, number: int) -> tuple[int, int, int
     time.sleep(15)
     answers = [sum("apples" in entry["text"] for entry in system.ledger(person.chat)) for person in people]
     return len(accepted), answers.count(0), sum(each > 1 for each in answers), str(halted), f"{seconds:.1f} s"
+
+
+def confirm_through(system: SentinelSystem, number: int) -> tuple[int, int, int, int, int, str]:
+    """Return how many people confirmed, how many of their actions ran once, never, and more often, how many people were
+    not told, and how long no message was accepted.
+    """
+    people = {invoice: TelegramPerson(system, 2000 + invoice) for invoice in INVOICES}
+    for invoice, person in people.items():
+        system.said(person, 1, f"delete invoice INV-{invoice}")
+    until(lambda: all(system.ledger(person.chat) for person in people.values()) and system.is_settled())
+    accepted: list[float] = []
+
+    def confirm(person: TelegramPerson) -> None:
+        system.said(person, 2, "yes")
+        accepted.append(time.monotonic())
+
+    old = system.redis.primary()
+    with ThreadPoolExecutor(6) as threads:
+        confirmations = [threads.submit(confirm, person) for person in people.values()]
+        until(lambda: len(accepted) >= len(people) // 5)
+        old.send(number)
+        began = time.monotonic()
+        if number == signal.SIGSTOP:
+            time.sleep(8)
+            old.send(signal.SIGCONT)
+        for confirmation in confirmations:
+            confirmation.result()
+    gap = min((at for at in accepted if at > began + 0.2), default=began) - began
+    time.sleep(20)
+    ran = [system.effects("delete", f"INV-{invoice}") for invoice in people]
+    told = sum(any("deleted" in each["text"] for each in system.ledger(person.chat)) for person in people.values())
+    return len(ran), ran.count(1), ran.count(0), sum(n > 1 for n in ran), len(ran) - told, f"{gap:.1f} s"
 
 
 if __name__ == "__main__":
