@@ -41,8 +41,7 @@ def test_confirmed_action_runs_once_when_the_primary_is_killed(system: SentinelS
     system.said(person, 2, "yes")
     answer(system, person, "Invoice INV-31 is deleted.")
     assert system.effects("delete", "INV-31") == 1
-    old.start()
-    system.redis.await_whole()
+    system.redis.bring_back(old)
 
 
 def test_frozen_primary_that_comes_back_does_nothing_twice(system: SentinelSystem) -> None:
@@ -77,8 +76,7 @@ def test_what_no_replica_has_is_not_acknowledged_and_not_lost(system: SentinelSy
         system.said(person, 1, "apples")
     for person in people:
         answer(system, person, "You said: apples")
-    old.start()
-    system.redis.await_whole()
+    system.redis.bring_back(old)
     assert [len(system.ledger(person.chat)) for person in people] == [1, 1, 1]
     assert "redis.rolled_back" not in system.log.read_text()
 

@@ -147,6 +147,11 @@ class SentinelSetup:
                 return node if node.role() == "master" else None
         return None
 
+    def bring_back(self, node: Node) -> None:
+        """Start a killed node as a replica, as its operator would: Sentinels take ten seconds for it."""
+        node.start("--replicaof", f"127.0.0.1 {self.primary().port}")
+        self.await_whole()
+
     def await_whole(self) -> None:
         """Wait until there is a primary with two replicas in step, after a failover."""
 
