@@ -374,7 +374,7 @@ def _file_entry(client: Redis) -> str:
 def _ask_over(client: Redis) -> Ask:
     """Return what sends commands over any connection of a client."""
     if isinstance(client, ClusterClient):
-        return _ask_cluster(client)
+        return client.ask_all
     connections = Connections.of(client)
 
     def answer(command: Command) -> Any:
@@ -385,19 +385,6 @@ def _ask_over(client: Redis) -> Ask:
 
     async def ask(commands: Sequence[Command]) -> list[Any]:
         return [answer(command) for command in commands]
-
-    return ask
-
-
-def _ask_cluster(client: ClusterClient) -> Ask:
-    """Return what sends commands to the nodes of a cluster, all to one node at once."""
-
-    async def ask(commands: Sequence[Command]) -> list[Any]:
-        with client.pipeline(transaction=False) as pipe:
-            for command in commands:
-                pipe.execute_command(*command)
-            answers: list[Any] = pipe.execute(raise_on_error=False)
-            return answers
 
     return ask
 

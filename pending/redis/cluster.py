@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,6 +128,14 @@ class ClusterClient(RedisCluster):
         execute = pipe.execute
         pipe.execute = lambda *args, **options: _told(partial(execute, *args, **options))
         return pipe
+
+    async def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
+        """Send commands to their nodes, all to one node at once. Return the answers; error replies are among them."""
+        with self.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+            return answers
 
     def masters(self) -> list[Redis]:
         """Return a client of each master alone. Raises redis.RedisError."""
