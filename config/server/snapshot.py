@@ -26,6 +26,7 @@ from redis.exceptions import ResponseError
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from sayso.pending.redis.scripts import SHARDS
+from sayso.pending.redis.url import RedisUrl
 from sayso.pending.redis.watermarks import keys_of
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,8 @@ def _loaded(client: Redis, folder: Path, db: int) -> Iterator[Redis]:
             server.start()
         except EmbeddedRedisError as exc:
             raise _NoSync(f"this machine cannot read its snapshot: {_last_words(server.folder) or exc}") from exc
-        with Redis.from_url(f"{server.url}?db={db}", decode_responses=True, encoding_errors="surrogateescape") as copy:
+        options = {"decode_responses": True, "encoding_errors": "surrogateescape"}
+        with Redis.from_pool(RedisUrl.parse(f"{server.url}?db={db}").pool(**options)) as copy:
             yield copy
     finally:
         server.stop()
