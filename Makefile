@@ -101,7 +101,7 @@ e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook 
 kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
-failover: .venv/ready-dev  ## Redis with Sentinels under load: the primary is killed or paused, its replicas are cut off; half an hour
+failover: .venv/ready-dev  ## Redis with Sentinels and as a Cluster: the primary is killed or paused under load, its replicas are cut off; 45 minutes
 	$(BIN)/python -m benchmarks.failover_matrix --all
 
 failures: .venv/ready-dev  ## the matrix of docs/how-to/test-a-bot.md: every fault by itself, then all at once; hours on two cores

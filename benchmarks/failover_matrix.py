@@ -3,7 +3,7 @@
     python -m benchmarks.failover_matrix --topology sentinel --fault kill --link lossy --durability wait
     python -m benchmarks.failover_matrix --all
 
-Sentinels, a web and two workers run as processes. People on fake platforms ask for a destructive action,
+Sentinels or a Cluster, a web and two workers run as processes. People on fake platforms ask for a destructive action,
 confirm it and wait for its outcome, again and again. After some seconds the primary is killed and started again ten
 seconds later, or frozen for ten seconds. With `--link lossy` its replicas are cut off shortly before, without anybody
 noticing. When the data-loss guard halts the server, `sayso redis resume` is run, as an operator would.
@@ -29,13 +29,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import connect
+from sayso.pending.redis.scripts import shard_of
 from sayso.workers.data_loss import halts_of
 from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson
+from tests.workers.clusters import SLOTS, Cluster, ClusterNode
 from tests.workers.sentinels import Node, SentinelSetup
 
 log = logging.getLogger(__name__)
@@ -105,6 +108,16 @@ class LinkedNode(Node):
         return [*command, *shown]
 
 
+class LinkedClusterNode(LinkedNode, ClusterNode):
+    """A node of a Cluster behind a link."""
+
+    @property
+    def command(self) -> list[str]:
+        """Return the arguments of the node, which announces its link."""
+        shown = ["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", str(self.port)]
+        return [*super().command, *shown, "--cluster-announce-bus-port", str(self.bus_port)]
+
+
 class LinkedSentinels(SentinelSetup):
     """A primary, two replicas and three Sentinels; all servers are behind links."""
 
@@ -125,8 +138,47 @@ class LinkedSentinels(SentinelSetup):
         return True
 
 
+class LinkedCluster(Cluster):
+    """Three masters with a replica each, all behind links, and a server for the queue. The first master fails."""
+
+    def __init__(self, folder: Path, options: Sequence[str]) -> None:
+        super().__init__(folder, replicas=1)
+        self.linked = [LinkedClusterNode(folder, f"linked{number}", *options) for number in range(6)]
+        self.masters, self.replicas = list(self.linked[:3]), list(self.linked[3:])
+        self._queue = Node(folder, "queue")
+        self.environ = {"QUEUE_URL": f"redis://127.0.0.1:{self._queue.port}/0"}
+
+    def start(self) -> None:
+        """Start all servers, and wait until they are one cluster."""
+        self._queue.start()
+        super().start()
+
+    def stop(self) -> None:
+        """End all processes."""
+        super().stop()
+        self._queue.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """None: there is no single process."""
+        return None
+
+    def primary(self) -> Node:
+        """Return the first master."""
+        return self.masters[0]
+
+    def cut_off_replicas(self) -> None:
+        """Let nothing of the first master reach its replica from now on."""
+        self.linked[0].link.drop()
+
+    def is_affected(self, conversation: str) -> bool:
+        """Return whether the first third of the slots has the conversation's shard."""
+        return key_slot(f"{{{shard_of(conversation)}}}".encode()) < SLOTS // len(self.masters)
+
+
 TOPOLOGIES: dict[str, Callable[[Path, Sequence[str]], Topology]] = {
     "sentinel": LinkedSentinels,
+    "cluster": LinkedCluster,
 }
 FAULTS, LINKS = ("kill", "pause"), ("sound", "lossy")
 
@@ -352,7 +404,8 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     own = [(asked.topology, asked.fault, asked.link, asked.durability)]
     faults = 0
-    for number, case in enumerate(product(TOPOLOGIES, FAULTS, LINKS, DURABILITIES) if asked.all else own):
+    cases = [case for case in product(TOPOLOGIES, FAULTS, LINKS, DURABILITIES) if not {"cluster", "wait"} <= set(case)]
+    for number, case in enumerate(cases if asked.all else own):
         asked.topology, asked.fault, asked.link, asked.durability = case
         with tempfile.TemporaryDirectory(prefix="sayso-fail-") as folder:
             lines, options = DURABILITIES[asked.durability]

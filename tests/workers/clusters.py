@@ -56,9 +56,9 @@ class Cluster:
         """Start all nodes, and wait until they are one cluster."""
         for node in self.nodes:
             node.start()
-        first, share = self.masters[0], SLOTS // 3
+        first, share = self.masters[0], SLOTS // len(self.masters)
         for number, master in enumerate(self.masters):
-            last = SLOTS - 1 if number == 2 else (number + 1) * share - 1
+            last = SLOTS - 1 if number == len(self.masters) - 1 else (number + 1) * share - 1
             master.cluster("ADDSLOTSRANGE", number * share, last)
             master.cluster("SET-CONFIG-EPOCH", number + 1)
         for node in self.nodes[1:]:
@@ -76,7 +76,7 @@ class Cluster:
             states = [_fields(node.cluster("INFO"))["cluster_state"] for node in self.nodes]
         except RedisError:
             return False
-        return set(links) == {"up"} and roles.count("master") == 3 and set(states) == {"ok"}
+        return set(links) == {"up"} and roles.count("master") == len(self.masters) and set(states) == {"ok"}
 
     def _knows_all(self, node: ClusterNode) -> bool:
         return int(_fields(node.cluster("INFO"))["cluster_known_nodes"]) == len(self.nodes)
