@@ -108,7 +108,7 @@ _LANE = (
     _cut("no fence in start", start=_FENCE_OF_START),
     _cut("lease stolen while live", lease=_LIVE_LEASE),
     _cut("burial of the living", release_dead_worker="string.sub(token, 1, #prefix) == prefix and "),
-    _cut("no dedup in accept", accept="if first then return {'duplicate', first} end"),
+    _swap("no dedup in accept", accept=("if first then", "if false then")),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
     _swap("no index of work", accept=(_WAKE, "return {'new'")),
     Mutant(
