@@ -13,6 +13,7 @@ connections that race each other, restarts that lose nothing, processes that sta
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -226,23 +227,35 @@ class DataLossGuard:
             await self._found(ask, unfounded)
             answers = await _read(ask, self._prefix, in_cluster=self._in_cluster)
             states = {shard: ShardState.of(answers[shard]) for shard in states}
-        if self._replicas and not (creates_identity and self._is_replicated()):
+        if self._replicas and not creates_identity:
             return
-        self._learn(states)
+        self._learn({shard: states[shard] for shard in self._replicated() if shard in states})
         self._learned = answers, self._known
 
-    def _is_replicated(self) -> bool:
-        """Return whether enough replicas have all that was read so far: they have what is written after it."""
-        try:
-            self.check_replicas()
-        except NotReplicated:
-            return False
-        return True
+    def _replicated(self) -> list[int]:
+        """Return the shards whose replicas have all that was read so far: they have what is written after it."""
+        replicated = []
+        for shards in self._shards_by_server():
+            with contextlib.suppress(NotReplicated):
+                self._check_replicas_of(shards[0])
+                replicated += shards
+        return replicated
 
     def check_replicas(self) -> None:
-        """Write, and wait until enough replicas have it. Raises NotReplicated, and redis.RedisError."""
+        """Write to each server, and wait until enough replicas have it. Raises NotReplicated, and redis.RedisError."""
+        for shards in self._shards_by_server():
+            self._check_replicas_of(shards[0])
+
+    def _check_replicas_of(self, shard: int) -> None:
         if self._replicas:
-            Connections.of(self._client).ask("SET", f"{self._prefix}writable", "", "PX", 1000, durable=True)
+            key = f"{self._prefix}{{{shard}}}:writable"
+            Connections.of(self._client).ask("SET", key, "", "PX", 1000, durable=True)
+
+    def _shards_by_server(self) -> list[list[int]]:
+        """Return the shards that live on one server together: on a cluster those of each master."""
+        if isinstance(self._client, ClusterClient):
+            return self._client.group_by_node({shard: f"{self._prefix}{{{shard}}}" for shard in range(SHARDS)})
+        return [list(range(SHARDS))]
 
     def _seen_elsewhere(self, shard: int, state: ShardState) -> Watermark | None:
         """Return what was stored for this shard before this process began, at whatever address."""

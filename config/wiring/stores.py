@@ -174,8 +174,6 @@ class RedisParts:
     def connect(cls, settings: Settings, url: str, *, patient: bool = False) -> RedisParts:
         """Open the connections; `patient` ones wait while Redis restarts. Raises ConfigError for a malformed URL."""
         queue_url = _check_queue(find_queue(settings), url) or url
-        if is_cluster(url) and settings.redis_wait_replicas:
-            raise ConfigError(["redis_wait_replicas does not work with a Redis Cluster yet: leave it out"])
         client, prefix = _open(url, "REDIS_URL (or redis_url)", patient=patient), settings.key_prefix
         connections = Connections.of(client)
         connections.replicas = settings.redis_wait_replicas
@@ -266,10 +264,11 @@ def risks_of(client: Redis, settings: Settings) -> list[str]:
         oldest = ".".join(str(part) for part in OLDEST_REDIS)
         raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
     if isinstance(client, ClusterClient):
-        risks = [risk for server in servers_of(client) for risk in check_fit(server)]
+        replicas = settings.redis_wait_replicas
+        risks = [risk for each in servers_of(client) for risk in (*check_fit(each), *replication_risks(each, replicas))]
         if len(client.get_replicas()) < len(client.get_primaries()):
             risks.append("a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas")
-        return list(dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, 0)]))
+        return list(dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, replicas)]))
     wrong = wrong_server(client)
     if wrong and ("Sentinel" in wrong[0] or "Cluster" in wrong[0]):
         raise RedisUnfit(f"the server of REDIS_URL {wrong[0]}: {wrong[1]}")

@@ -15,22 +15,38 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
+from redis.asyncio.cluster import PipelineCommand
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
-from redis.exceptions import ClusterError, MasterDownError, RedisClusterException, ResponseError, TryAgainError
+from redis.exceptions import (
+    AskError,
+    ClusterError,
+    MasterDownError,
+    MovedError,
+    RedisClusterException,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sayso.pending.redis.connections import ANSWER_SECONDS, CONNECT_SECONDS, Connections, RedisCircuitBreaker
+from sayso.pending.redis.connections import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    REPLICA_MS,
+    Connections,
+    NotReplicated,
+    RedisCircuitBreaker,
+)
 from sayso.pending.redis.sentinel import Address
 from sayso.pending.redis.url import NotWritable, RedisUrl, takes_no_writes
 
@@ -45,6 +61,9 @@ PATIENT_TRIES = 16
 #: Connections to each node that one event loop may open.
 MAX_CONNECTIONS = 256
 _NOT_BY_ITSELF = (RedisConnectionError, RedisTimeoutError)
+#: The errors of a node that has the slot no more, or is away. While a slot moves, AskError and TryAgainError say so.
+_ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
+_SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
 
 
 def is_cluster(url: str) -> bool:
@@ -129,6 +148,28 @@ class ClusterClient(RedisCluster):
         pipe.execute = lambda *args, **options: _told(partial(execute, *args, **options))
         return pipe
 
+    def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
+        """Send a command, and return the answer when so many replicas of its node have what it wrote.
+
+        Raises NotReplicated, and redis.RedisError.
+        """
+        return self._persist(partial(self._ask_with_wait, command, replicas))
+
+    def _ask_with_wait(self, command: Sequence[Any], replicas: int) -> Any:
+        """Send a command and WAIT over one connection: WAIT is about what its own connection has written."""
+        key = _key_of(command)
+        for attempt in (1, 2):
+            node = self.nodes_manager.get_node_from_slot(key_slot(key.encode()))
+            connections = Connections.of(self.get_redis_connection(node))
+            connections.replicas = replicas
+            try:
+                return connections.ask(*command, durable=True)
+            except _ELSEWHERE:
+                if attempt == 2:
+                    raise
+                super().execute_command("EXISTS", key)  # type: ignore[no-untyped-call]  # redis-py finds the node that has the slot now
+        raise AssertionError("the second attempt returns or raises")
+
     async def ask_all(self, commands: Sequence[tuple[str | int, ...]]) -> list[Any]:
         """Send commands to their nodes, all to one node at once. Return the answers; error replies are among them."""
         with self.pipeline(transaction=False) as pipe:
@@ -137,12 +178,23 @@ class ClusterClient(RedisCluster):
             answers: list[Any] = pipe.execute(raise_on_error=False)
             return answers
 
+    def group_by_node(self, keys: Mapping[int, str]) -> list[list[int]]:
+        """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for number, key in keys.items():
+            groups[_told(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))).name].append(number)
+        return list(groups.values())
+
     def masters(self) -> list[Redis]:
         """Return a client of each master alone. Raises redis.RedisError."""
         return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
 
     def _persist(self, send: Callable[[], Any]) -> Any:
         return self._patience.call_with_retry(lambda: _told(send), lambda _: None)
+
+
+def _key_of(command: Sequence[Any]) -> str:
+    return str(command[3] if command[0] in _SCRIPT_COMMANDS else command[1])
 
 
 def _backoff(patient: bool) -> AbstractBackoff:
@@ -161,7 +213,7 @@ def _raise_as_away(exc: Exception) -> None:
     """Raise an error of a cluster that cannot serve a key now as that of a server that is away."""
     if isinstance(exc, ResponseError) and takes_no_writes(exc):
         raise NotWritable(str(exc)) from exc
-    if isinstance(exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError):
+    if isinstance(exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError):
         raise RedisConnectionError(f"the cluster cannot serve this key now: {exc}") from exc
 
 
@@ -170,7 +222,7 @@ class ClusterConnections(Connections):
 
     def __init__(self, client: ClusterClient) -> None:
         self.pipeline = None
-        self.replicas = 0  # no WAIT: redis-py may send it over another connection than the write
+        self.replicas = 0
         self.halted = threading.Event()
         self.watermark_of = lambda _: 0
         self._client = client
@@ -186,13 +238,15 @@ class ClusterConnections(Connections):
 
     def _ask(self, packed: Any, replicas: int) -> Any:
         with self._attempt(packed):
+            if replicas:
+                return self._client.ask_durably(packed, replicas)
             return self._client.execute_command(*packed)
 
     def _attempt(self, command: tuple[Any, ...]) -> AbstractContextManager[None]:
-        if self._breakers is None or command[0] not in ("EVAL", "EVALSHA"):
+        if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
             return contextlib.nullcontext()
         try:
-            node = self._client.nodes_manager.get_node_from_slot(key_slot(str(command[3]).encode()))
+            node = self._client.nodes_manager.get_node_from_slot(key_slot(_key_of(command).encode()))
         except RedisClusterException:  # no master is known for it: the call says so
             return contextlib.nullcontext()
         return self._breakers[node.name].attempt()
@@ -203,7 +257,8 @@ class AsyncCluster:
 
     def __init__(self, url: ClusterUrl, *, tries: int = PATIENT_TRIES) -> None:
         self._url = url
-        self._retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), tries - 1, _NOT_BY_ITSELF)
+        errors = (*_NOT_BY_ITSELF, NotReplicated)
+        self._retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), tries - 1, errors)
         self._owner_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: AsyncRedisCluster | None = None
@@ -216,10 +271,13 @@ class AsyncCluster:
             return self._loop is loop
 
     async def execute(self, packed: Any, replicas: int = 0) -> Any:
-        """Send a command to the node that has its key, and return the answer. Raises redis.RedisError."""
-        return await self._retry.call_with_retry(partial(self._send, packed), _nothing)
+        """Send a command to the node that has its key, and return the answer when so many of its replicas have it, too.
 
-    async def _send(self, command: tuple[Any, ...]) -> Any:
+        Raises redis.RedisError.
+        """
+        return await self._retry.call_with_retry(partial(self._send, packed, replicas), _nothing)
+
+    async def _send(self, command: tuple[Any, ...], replicas: int) -> Any:
         if self._client is None:
             self._client = AsyncRedisCluster(
                 startup_nodes=[AsyncClusterNode(host, port) for host, port in self._url.addresses],
@@ -227,15 +285,40 @@ class AsyncCluster:
                 socket_timeout=ANSWER_SECONDS, socket_connect_timeout=CONNECT_SECONDS, **self._url.client_options,
             )  # fmt: skip
         try:
+            if replicas:
+                return await _ask_with_wait(self._client, command, replicas)
             return await self._client.execute_command(*command)
         except Exception as exc:
             _raise_as_away(exc)
+            if isinstance(exc, AttributeError) and exc.obj is None:
+                # After an error redis-py closes idle connections, also one that another task has just taken.
+                raise RedisConnectionError("the connection was closed before it was used") from exc
             raise
 
     async def close(self) -> None:
         """Close all connections."""
         if self._client:
             await self._client.aclose()
+
+
+async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], replicas: int) -> Any:
+    """Send a command and WAIT over one connection, as the client for threads does. Raises redis.RedisError."""
+    await client.initialize()
+    key = _key_of(command)
+    node = client.nodes_manager.get_node_from_slot(key_slot(key.encode()))
+    batch = [PipelineCommand(0, *command), PipelineCommand(1, "WAIT", replicas, REPLICA_MS)]
+    try:
+        await node.execute_pipeline(batch)
+        for each in batch:
+            if isinstance(each.result, Exception):
+                raise each.result
+    except _ELSEWHERE as exc:
+        await client.execute_command("EXISTS", key)  # redis-py finds the node that has the slot now
+        raise RedisConnectionError(f"the node of this key did not answer, or has it no more: {exc}") from exc
+    answer, confirmed = batch[0].result, cast("int", batch[1].result)
+    if confirmed < replicas:
+        raise NotReplicated(confirmed, replicas)
+    return answer
 
 
 async def _nothing(_: Exception) -> None: ...

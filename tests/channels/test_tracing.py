@@ -84,7 +84,7 @@ def test_a_trace_travels_with_its_turn_and_makes_it_no_other_turn() -> None:
 
 def test_without_tracing_nothing_is_stored_and_no_library_is_needed() -> None:
     """Whoever does not trace pays nothing, and needs no OpenTelemetry."""
-    assert json.loads(outbox_entry(HERE, Reply("done"))).keys() == {"to", "reply"}
+    assert json.loads(outbox_entry(HERE, Reply("done"))).keys() == {"to", "reply", "v"}
     assert tracing.span("turn tg") is tracing.span("webhook tg", parent=PARENT)
     missing = "import sys; sys.modules['opentelemetry'] = None; import sayso.workers.processor, sayso.channels.web.app"
     used = "from sayso.channels.tracing import current_trace, span\nwith span('turn tg'): print([current_trace()])"

@@ -26,7 +26,12 @@ from tests.deploy.sandbox import ROOT, Sandbox, why_not
 from tests.flows.system import ENVIRON, until
 
 #: The environment that a person writes, beside the accounts of the platforms.
-SECRETS = {"SAYSO_SECRET_KEYS": "first,second", "REDIS_PASSWORD": "hush", "CONSOLE_PASSWORD": "open sesame", **ENVIRON}
+SECRETS = {
+    "SAYSO_SECRET_KEYS": "key-of-the-deployment,key-before-it",
+    "REDIS_PASSWORD": "hush",
+    "CONSOLE_PASSWORD": "open sesame",
+    **ENVIRON,
+}
 BOT = """
 name: {name}
 agent: {{model: offline}}
@@ -54,6 +59,14 @@ def count_apples() -> str:
     """Count the apples in stock."""
     return "There are 3 apples."
 '''
+
+
+@pytest.fixture(scope="package", autouse=True)
+def readable_files() -> Iterator[None]:
+    """Let the users of the sandbox read what these tests write, whatever umask an earlier test left."""
+    old = os.umask(0o022)
+    yield
+    os.umask(old)
 
 
 def program(name: str) -> str:

@@ -19,8 +19,8 @@ from sayso.config.wiring.stores import risks_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import ACL_FILE, RedisUnfit, connect, connect_async, open_loop_client
-from sayso.pending.redis.cluster import ClusterUrl
-from sayso.pending.redis.connections import Connections, Halted
+from sayso.pending.redis.cluster import AsyncCluster, ClusterUrl
+from sayso.pending.redis.connections import Connections, Halted, NotReplicated
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
 from sayso.pending.redis.watermarks import keys_of
 from sayso.workers.data_loss import DataLossGuard, halts_of, resume
@@ -59,6 +59,29 @@ def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, clus
     assert asyncio.run(work()) == [-1.0] * 100
     Connections.of(cluster_client).pipeline = None
     assert all(node.client().dbsize() for node in cluster.masters)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop: bool):
+    """These masters have no replicas. The guard learns no watermark that a failover could take back."""
+    client = connect(cluster.url)
+    loop_client = AsyncCluster(ClusterUrl.parse(cluster.url), tries=1)
+    guard = DataLossGuard(client, replicas=1)
+    guard.look()
+    Connections.of(client).pipeline = loop_client
+
+    async def write() -> None:
+        try:
+            await Connections.of(client).ask_async("SET", HALTED, "", "XX", durable=True)
+        finally:
+            await loop_client.close()
+
+    with pytest.raises(NotReplicated, match="0 of 1 replicas"):
+        asyncio.run(write()) if in_loop else RedisMailbox(LuaScripts(client, LUA), voice).accept(turn())
+    with pytest.raises(NotReplicated):
+        guard.check_replicas()
+    assert not guard.known
+    client.close()
 
 
 @pytest.fixture
