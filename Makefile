@@ -11,23 +11,26 @@ demo: .venv/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
 	$(BIN)/sayso demo
 
-# Four groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
+# Five groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
+SERVERS := tests/deploy $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
 COMMANDS := tests/config tests/channels/console tests/docs
 
-test: .venv/ready-dev .venv-models/ready  ## all tests, in four processes at a time; ROOM=pending for those of one package
+test: .venv/ready-dev .venv-models/ready  ## all tests, in five processes at a time; ROOM=pending for those of one package
 ifdef ROOM
 	$(BIN)/python -m pytest tests/$(ROOM)
 else
 	@mkdir -p build
-	@$(BIN)/python -m pytest -p no:cacheprovider $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
+	@$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
+	$(BIN)/python -m pytest -p no:cacheprovider $(SERVERS) > build/servers.log 2>&1 & servers=$$!; \
 	$(BIN)/python -m pytest -p no:cacheprovider $(AGENT) > build/agent.log 2>&1 & agent=$$!; \
 	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS) > build/commands.log 2>&1 & commands=$$!; \
-	trap 'kill $$systems $$agent $$commands' INT TERM; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SYSTEMS) $(AGENT) $(COMMANDS)); failed=$$?; \
+	trap 'kill $$systems $$servers $$agent $$commands' INT TERM; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS)); failed=$$?; \
 	wait $$commands || failed=1; cat build/commands.log; \
 	wait $$agent || failed=1; cat build/agent.log; \
+	wait $$servers || failed=1; cat build/servers.log; \
 	wait $$systems || failed=1; cat build/systems.log; exit $$failed
 endif
 

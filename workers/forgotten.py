@@ -48,6 +48,8 @@ MAX_TURNS = 200
 GRACE_SECONDS = 5.0
 #: Seconds between two looks for a resume that this process did not notice by itself.
 LOOK_SECONDS = 60.0
+#: Seconds until the next look while Redis is away or halted.
+AGAIN_SECONDS = 2.0
 #: The collapse key of the notices: of those that wait in one conversation only the newest is sent.
 LOST = "lost"
 _LOCK, _HANDLED = "lock", "handled.json"
@@ -237,13 +239,14 @@ class LossNotices:
 
     def _watch(self) -> None:
         while True:
+            seconds = LOOK_SECONDS
             try:
                 self.tell()
             except RedisError:  # away or halted
-                pass
+                seconds = AGAIN_SECONDS
             except Exception:
                 log.exception("loss.not_told")  # nothing would restart this thread
-            self._resumed.wait(LOOK_SECONDS)
+            self._resumed.wait(seconds)
             self._resumed.clear()
 
     def tell(self) -> int:
