@@ -73,7 +73,7 @@ class TracedAction:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class MessageStory:
     """The story of one message, oldest first. `busy` says who has the conversation, or why nobody works on it."""
 
     conversation: str
@@ -106,7 +106,7 @@ _UNSENT = {
 }  # fmt: skip
 
 
-def answers(story: Story) -> dict[str, list[str]]:
+def answers(story: MessageStory) -> dict[str, list[str]]:
     """Return the answers to three questions about a story, as sentences."""
     answered = "it answered: every reply was taken by its platform"
     if not story.all_replies:
@@ -118,7 +118,7 @@ def answers(story: Story) -> dict[str, list[str]]:
     }
 
 
-def _twice(story: Story) -> Iterator[str]:
+def _twice(story: MessageStory) -> Iterator[str]:
     for turn in story.turns:
         if turn.webhooks > 1:
             yield f"{turn.id} came in {turn.webhooks} times; each repetition was recognized and changed nothing"
@@ -138,7 +138,7 @@ def _twice(story: Story) -> Iterator[str]:
             yield f"{reply.id} was sent again as #{reply.receipt}, by `sayso deliveries retry`"
 
 
-def _unanswered(story: Story) -> Iterator[str]:
+def _unanswered(story: MessageStory) -> Iterator[str]:
     for turn in story.turns:
         if turn.status == "waits":
             place = f"behind {turn.ahead} others" if turn.ahead else "next in its conversation"
@@ -159,7 +159,7 @@ def _unanswered(story: Story) -> Iterator[str]:
             yield f"reply {reply.id} is an apology: {reply.reason}"
 
 
-def _confirmed(story: Story) -> Iterator[str]:
+def _confirmed(story: MessageStory) -> Iterator[str]:
     for action in story.actions:
         claimed = [event for event in action.events if event.event == "claimed"]
         who = action.user or "its person"

@@ -1,6 +1,6 @@
 """Trace: the story of one message, from what Redis and the audit ledger hold.
 
-`Tracer` finds a message by any id that a person may have, and builds its `Story`.
+`Tracer` finds a message by any id that a person may have, and builds its `MessageStory`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from sayso.channels.types import digest
-from sayso.config.checks.story import Story, TracedAction, TracedEvent, TracedReply, TracedTurn
+from sayso.config.checks.story import MessageStory, TracedAction, TracedEvent, TracedReply, TracedTurn
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.stores import RedisParts
@@ -58,7 +58,7 @@ class Clue:
 
 def find_stories(
     settings: Settings, data: Path, wanted: str, *, show_texts: bool = False
-) -> tuple[list[Story], list[str]]:  # fmt: skip
+) -> tuple[list[MessageStory], list[str]]:  # fmt: skip
     """Return the stories of an id, and what was searched: a Redis that is away is left out. Raises LedgerUnusable."""
     file = settings.state_folder(data) / FILE
     ledger = AuditLedger(file, EntrySigner(["-"])) if file.exists() else None  # nothing is signed, nor verified
@@ -145,7 +145,7 @@ class Tracer:
         self._client, self._scripts, self._ledger = client, scripts, ledger
         self._prefix, self._alive, self._show_texts = prefix, alive, show_texts
 
-    def stories(self, wanted: str) -> list[Story]:
+    def stories(self, wanted: str) -> list[MessageStory]:
         """Return the stories of what an id leads to, at most MAX_STORIES. Raises redis.RedisError, LedgerUnusable."""
         clues = list(dict.fromkeys(self._find(wanted.strip())))[:MAX_STORIES]
         stories = dict.fromkeys(map(self._story, clues))  # a yes leads to its turn, and to its action: one story
@@ -231,7 +231,7 @@ class Tracer:
     def _body(self, pid: str) -> AuditBody | None:
         return self._ledger.bodies(pid).get(pid) if self._ledger else None
 
-    def _story(self, clue: Clue) -> Story:
+    def _story(self, clue: Clue) -> MessageStory:
         """Return the story of a clue: its turn, the actions of that turn, and the turns that asked and decided them."""
         state = self._state(clue.conversation)
         first = state.seq_of(seq=clue.seq, number=clue.number, pid=clue.pid)
@@ -252,7 +252,7 @@ class Tracer:
         is_open = any(turn.status == "waits" for turn in turns) or any(
             reply.state == "waits" for reply in (*replies, *(each for turn in turns for each in turn.replies))
         )
-        return Story(clue.conversation, turns, replies, actions, self._busy(state) if is_open else "")
+        return MessageStory(clue.conversation, turns, replies, actions, self._busy(state) if is_open else "")
 
     def _busy(self, state: _State) -> str:
         if float(state.lane.get("until") or 0) / 1000 > state.now and state.lane["token"] not in ("", "parked"):

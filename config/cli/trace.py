@@ -11,7 +11,7 @@ import click
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, one_line, pass_options, utc_time
 
 if TYPE_CHECKING:
-    from sayso.config.checks.story import Story, TracedAction, TracedReply, TracedTurn
+    from sayso.config.checks.story import MessageStory, TracedAction, TracedReply, TracedTurn
 
 #: Characters of a text, and of a reason, on one line.
 WIDTH = 300
@@ -54,7 +54,7 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
     options.print({"searched": searched, "stories": value}, [*lines, f"searched: {'; '.join(searched)}"])
 
 
-def _lines(story: Story) -> Iterator[str]:
+def _lines(story: MessageStory) -> Iterator[str]:
     from sayso.config.checks.story import answers
 
     for turn in story.turns:

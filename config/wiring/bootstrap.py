@@ -119,9 +119,7 @@ def bootstrap(
     """
     keys = open_data(data)
     os.environ.setdefault("SAYSO_DATA", str(data))
-    public_url = find_public_url(settings, public_url)
-    check_consoles(settings, public_url)
-    trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
+    public_url = _trusted_url(settings, public_url)
     redis = RedisParts.connect(settings, redis_url or find_redis(settings, data), patient=is_worker)
     if not is_worker:
         set_web_timeouts(redis.client)  # platforms must get their answer in time
@@ -134,11 +132,7 @@ def bootstrap(
     channels = _open_channels(settings, redis, media, keys, public_url)
 
     tools = _open_tools(settings, is_worker=is_worker)
-    if is_worker:
-        deps = AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
-    else:  # it builds agents and runs none: no model, no library, no key
-        trace_if_configured(settings)
-        deps = AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
+    deps = _open_agent_deps(settings, data, media, redis, provider, is_worker=is_worker)
     notes = NoteFiles(state / ACKNOWLEDGED)
     work = AcknowledgedWork(notes)
     agents = build_agents(deps, tools, redis.scripts(PENDING_LUA), media, keys, RedisJournals(scripts), texts, work)
@@ -152,26 +146,25 @@ def bootstrap(
         RedisOutbox(scripts, wake_up), channels, texts_for, rates=_configured_rates(settings),
         receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=redis.alerts,
     )  # fmt: skip
+    limits, streams = settings.workers, {name for name, channel in settings.channels.items() if channel.streaming}
     processor = ConversationProcessor(
-        mailbox, sender, channels, agents, texts_for_turn, redis.cache, media,
-        worker=worker_lock.name, turn_timeout=settings.workers.turn_timeout,
-        joins=settings.workers.join_bursts, notice_after=settings.workers.still_after,
-        streams=frozenset(name for name, channel in settings.channels.items() if channel.streaming),
+        mailbox, sender, channels, agents, texts_for_turn, redis.cache, media, worker=worker_lock.name,
+        turn_timeout=limits.turn_timeout, joins=limits.join_bursts, notice_after=limits.still_after,
+        streams=frozenset(streams),
     )  # fmt: skip
-    reaper = redis.reaper(worker_lock)
     spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
     guard = redis.guard_against_loss(state)
-    loss_notices = LossNotices(
+    notices = LossNotices(
         scripts, wake_up, notes, texts_for_turn=texts_for_turn, signer=ActionSigner(keys), resumed=guard.resumed
     )
     return Services(
         settings=settings, public_url=public_url, redis_url=redis.url, redis=redis.client,
         queue_url=redis.queue_url, queue=redis.queue,
         access_control=access_control, channels=channels, media=media, clock=clock, texts=texts, bucket=files.bucket,
-        worker_lock=worker_lock, processor=processor, reaper=reaper, spool=spool,
+        worker_lock=worker_lock, processor=processor, reaper=redis.reaper(worker_lock), spool=spool,
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
-        data_loss_guard=guard, loss_notices=loss_notices,
+        data_loss_guard=guard, loss_notices=notices,
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), bot_id=bot_ids(settings, keys)[0],
         is_worker=is_worker,
     )  # fmt: skip
@@ -218,6 +211,24 @@ def _open_tools(settings: Settings, *, is_worker: bool) -> OpenTools:
     for problem in opened.problems:
         log.warning("tools.missing", extra={"problem": problem})
     return opened
+
+
+def _trusted_url(settings: Settings, given: str) -> str:
+    """Return where platforms reach the web. Replies may link to its host. Raises ConfigError for an open console."""
+    public_url = find_public_url(settings, given)
+    check_consoles(settings, public_url)
+    trust_hosts([urlsplit(public_url).hostname or "", *settings.link_hosts])
+    return public_url
+
+
+def _open_agent_deps(
+    settings: Settings, data: Path, media: MediaFiles, redis: RedisParts, provider: Provider | None, *, is_worker: bool
+) -> AgentDeps:
+    """Return what agents are built of. The web builds agents and runs none: no model, no library, no key."""
+    if is_worker:
+        return AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
+    trace_if_configured(settings)
+    return AgentDeps(settings, Models(settings), data, provider or OfflineProvider())
 
 
 def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
