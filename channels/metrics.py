@@ -7,6 +7,7 @@ outcomes. Nobody's messages, names or numbers are in them. docs/reference/observ
 from __future__ import annotations
 
 import threading
+from functools import cache
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
@@ -16,6 +17,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 REGISTRY = CollectorRegistry()
 #: How many values of one label are counted separately. A model may invent tool names; further ones count as OTHER.
 MAX_VALUES, OTHER = 100, "other"
+
+#: Returns the counter or histogram of some labels, as their method `labels` does in several times the time.
+of_labels = cache(lambda metric, *values: metric.labels(*values))
 
 #: Upper bounds of histograms, in seconds: for an answer of this machine, of another one, of a model, and of a person.
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
@@ -74,7 +75,7 @@ class NoteFiles:
     def add(self, note: Note) -> None:
         """Append a note with the time, in Unix seconds. A failure is no error. Writes to the page cache only."""
         now = self._clock()
-        line = json.dumps({"at": round(now, 3), **note}, separators=(",", ":")).encode() + b"\n"
+        line = to_json({"at": round(now, 3), **note}) + b"\n"
         try:
             with self._lock:
                 if self._number != now // FILE_SECONDS:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sayso.channels import tracing
 from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
-from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED
+from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
 from sayso.channels.records import OtherVersion, check_readable, check_version
 from sayso.channels.types import AddressChange, Received, Reply, Turn, shown_to
 from sayso.pending.action import split_button_token
@@ -316,7 +316,7 @@ class Ingress:
             accepted = self._accept_turn(turn, tapped=parts[0] if parts else "")
             span.set_attribute(tracing.OUTCOME, accepted.outcome)
         ids = {"conversation": turn.conversation.id, "seq": accepted.seq, "event": turn.event_hash}
-        TURNS_RECEIVED.labels(channel, accepted.outcome).inc()
+        of_labels(TURNS_RECEIVED, channel, accepted.outcome).inc()
         log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
         if accepted.refused:
             raise Overloaded("this conversation has too many messages waiting")

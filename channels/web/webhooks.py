@@ -24,7 +24,7 @@ from werkzeug.wsgi import get_input_stream, get_path_info
 
 from sayso.channels import tracing
 from sayso.channels.base import BadHook, Channel, Forbidden, NotStored, Overloaded, StoreReceived
-from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS
+from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
 from sayso.channels.types import Received, WebhookRequest
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ class WebhookMiddleware:
             except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
                 environ[WEBHOOK_ERROR], outcome = exc, _outcome_of(exc)
             span.set_attribute(tracing.OUTCOME, outcome)
-        WEBHOOKS.labels(channel.name, outcome).inc()
+        of_labels(WEBHOOKS, channel.name, outcome).inc()
         if WEBHOOK_ERROR in environ:
             return self._app(environ, start_response)
-        WEBHOOK_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
+        of_labels(WEBHOOK_SECONDS, channel.name).observe(time.perf_counter() - began)
         answer, body = received.answer, received.answer.body.encode()
         headers = [("Content-Type", answer.content_type), ("Content-Length", str(len(body)))]
         start_response(f"{answer.status} {HTTP_STATUS_CODES[answer.status]}", headers)
