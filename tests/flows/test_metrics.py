@@ -61,7 +61,8 @@ def test_every_metric_of_a_running_bot_is_documented(system: System) -> None:
     """And none of them holds an address: not the person's, not the platform's."""
     text = system.http.get(f"{system.url}/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).text
     assert set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) <= set(SHOWN)
-    assert not re.search(r"\+49|50000\d{5}|127\.0\.0\.1", text)
+    names_and_labels = re.sub(r" \S+$", "", text, flags=re.MULTILINE)  # a sum may have such digits
+    assert not re.search(r"\+49|50000\d{5}|127\.0\.0\.1", names_and_labels)
 
 
 def test_a_stranger_gets_401(system: System) -> None:
