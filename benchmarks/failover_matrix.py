@@ -38,7 +38,7 @@ from sayso.pending.redis.scripts import shard_of
 from sayso.workers.data_loss import halts_of
 from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson
-from tests.workers.clusters import SLOTS, Cluster, ClusterNode
+from tests.workers.clusters import SLOTS, ClusterNode, ClusterWithQueue
 from tests.workers.sentinels import Node, SentinelSetup
 
 log = logging.getLogger(__name__)
@@ -138,25 +138,13 @@ class LinkedSentinels(SentinelSetup):
         return True
 
 
-class LinkedCluster(Cluster):
+class LinkedCluster(ClusterWithQueue):
     """Three masters with a replica each, all behind links, and a server for the queue. The first master fails."""
 
     def __init__(self, folder: Path, options: Sequence[str]) -> None:
         super().__init__(folder, replicas=1)
         self.linked = [LinkedClusterNode(folder, f"linked{number}", *options) for number in range(6)]
         self.masters, self.replicas = list(self.linked[:3]), list(self.linked[3:])
-        self._queue = Node(folder, "queue")
-        self.environ = {"QUEUE_URL": f"redis://127.0.0.1:{self._queue.port}/0"}
-
-    def start(self) -> None:
-        """Start all servers, and wait until they are one cluster."""
-        self._queue.start()
-        super().start()
-
-    def stop(self) -> None:
-        """End all processes."""
-        super().stop()
-        self._queue.stop()
 
     @property
     def pid(self) -> int | None:
@@ -268,7 +256,7 @@ class Verdict:
     """What became of all turns of one run.
 
     `lost`: acknowledged turns without a question or an effect. `untold`: those of them whose person heard nothing about
-    it. `flowing_again`: seconds from the fault to the first answer to somebody whose conversation was on the
+    it. `flowing_again`: seconds from the fault to the first answer to a person whose conversation was on the
     failed primary; `longest_silence` among these people.
     """
 
@@ -398,7 +386,7 @@ def report(verdict: Verdict, asked: argparse.Namespace, *, heading: bool) -> Non
 
 
 def main() -> None:
-    """Run failovers, print a row of each, and fail if an action was doubled or somebody was not told."""
+    """Run failovers, print a row of each, and fail if an action ran twice or a person was not told."""
     asked = _arguments()
     logging.basicConfig(level=logging.INFO if asked.verbose else logging.WARNING, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.failover_matrix import Load, running
-from tests.workers.clusters import Cluster
+from tests.workers.clusters import ClusterWithQueue
 from tests.workers.sentinels import Node
 
 #: Seconds until the load is even.
@@ -45,7 +45,7 @@ class OneServer:
         self.masters[0].stop()
 
 
-class PlainCluster(Cluster):
+class PlainCluster(ClusterWithQueue):
     """A Cluster without replicas, and a server for the queue."""
 
     pid = None
@@ -53,18 +53,6 @@ class PlainCluster(Cluster):
     def __init__(self, folder: Path, masters: int) -> None:
         super().__init__(folder)
         self.masters = self.masters[:masters]
-        self._queue = Node(folder, "queue")
-        self.environ = {"QUEUE_URL": f"redis://127.0.0.1:{self._queue.port}/0"}
-
-    def start(self) -> None:
-        """Start all servers, and wait until they are one cluster."""
-        self._queue.start()
-        super().start()
-
-    def stop(self) -> None:
-        """End all processes."""
-        super().stop()
-        self._queue.stop()
 
 
 @dataclass(frozen=True, slots=True)

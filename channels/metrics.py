@@ -1,7 +1,7 @@
 """The metrics that processes count, for Prometheus. `sayso.config.server.metrics` serves them.
 
 They are all defined here, so that their labels stay few and known: channels, tools and models of the configuration, and
-outcomes. Nobody's messages, names or numbers are in them. docs/reference/observability.md lists them.
+outcomes. They hold no message, name or number of a person. docs/reference/observability.md lists them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A release reads the version that it writes, the one before, and, while a new one is introduced, the one after: a version
 is read by one release before the next one writes it. So old and new processes work side by side, and the newer
-release can be taken back. Whoever finds a record of another version leaves it to a process that can read it.
+release can be taken back. A process leaves a record that it cannot read to one that can.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class DataLossGuard:
         self._refusing = threading.Event()
         self._learning = threading.Lock()
         self._watching = 0
-        #: Set when the server was resumed; whoever waits for it clears it.
+        #: Set when the server was resumed; the thread that waits for it clears it.
         self.resumed = threading.Event()
 
     @property

@@ -334,7 +334,7 @@ TextsForLanguage = Callable[[str], Texts]
 
 
 def _clock_time(at: float) -> str:
-    """Return a time, in Unix seconds, as people read it. Nobody's time zone is known."""
+    """Return a time, in Unix seconds, as people read it. The time zone of its reader is unknown."""
     return time.strftime("%H:%M UTC", time.gmtime(at))
 
 

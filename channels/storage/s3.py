@@ -72,7 +72,7 @@ class Bucket:
     def check(self) -> None:
         """List, write, read and delete an object. Raises StoreRefused, and StoreUnavailable while nothing answers."""
         objects, name = self.objects("check"), f"00/{random_id(8)}"
-        list(objects.list())  # first: of a refused HEAD nobody tells why
+        list(objects.list())  # first: a refused HEAD does not say why
         objects.put(name, b"sayso")
         with objects.open(name) as file:
             file.read()

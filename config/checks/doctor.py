@@ -247,7 +247,7 @@ class Doctor:
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
 
     async def _silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
-        """Check when a message of the channel came in last. A bot that nobody writes to is no failure."""
+        """Check when a message of the channel came in last. A bot without messages is no failure."""
         if channel.has_page:
             return
         try:

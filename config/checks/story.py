@@ -74,7 +74,7 @@ class TracedAction:
 
 @dataclass(frozen=True, slots=True)
 class MessageStory:
-    """The story of one message, oldest first. `busy` says who has the conversation, or why nobody works on it."""
+    """The story of one message, oldest first. `busy` says who has the conversation, or why no worker works on it."""
 
     conversation: str
     turns: tuple[TracedTurn, ...] = ()
@@ -114,7 +114,7 @@ def answers(story: MessageStory) -> dict[str, list[str]]:
     return {
         "said_twice": [*_twice(story)] or ["nothing here was said twice; trace the other message as well"],
         "not_answered": [*_unanswered(story)] or [answered],
-        "confirmed_by": [*_confirmed(story)] or ["nobody had to: no action is known here"],
+        "confirmed_by": [*_confirmed(story)] or ["no confirmation was needed: no action is known here"],
     }
 
 

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -48,7 +47,7 @@ from sayso.pending.redis.connections import (
     RedisCircuitBreaker,
 )
 from sayso.pending.redis.sentinel import Address
-from sayso.pending.redis.url import NotWritable, RedisUrl, takes_no_writes
+from sayso.pending.redis.url import NotWritable, RedisUrl, addresses_of, takes_no_writes
 
 #: The schemes of a cluster's URL, and those of a connection to one node.
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
@@ -93,7 +92,7 @@ class ClusterUrl:
         at = f"{login}@" if login else ""
         node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
         options = {name: value for name, value in node.options.items() if name not in ("host", "port", "db")}
-        return cls(tuple(_address(host) for host in hosts.split(",")), options, SCHEMES[scheme] == "rediss")
+        return cls(addresses_of(hosts, "a node", NODE_PORT), options, SCHEMES[scheme] == "rediss")
 
     @property
     def client_options(self) -> dict[str, Any]:
@@ -109,17 +108,6 @@ class ClusterUrl:
 
     def __str__(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in sorted(self.addresses))
-
-
-def _address(text: str) -> Address:
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host:
-        raise ValueError(f"{text!r} is no address of a node: write {FORM}")
-    return host, port or NODE_PORT
 
 
 class ClusterClient(RedisCluster):

@@ -103,20 +103,23 @@ def _sentinel_url(scheme: str, parts: SplitResult) -> RedisUrl:
     tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
     if of_sentinel["tls"].lower() in ("1", "true", "yes", "on"):
         login_of_sentinel |= {"ssl": True, **tls}
-    addresses = tuple(_address(host) for host in hosts.split(","))
+    addresses = addresses_of(hosts, "a Sentinel", SENTINEL_PORT)
     return RedisUrl(scheme, options, SentinelService(service, addresses, login_of_sentinel))
 
 
-def _address(text: str) -> Address:
-    """Return the host and port of one Sentinel. Raises ValueError."""
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host:
-        raise ValueError(f"{text!r} is no address of a Sentinel: write host:26379")
-    return host, port or SENTINEL_PORT
+def addresses_of(hosts: str, what: str, default_port: int) -> tuple[Address, ...]:
+    """Return the hosts and ports in a list with commas. Raises ValueError; `what` says there what the list names."""
+    addresses = []
+    for text in hosts.split(","):
+        try:
+            parts = urlsplit(f"//{text}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port = None, None
+        if not host:
+            raise ValueError(f"{text!r} is no address of {what}: write host:{default_port}")
+        addresses.append((host, port or default_port))
+    return tuple(addresses)
 
 
 def _check_db(text: str) -> None:

@@ -92,6 +92,25 @@ class Cluster:
             node.stop()
 
 
+class ClusterWithQueue(Cluster):
+    """A cluster, and the server for the queue beside it."""
+
+    def __init__(self, folder: Path, *options: str, replicas: int = 0) -> None:
+        super().__init__(folder, *options, replicas=replicas)
+        self.queue = Node(folder, "queue")
+        self.environ = {"QUEUE_URL": f"redis://127.0.0.1:{self.queue.port}/0"}
+
+    def start(self) -> None:
+        """Start all servers, and wait until the nodes are one cluster."""
+        self.queue.start()
+        super().start()
+
+    def stop(self) -> None:
+        """End all processes."""
+        super().stop()
+        self.queue.stop()
+
+
 def _fields(answer: Any) -> dict[str, str]:
     if isinstance(answer, dict):
         return answer
