@@ -35,7 +35,7 @@ from redis.exceptions import RedisError
 from sayso.channels.types import Conversation
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import shard_of
-from sayso.workers.data_loss import halts_of
+from sayso.workers.data_loss.resume import halts_of
 from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson
 from tests.workers.clusters import SLOTS, ClusterNode, ClusterWithQueue

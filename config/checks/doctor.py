@@ -43,7 +43,7 @@ from sayso.config.wiring.stores import (
 from sayso.pending.redis.checks import unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, servers_of
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.data_loss import halts_of
+from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
 from sayso.workers.rq.jobs import is_suspended
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sayso.config.settings.schema import Settings
     from sayso.workers.alerts import Alert
-    from sayso.workers.data_loss import Resumed
+    from sayso.workers.data_loss.resume import Resumed
     from sayso.workers.deliveries import DeliveryStatus, RedisDeliveries, UndeliveredState
 
 #: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
@@ -135,8 +135,8 @@ def redis() -> None:
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
     from sayso.pending.redis.scripts import SHARDS
-    from sayso.pending.redis.watermarks import HaltReason
-    from sayso.workers.data_loss import halts_of
+    from sayso.workers.data_loss.resume import halts_of
+    from sayso.workers.data_loss.watermarks import HaltReason
 
     with clear_errors():
         settings = options.load()
@@ -160,7 +160,7 @@ def resume(options: Options) -> None:
     It may be killed and run again.
     """
     from sayso.config.server.backup import is_restoring
-    from sayso.workers.data_loss import resume as resume_server
+    from sayso.workers.data_loss.resume import resume as resume_server
 
     settings = options.load()
     with clear_errors():
@@ -180,7 +180,7 @@ def _checked_client(settings: Settings, data: Path) -> Redis:
     After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
     """
     from sayso.config.wiring.stores import RedisParts
-    from sayso.workers.data_loss import refuse_old_halt
+    from sayso.workers.data_loss.resume import refuse_old_halt
 
     parts = RedisParts.find(settings, data)
     refuse_old_halt(parts.client, prefix=parts.key_prefix)

@@ -45,9 +45,9 @@ from sayso.pending.audit.collector import UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.redis.scripts import SHARDS
-from sayso.pending.redis.watermarks import FILE as TIDE
-from sayso.pending.redis.watermarks import HaltReason, WatermarkFile
-from sayso.workers.data_loss import Resumed, halt, halts_of, resume
+from sayso.workers.data_loss.resume import Resumed, halt, halts_of, resume
+from sayso.workers.data_loss.watermarks import FILE as TIDE
+from sayso.workers.data_loss.watermarks import HaltReason, WatermarkFile
 from sayso.workers.deployment import key_digests
 from sayso.workers.recovery import Heartbeat
 

@@ -27,7 +27,7 @@ from redis.exceptions import ResponseError
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from sayso.pending.redis.scripts import SHARDS
 from sayso.pending.redis.url import RedisUrl
-from sayso.pending.redis.watermarks import keys_of
+from sayso.workers.data_loss.watermarks import keys_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -48,11 +48,12 @@ from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, c
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
-from sayso.workers.data_loss import DataLossGuard, refuse_old_halt
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
+from sayso.workers.data_loss.notices import AcknowledgedWork, LossNotices, NoteFiles
+from sayso.workers.data_loss.resume import refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
-from sayso.workers.forgotten import FOLDER as ACKNOWLEDGED
-from sayso.workers.forgotten import AcknowledgedWork, LossNotices, NoteFiles
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.people import RedisPeople
 from sayso.workers.processor import ConversationProcessor

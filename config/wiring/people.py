@@ -19,9 +19,9 @@ from sayso.config.wiring.stores import FileStores, RedisParts, local_texts
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.workers.access import AccessConfig, AccessRules, redis_quota
+from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
+from sayso.workers.data_loss.notices import NoteFiles
 from sayso.workers.erasure import ErasedPerson, Erasure
-from sayso.workers.forgotten import FOLDER as ACKNOWLEDGED
-from sayso.workers.forgotten import NoteFiles
 from sayso.workers.people import RedisPeople
 
 

@@ -39,10 +39,10 @@ from sayso.pending.redis.client import (
 from sayso.pending.redis.cluster import ClusterClient, is_cluster
 from sayso.pending.redis.connections import Connections
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up
-from sayso.pending.redis.watermarks import FILE as WATERMARKS
-from sayso.pending.redis.watermarks import WatermarkFile
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
-from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
+from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.mailbox import LUA
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QueueServer, WakeUps

@@ -4,7 +4,7 @@ In an event loop the commands that wait travel in one packet (`AutoPipeline`). `
 for each command that waits. Measured with 24 chats at once (web, worker and a Redis that syncs each write, rounds
 alternated), a worker then needs 14 % more processor time for a turn and answers 5 % fewer turns a second; with 16
 commands at once each costs 90 microseconds of it instead of 36. `valkey-glide` needs 73 microseconds and cannot check a
-new connection before it is used (`sayso.workers.data_loss`).
+new connection before it is used (`sayso.workers.data_loss.guard`).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Connections:
         self.replicas = 0
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
-        #: Returns the watermark of a shard that this process knows, for the scripts (`sayso.workers.data_loss`).
+        #: Returns the watermark of a shard that this process knows, for the scripts (`sayso.workers.data_loss.guard`).
         self.watermark_of: Callable[[int | str], int] = lambda _: 0
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None

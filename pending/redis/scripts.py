@@ -59,7 +59,7 @@ Tag = int | str
 Arguments = Mapping[str, Any]
 NO_ARGUMENTS: Arguments = {}
 
-#: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss`).
+#: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss.guard`).
 LOOKS = frozenset({
     "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "trace",
     "turn_status", "undelivered",

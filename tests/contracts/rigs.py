@@ -25,8 +25,8 @@ from sayso.pending.redis.repository import LUA as ACTION_LUA
 from sayso.pending.redis.scripts import NO_JOB, WakeUpJob, shard_of
 from sayso.testing.memory import MemoryConversations
 from sayso.testing.stores import MemoryAlerts, MemorySharedCache, NoReceipts
+from sayso.workers.data_loss.notices import AcknowledgedWork
 from sayso.workers.deliveries import RedisDeliveries
-from sayso.workers.forgotten import AcknowledgedWork
 from sayso.workers.lease import LEASE_MS
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor

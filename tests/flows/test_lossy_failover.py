@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
-from sayso.pending.redis.watermarks import keys_of
+from sayso.workers.data_loss.watermarks import keys_of
 from tests.flows.lossy_link import LossyLink
 from tests.flows.system import System, TelegramPerson, free_port, until
 

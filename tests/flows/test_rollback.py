@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
-from sayso.pending.redis.watermarks import keys_of
+from sayso.workers.data_loss.watermarks import keys_of
 from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
 
 HALTED = keys_of(0, "sayso:sayso:")[2]

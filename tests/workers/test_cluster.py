@@ -22,8 +22,9 @@ from sayso.pending.redis.client import ACL_FILE, RedisUnfit, connect, connect_as
 from sayso.pending.redis.cluster import AsyncCluster, ClusterUrl
 from sayso.pending.redis.connections import Connections, Halted, NotReplicated
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
-from sayso.pending.redis.watermarks import keys_of
-from sayso.workers.data_loss import DataLossGuard, halts_of, resume
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.resume import halts_of, resume
+from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.deployment import Deployment
 from sayso.workers.erasure import ErasedPerson, Erasure
 from sayso.workers.mailbox import LUA, RedisMailbox

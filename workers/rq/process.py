@@ -21,8 +21,8 @@ from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import connect_rq
 from sayso.pending.threads import LoopThread, Watchdog, set_tool_thread_limit
-from sayso.workers.data_loss import DataLossGuard
-from sayso.workers.forgotten import LossNotices
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.notices import LossNotices
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock

@@ -12,9 +12,9 @@ from rq.suspension import resume, suspend
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.connections import CURE
-from sayso.pending.redis.watermarks import keys_of
 from sayso.testing.stores import MemoryAlerts
-from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.spool import SpoolFull
 from tests.channels.web.services import FakeChannel, browser

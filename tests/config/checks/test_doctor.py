@@ -22,10 +22,10 @@ from sayso.config.checks.doctor import Doctor, _safety, check_models
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
-from sayso.pending.redis.watermarks import keys_of
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.alerts import KEEP_HEARD_SECONDS, RedisAlerts
+from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
 from tests.channels.web import services
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written

@@ -17,7 +17,7 @@ from sayso.config.cli.main import main
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditBody, AuditLedger
-from sayso.workers.forgotten import FOLDER, AcknowledgedWork, NoteFiles
+from sayso.workers.data_loss.notices import FOLDER, AcknowledgedWork, NoteFiles
 from tests.config.processes import free_port
 from tests.pending.state_log import AT, KEY, SIGNER, StateLog, busy_log, sealed
 

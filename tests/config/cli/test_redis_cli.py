@@ -11,8 +11,8 @@ from redis import Redis
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import SHARDS
-from sayso.pending.redis.watermarks import FILE, WatermarkFile, keys_of
-from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.watermarks import FILE, WatermarkFile, keys_of
 from tests.config.processes import sayso, short_folder
 
 #: The key prefix of a bot whose file is bot.yaml.

@@ -24,8 +24,8 @@ from sayso.config.settings.schema import Settings
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.watermarks import HaltReason
-from sayso.workers.data_loss import RESUME_STEP, halt, halts_of
+from sayso.workers.data_loss.resume import RESUME_STEP, halt, halts_of
+from sayso.workers.data_loss.watermarks import HaltReason
 from sayso.workers.people import ListedPerson, RedisPeople
 from sayso.workers.recovery import Heartbeat
 from tests.config.processes import short_folder

@@ -24,10 +24,10 @@ from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner, LedgerUnusable
 from sayso.pending.redis.client import RedisUnfit
 from sayso.pending.redis.scripts import LAYOUT
-from sayso.pending.redis.watermarks import FILE as TIDE
-from sayso.pending.redis.watermarks import WatermarkFile
 from sayso.pending.turns import TurnChange
-from sayso.workers.data_loss import DataLossGuard
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.watermarks import FILE as TIDE
+from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.deployment import Deployment
 from sayso.workers.people import RedisPeople
 from sayso.workers.recovery import Heartbeat

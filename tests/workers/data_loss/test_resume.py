@@ -10,9 +10,10 @@ from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, ve
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import LuaScripts, shard_of
-from sayso.pending.redis.watermarks import HaltReason, keys_of
 from sayso.pending.turns import LeaseLost, TurnChange
-from sayso.workers.data_loss import RESUME_STEP, DataLossGuard, halts_of, resume
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.resume import RESUME_STEP, halts_of, resume
+from sayso.workers.data_loss.watermarks import HaltReason, keys_of
 from sayso.workers.mailbox import LUA
 from sayso.workers.sender import Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn

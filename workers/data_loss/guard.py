@@ -1,4 +1,4 @@
-"""DataLossGuard: halt a Redis that came back with fewer writes than it had acknowledged, and resume it later.
+"""DataLossGuard: halt a Redis that came back with fewer writes than it had acknowledged.
 
 Every script that writes increments a counter in its shard, the watermark (key `tide`), and every process remembers the
 highest value of each that it has seen. A shard that comes back with a lower value has lost acknowledged writes: its
@@ -16,14 +16,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from redis import Redis
@@ -37,16 +34,20 @@ from sayso.pending.redis.checks import cluster_node
 from sayso.pending.redis.client import PREFIX, RedisUnfit, address_of
 from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.connections import CURE, AutoPipeline, Connections, Halted, NotReplicated
-from sayso.pending.redis.scripts import RESUMED, SHARDS, Arguments, LuaScripts
-from sayso.pending.redis.watermarks import (
+from sayso.pending.redis.scripts import SHARDS
+from sayso.workers.data_loss.watermarks import (
+    Ask,
+    Command,
     HaltReason,
     ShardState,
     Watermark,
     WatermarkFile,
     Watermarks,
+    ask_over,
     keys_of,
+    raise_error,
+    read_shards,
 )
-from sayso.workers.mailbox import LUA
 
 log = logging.getLogger(__name__)
 
@@ -56,12 +57,6 @@ LOOK_SECONDS = 0.25
 KEEP_SECONDS = 1.0
 #: Changes of a shard's watermark that a process remembers with their times: the last minute of a busy shard.
 MOMENTS = 300
-#: How far above every known number the numbers go on after a resume: more than any counter rises between two resumes.
-RESUME_STEP = 1_000_000_000
-#: Identities that a shard may have at most: those under which processes remember it.
-MAX_IDS = 8
-#: Keys that Redis looks at per SCAN.
-SCAN_COUNT = 1000
 _FOUND = """
 -- Give this shard an identity. KEYS: founded (the identities), tide (the watermark). ARGV: identity, the key of the
 -- floor (the lowest new number after a resume), which the web may only read. The watermark is never below the numbers
@@ -80,19 +75,6 @@ if same and tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(ARGV[2]) the
 redis.call('SET', KEYS[3], ARGV[3], 'NX')
 return 1
 """
-_KEY = re.compile(r"\{(\d{1,2})\}:(lane|pending):(.+)", re.DOTALL)
-_LIFT = """
--- Remove the halt. KEYS: tide (the watermark), founded (the identities), halted. ARGV: identities, watermark, reason.
-if redis.call('GET', KEYS[3]) ~= ARGV[3] then return 0 end
-if ARGV[1] ~= '' then redis.call('SET', KEYS[2], ARGV[1]) end
-if tonumber(redis.call('GET', KEYS[1]) or '0') < tonumber(ARGV[2]) then redis.call('SET', KEYS[1], ARGV[2]) end
-redis.call('DEL', KEYS[3])
-return 1
-"""
-
-Command = tuple[str | int, ...]
-#: Sends commands over the connection that is checked, and returns the answers; error replies are among them.
-Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
 
 
 class DataLossGuard:
@@ -192,7 +174,7 @@ class DataLossGuard:
 
     def look(self) -> None:
         """Check the server's watermarks, and give its shards an identity if they have none. Raises redis.RedisError."""
-        run_without_loop(self.check(_ask_over(self._client), creates_identity=True))
+        run_without_loop(self.check(ask_over(self._client), creates_identity=True))
         known = self._known
         if not (self._file and known) or self._stored.get(self._address) == known:
             return
@@ -209,7 +191,7 @@ class DataLossGuard:
         """
         known = self._known  # what is learned from here on may be newer than the answer
         try:
-            answers = await _read(ask, self._prefix, in_cluster=self._in_cluster)
+            answers = await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
         except ClusterCrossSlotError as exc:
             raise RedisUnfit("the server of REDIS_URL {}: {}".format(*cluster_node(address_of(self._client)))) from exc
         if self._learned == (answers, known) and not (self._halts or self._refused):
@@ -225,7 +207,7 @@ class DataLossGuard:
         unfounded = [shard for shard, state in states.items() if not state.ids]
         if creates_identity and unfounded:
             await self._found(ask, unfounded)
-            answers = await _read(ask, self._prefix, in_cluster=self._in_cluster)
+            answers = await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
             states = {shard: ShardState.of(answers[shard]) for shard in states}
         if self._replicas and not creates_identity:
             return
@@ -268,7 +250,7 @@ class DataLossGuard:
         for shard in shards:
             tide, founded, _ = keys_of(shard, self._prefix)
             commands.append(("EVAL", _FOUND, 2, founded, tide, name, f"{self._prefix}{{{shard}}}:floor"))
-        _raise_error(await ask(commands))
+        raise_error(await ask(commands))
 
     def watch(self) -> None:
         """Check again and again in the background for the life of this process. A second call does nothing."""
@@ -301,7 +283,7 @@ class DataLossGuard:
             for shard, halt in halts.items()
         ])  # fmt: skip
         try:
-            _raise_error(answers)
+            raise_error(answers)
         except (ReadOnlyError, BusyLoadingError):  # a replica, or still loading: proves nothing
             raise
         except ResponseError as exc:
@@ -382,131 +364,3 @@ def _file_entry(client: Redis) -> str:
     if isinstance(client, ClusterClient):
         return address_of(client)
     return f"{address_of(client)}/{client.connection_pool.connection_kwargs.get('db', 0)}"
-
-
-def _ask_over(client: Redis) -> Ask:
-    """Return what sends commands over any connection of a client."""
-    if isinstance(client, ClusterClient):
-        return client.ask_all
-    connections = Connections.of(client)
-
-    def answer(command: Command) -> Any:
-        try:
-            return connections.ask(*command)
-        except ResponseError as exc:
-            return exc
-
-    async def ask(commands: Sequence[Command]) -> list[Any]:
-        return [answer(command) for command in commands]
-
-    return ask
-
-
-def _raise_error(answers: Iterable[Any]) -> None:
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-
-
-async def _read(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, Sequence[Any]]:
-    """Return what a server answers to the keys of each shard: in one command, and on a cluster in one for each shard.
-    Raises redis.RedisError.
-    """
-    answers = await ask(_questions(prefix, whole=not in_cluster))
-    _raise_error(answers)
-    values = list(chain.from_iterable(answers))
-    return {shard: values[3 * shard : 3 * shard + 3] for shard in range(SHARDS)}
-
-
-@cache
-def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
-    keys = [keys_of(shard, prefix) for shard in range(SHARDS)]
-    return [("MGET", *chain.from_iterable(keys))] if whole else [("MGET", *each) for each in keys]
-
-
-def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
-    answers = run_without_loop(_read(_ask_over(client), prefix, in_cluster=isinstance(client, ClusterClient)))
-    states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
-    return {shard: state for shard, state in states.items() if state.halted}
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What was done before a server resumed: conversations whose numbers were raised, waiting replies that are marked
-    as possibly repeated, and open actions that were closed.
-    """
-
-    halt: HaltReason
-    conversations: int
-    replies: int
-    actions: int
-
-
-def refuse_old_halt(client: Redis, *, prefix: str = PREFIX) -> None:
-    """Refuse a server that an earlier version of Sayso has halted. Raises RedisUnfit, and redis.RedisError."""
-    if not isinstance(client, ClusterClient) and client.exists(f"{prefix}halted"):
-        raise RedisUnfit(
-            "an earlier version of Sayso has halted this Redis, because it lost acknowledged writes: "
-            "run `sayso redis resume` with that version, then upgrade"
-        )
-
-
-def halts_of(client: Redis, *, prefix: str = PREFIX) -> Mapping[int, HaltReason]:
-    """Return why shards are halted, by shard; nothing when none is. Raises redis.RedisError."""
-    return {shard: HaltReason.read(state.halted) for shard, state in _halted_states(client, prefix).items()}
-
-
-def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:
-    """Halt shards whatever they know, such as those of a server that is being restored. Return the keys of the halts.
-
-    Raises redis.RedisError.
-    """
-    keys = {keys_of(shard, prefix)[2]: reason.to_json() for shard, reason in reasons.items()}
-    pipe = client.pipeline(transaction=False)
-    for key, reason in keys.items():
-        pipe.set(key, reason)
-    pipe.execute()
-    return list(keys)
-
-
-def resume(client: Redis, *, prefix: str = PREFIX, restored: bool = False) -> Resumed | None:
-    """Let the halted shards go on. Return None if none is halted. If it is killed midway, run it again.
-
-    `restored`: they were filled from a backup together with its audit ledger. The log then goes on without a gap, and
-    turns that waited in the backup do not run again. Raises redis.RedisError.
-    """
-    states = _halted_states(client, prefix)
-    if not states:
-        return None
-    halts = {shard: HaltReason.read(state.halted) for shard, state in states.items()}
-    floors = {shard: max(halt.remembered, states[shard].n) + RESUME_STEP for shard, halt in halts.items()}
-    try:
-        done = _prepare(LuaScripts(client, LUA, prefix=prefix), client, floors, prefix, {"restored": restored})
-    except ResponseError as exc:
-        if str(exc).startswith(RESUMED):  # by another operator, at the same time
-            return None
-        raise
-    for shard, halt in halts.items():
-        ids = list(dict.fromkeys([*([halt.id] if halt.id else []), *states[shard].ids]))[:MAX_IDS]
-        client.eval(_LIFT, 3, *keys_of(shard, prefix), " ".join(ids), floors[shard], states[shard].halted)
-    return Resumed(HaltReason.sum(halts.values()), *done)
-
-
-def _prepare(
-    scripts: LuaScripts, client: Redis, floors: Mapping[int, int], prefix: str, args: Arguments
-) -> tuple[int, int, int]:
-    """Raise all numbers above the floors. Shards first, so that what begins from then on is above them, too."""
-    for shard, floor in floors.items():
-        scripts.on_shard("resume_shard", shard, {"floor": floor, **args})
-    conversations = replies = actions = 0
-    for key in client.scan_iter(match=f"{prefix}{{*", count=SCAN_COUNT):
-        found = _KEY.fullmatch(str(key).removeprefix(prefix))
-        shard = int(found[1]) if found else -1
-        if not found or shard not in floors:
-            continue
-        if found[2] == "lane":
-            replies += scripts.run("resume_conversation", found[3], {"floor": floors[shard], **args})
-            conversations += 1
-        else:
-            actions += scripts.on_shard("resume_action", shard, {"pid": found[3]})
-    return conversations, replies, actions

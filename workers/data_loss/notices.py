@@ -1,8 +1,8 @@
-"""Forgotten: tell people what a Redis that lost data has forgotten of them.
+"""LossNotices: tell people what a Redis that lost data has forgotten of them.
 
 Every process notes in files of its machine which turns Redis acknowledged, and which confirmed actions began and how
-they ended. When a Redis that lost data has been resumed (`sayso.workers.data_loss`), it is asked about each of them.
-People get one notice for what it no longer knows. Nothing is run from the files: a lost turn may have been answered.
+they ended. When a Redis that lost data has been resumed, it is asked about each of them. People get one notice for what
+it no longer knows. Nothing is run from the files: a lost turn may have been answered.
 """
 
 from __future__ import annotations

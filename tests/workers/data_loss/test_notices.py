@@ -13,12 +13,20 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn
 from sayso.pending.action import ActionSigner
 from sayso.pending.redis.scripts import no_wake_up
-from sayso.workers.data_loss import DataLossGuard, resume
-from sayso.workers.forgotten import FILE_SECONDS, KEEP_SECONDS, KEPT_FILES, AcknowledgedWork, LossNotices, NoteFiles
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.notices import (
+    FILE_SECONDS,
+    KEEP_SECONDS,
+    KEPT_FILES,
+    AcknowledgedWork,
+    LossNotices,
+    NoteFiles,
+)
+from sayso.workers.data_loss.resume import resume
 from tests.contracts.rigs import CHAT, RedisRig, voice
+from tests.workers.data_loss.test_resume import HALTED, TIDE, connect_like
 from tests.workers.fakes import Bot
 from tests.workers.servers import put_back, saved
-from tests.workers.test_resume import HALTED, TIDE, connect_like
 
 FORGOT, CLOSED, KNOWN = "made me forget what you wrote from", "so I closed this question", "what I still know"
 UNKNOWN_ANSWER = "I do not know what you are answering"

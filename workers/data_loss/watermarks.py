@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from redis import Redis
+from redis.exceptions import ResponseError
 
 from sayso.pending.redis.client import PREFIX
+from sayso.pending.redis.cluster import ClusterClient
+from sayso.pending.redis.connections import Connections
+from sayso.pending.redis.scripts import SHARDS
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +116,52 @@ class HaltReason:
 
 
 _HALT_REASON = TypeAdapter(HaltReason)
+
+
+Command = tuple[str | int, ...]
+#: Sends commands over the connection that is checked, and returns the answers; error replies are among them.
+Ask = Callable[[Sequence[Command]], Awaitable[list[Any]]]
+
+
+def ask_over(client: Redis) -> Ask:
+    """Return what sends commands over any connection of a client."""
+    if isinstance(client, ClusterClient):
+        return client.ask_all
+    connections = Connections.of(client)
+
+    def answer(command: Command) -> Any:
+        try:
+            return connections.ask(*command)
+        except ResponseError as exc:
+            return exc
+
+    async def ask(commands: Sequence[Command]) -> list[Any]:
+        return [answer(command) for command in commands]
+
+    return ask
+
+
+def raise_error(answers: Iterable[Any]) -> None:
+    """Raise the first answer that is an error."""
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+
+
+async def read_shards(ask: Ask, prefix: str, *, in_cluster: bool) -> dict[int, Sequence[Any]]:
+    """Return what a server answers to the keys of each shard: in one command, and on a cluster in one for each shard.
+    Raises redis.RedisError.
+    """
+    answers = await ask(_questions(prefix, whole=not in_cluster))
+    raise_error(answers)
+    values = list(chain.from_iterable(answers))
+    return {shard: values[3 * shard : 3 * shard + 3] for shard in range(SHARDS)}
+
+
+@cache
+def _questions(prefix: str, *, whole: bool) -> Sequence[Command]:
+    keys = [keys_of(shard, prefix) for shard in range(SHARDS)]
+    return [("MGET", *chain.from_iterable(keys))] if whole else [("MGET", *each) for each in keys]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import RedisUnfit, address_of, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections, Halted
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
-from sayso.pending.redis.watermarks import MAX_ADDRESSES, ShardState, Watermark, WatermarkFile, keys_of
-from sayso.workers import data_loss as tides
-from sayso.workers.data_loss import DataLossGuard, refuse_old_halt
+from sayso.workers.data_loss import guard
+from sayso.workers.data_loss.guard import DataLossGuard
+from sayso.workers.data_loss.resume import refuse_old_halt
+from sayso.workers.data_loss.watermarks import MAX_ADDRESSES, ShardState, Watermark, WatermarkFile, keys_of
 from sayso.workers.mailbox import LUA, RedisMailbox
 from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.workers.fakes import Bot
@@ -258,7 +259,7 @@ def test_looks_go_on_after_every_error(tide, monkeypatch):
         if error:
             raise error
 
-    monkeypatch.setattr(tides, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(guard, "LOOK_SECONDS", 0.001)
     tide.look = look
     tide.watch()
     tide.watch()
