@@ -129,7 +129,9 @@ def _save_snapshot(client: Redis, file: IO[bytes]) -> None:
         stream.settimeout(SILENT_SECONDS)
         stream.sendall(b"SYNC\r\n")
         with stream.makefile("rb") as answer:
-            head = next(line for line in iter(answer.readline, b"\n") if line != b"\n")
+            head = answer.readline()
+            while head == b"\n":  # sent once a second while the server saves
+                head = answer.readline()
             if not head.startswith(b"$") or not head[1:].strip().isdigit():
                 raise _NoSync(f"it refuses SYNC ({head.decode(errors='replace').strip().strip('-') or 'no answer'})")
             left = int(head[1:])

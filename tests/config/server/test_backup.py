@@ -315,6 +315,17 @@ def test_files_of_sqlite_are_copied_whole(source: Machine, target: Machine):
         assert database.execute("SELECT name FROM things").fetchall() == [("kept",)]
 
 
+def test_server_that_saves_for_seconds_is_backed_up(source: Machine, target: Machine):
+    """Meanwhile it sends an empty line each second."""
+    used(source)
+    source.client.config_set("rdb-key-save-delay", 1_500_000 // source.client.dbsize())  # microseconds for each key
+    try:
+        content = source.backup()
+    finally:
+        source.client.config_set("rdb-key-save-delay", 0)
+    assert target.restore(content).chain.faults == ()
+
+
 @pytest.fixture
 def without_sync(redis_client: Redis, redis_url: str) -> Iterator[Redis]:
     """Return a client whose login may not SYNC, as with most managed servers."""
