@@ -207,12 +207,15 @@ class MediaFiles:
         return self._files.open(_name(ref), start)
 
     def erase(self, owner: str) -> int:
-        """Remove the files that only this person sent, and return their number. Raises OSError."""
-        marks = [each.name for each in self._marks.list(_beginning(owner))]
-        self._marks.delete(marks)
-        others = {_ref_of(each.name) for each in self._marks.list()} if marks else set()
+        """Remove the files that only this person sent, and return their number. Raises OSError.
+
+        Marks go last: if this fails half way, they tell the next call what is left.
+        """
+        marks = {each.name for each in self._marks.list(_beginning(owner))}
+        others = {_ref_of(each.name) for each in self._marks.list() if each.name not in marks} if marks else set()
         own = {ref for ref in map(_ref_of, marks) if ref not in others}
         self._files.delete(map(_name, own))
+        self._marks.delete(marks)
         return len(own)
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:

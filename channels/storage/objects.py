@@ -19,9 +19,14 @@ _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-z.-]{1,150}")
 class StoreUnavailable(OSError):
     """Raised when a bucket cannot be used now: it does not answer, or it refuses. The message is safe to log."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, says: str, cure: str = "") -> None:
+        super().__init__(f"{says}: {cure}" if cure else says)
+        self.says, self.cure = says, cure
+
+    @property
+    def reason(self) -> str:
+        """The message: what is wrong, and the cure if it is known."""
+        return str(self)
 
 
 class StoreRefused(StoreUnavailable):

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from sayso.channels.redaction import remember
-from sayso.channels.storage.objects import DATE_SECONDS, StoredObject, StoreRefused, StoreUnavailable, check_name
+from sayso.channels.storage.objects import (
+    DATE_SECONDS,
+    StoredObject,
+    StoreRefused,
+    StoreUnavailable,
+    check_name,
+    sweep,
+)
 from sayso.channels.types import random_id
 
 if TYPE_CHECKING:
@@ -28,13 +35,34 @@ RETRIES, RETRY_SECONDS = 2, 8
 PAUSE_SECONDS = 2.0
 #: Larger files are sent in parts of so many bytes, and so many at a time: what one upload takes of the memory.
 PART_BYTES, PARTS_AT_A_TIME = 5 * 1024 * 1024, 2
+#: Variables with an address, as the library reads them.
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+#: The variable that names a file with certificates of authorities to trust besides those of the system, as for
+#: Amazon's own tools.
+AUTHORITIES = "AWS_CA_BUNDLE"
+#: Variables that become headers of requests: on a line break in one of them the library panics.
+_HEADERS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
 _READ_BYTES = 256 * 1024
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_STATUS = re.compile(r"status code: (\d{3})")
 _LOGIN_CODES = frozenset(
     """InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken InvalidClientTokenId
     TokenRefreshRequired""".split()
 )
 _REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
+_CLOCK_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+#: Parts of the library's messages on TLS that will not work later either, with the reason and the cure.
+_TLS_FAILURES = (
+    ("UnknownIssuer", "an unknown authority signed the server's certificate", f"name its certificate in {AUTHORITIES}"),
+    ("InvalidCertificate", "the server's certificate is expired, or of another name", "correct it, or media.endpoint"),
+    ("InvalidContentType", "the server does not speak TLS", "write http:// in media.endpoint"),
+)
+#: Parts of the library's messages on calls without an answer, and what they mean.
+_SILENCES = (
+    ("dns error", "the name of its server is unknown: see media.endpoint"),
+    ("ConnectionRefused", "it refuses connections"),
+    ("Timeout", "in time"),
+)
 
 
 class Bucket:
@@ -45,7 +73,11 @@ class Bucket:
     """
 
     def __init__(self, url: str, *, endpoint: str = "", region: str = "") -> None:
-        """Take `s3://bucket/prefix`. No I/O. Raises ImportError without the library, obstore."""
+        """Take `s3://bucket/prefix`. No call is made.
+
+        Raises ImportError without the library, obstore, and StoreRefused for variables that cannot be used.
+        """
+        from obstore.exceptions import BaseError
         from obstore.store import S3Store
 
         remember([value for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN") if (value := os.environ.get(name))])
@@ -53,17 +85,42 @@ class Bucket:
         self.url, self._bucket = url, url.removeprefix("s3://").partition("/")[0]
         #: Why the last call had no answer, "" if it had one, and until when no other is made.
         self._failure, self._paused_until = "", 0.0
-        self._store = S3Store.from_url(
-            url,
-            config={key: value for key, value in config.items() if value},  # type: ignore[arg-type]  # only str
-            client_options={
-                "allow_http": endpoint.startswith("http://"),
-                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-                "read_timeout": timedelta(seconds=READ_SECONDS),
-                "timeout": timedelta(seconds=ANSWER_SECONDS),
-            },
-            retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
-        )
+        self._check_variables()
+        addresses = [endpoint] if endpoint else [os.environ.get(name, "") for name in ENDPOINTS]
+        try:
+            self._store = S3Store.from_url(
+                url,
+                config={key: value for key, value in config.items() if value},  # type: ignore[arg-type]  # only str
+                client_options={  # type: ignore[arg-type]  # a TypedDict
+                    "allow_http": any(each.startswith("http://") for each in addresses),
+                    "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+                    "read_timeout": timedelta(seconds=READ_SECONDS),
+                    "timeout": timedelta(seconds=ANSWER_SECONDS),
+                    **self._authorities(),
+                },
+                retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+            )
+        except (BaseError, ValueError):  # whose messages may hold values
+            cure = f"check variables AWS_..., and the file of {AUTHORITIES}"
+            raise self._refused("the library for buckets refuses its settings", cure) from None
+
+    def _check_variables(self) -> None:
+        for name in _HEADERS:
+            if not (value := os.environ.get(name, "")).isprintable() or not value.isascii() or value != value.strip():
+                cure = "set it again, without quotes, spaces and line breaks around it"
+                raise self._refused(f"{name} has a character that cannot be in it", cure)
+        key_id, secret = (bool(os.environ.get(name)) for name in _HEADERS[:2])
+        if key_id != secret:
+            raise self._refused(f"{_HEADERS[key_id]} is missing", f"set it beside {_HEADERS[secret]}")
+
+    def _authorities(self) -> dict[str, Any]:
+        """Return the option with the certificates to trust, if the environment names any. Raises StoreRefused."""
+        if not (name := os.environ.get(AUTHORITIES)):
+            return {}
+        try:
+            return {"root_certificate": Path(name).read_bytes()}
+        except OSError as exc:
+            raise self._refused(f"{AUTHORITIES} names {name!r}: {exc.strerror}", "name a PEM file") from None
 
     def objects(self, folder: str) -> S3Objects:
         """Return the objects below a folder of the bucket."""
@@ -72,7 +129,7 @@ class Bucket:
     def check(self) -> None:
         """List, write, read and delete an object. Raises StoreRefused, and StoreUnavailable while nothing answers."""
         objects, name = self.objects("check"), f"00/{random_id(8)}"
-        list(objects.list())  # first: a refused HEAD does not say why
+        sweep(objects, 0, time.time())  # of killed processes. Listing comes first: a refused HEAD does not say why
         objects.put(name, b"sayso")
         with objects.open(name) as file:
             file.read()
@@ -125,23 +182,37 @@ class Bucket:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         message = str(exc)
-        is_denied = code == "AccessDenied" or isinstance(exc, PermissionDeniedError | UnauthenticatedError)
         if code == "NoSuchBucket":
-            return self._refused(f"there is no bucket {self._bucket!r}: create it, or correct media.store")
-        if code in _REGION_CODES or "301 Moved" in message:
-            return self._refused("the bucket is in another region: set media.region")
+            return self._refused(f"there is no bucket {self._bucket!r}", "create it, or correct media.store")
+        if code in _REGION_CODES or "incorrectly configured region" in message:
+            return self._refused("the bucket is in another region", "set media.region")
+        if code in _CLOCK_CODES:
+            return self._refused("the clocks of this machine and of the server differ", "set them, with NTP")
         if code in _LOGIN_CODES:
-            why = f"the credentials are refused ({code})"
-            return self._refused(f"{why}: check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the clock")
-        if is_denied:
-            return self._refused(f"the credentials may not {action} objects: allow it on the bucket")
+            cure = "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and the clock"
+            return self._refused(f"the credentials are refused ({code})", cure)
+        if code == "AccessDenied" or isinstance(exc, PermissionDeniedError | UnauthenticatedError):
+            return self._refused(f"the credentials may not {action} objects", "allow it on the bucket")
         if "169.254." in message or "credential" in message.lower():
-            return self._refused("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give it a role")
-        reason = code or ("it did not answer" if "HTTP error" in message else type(exc).__name__)
-        return StoreUnavailable(f"{self.url}: could not {action} objects: {reason}")
+            cure = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give it a role"
+            return self._refused("no credentials", cure)
+        for part, reason, cure in _TLS_FAILURES:
+            if part in message:
+                return self._refused(reason, cure)
+        return StoreUnavailable(f"{self.url}: could not {action} objects: {_no_success(message, code)}")
 
-    def _refused(self, reason: str) -> StoreRefused:
-        return StoreRefused(f"{self.url}: {reason}")
+    def _refused(self, reason: str, cure: str) -> StoreRefused:
+        return StoreRefused(f"{self.url}: {reason}", cure)
+
+
+def _no_success(message: str, code: str) -> str:
+    """Return why a call may work later, from the library's message and the server's code."""
+    if status := _STATUS.search(message):
+        return f"it answered {status[1]} ({code or 'not as S3 does: see media.endpoint'})"
+    if "HTTP error" in message:
+        details = [meaning for part, meaning in _SILENCES if part in message]
+        return f"it did not answer ({details[0]})" if details else "it did not answer"
+    return "its answer is not that of S3: see media.endpoint"
 
 
 class S3Objects:

@@ -429,9 +429,10 @@ def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
             yield CheckResult("files", "ok", f"{bucket.url} keeps files and long texts")
         full = FileStores.open(settings, data, ["no link is made"]).media.full()
     except ConfigError as exc:
-        yield CheckResult("files", "fail", str(exc), "install what is missing")
+        yield CheckResult("files", "fail", str(exc), "correct it, as the line says")
     except StoreUnavailable as exc:
-        yield CheckResult("files", "fail", exc.reason, "correct `media:` in the configuration, or the credentials")
+        cure = exc.cure or "see that its server runs, and that this machine reaches it"
+        yield CheckResult("files", "fail", exc.says, cure)
     else:
         cure = "free some of it, or change `media:` in the configuration"
         yield CheckResult("disk", "fail", full, cure) if full else CheckResult("disk", "ok", "there is room for files")

@@ -121,6 +121,13 @@ class MediaSettings(Section):
     reserve_percent: Number = Field(default=MediaLimits.reserve_percent, ge=0, lt=100)
     """The same in percent of the disk. The larger one counts. Example: `10`."""
 
+    @field_validator("region")
+    @classmethod
+    def _a_region(cls, region: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9-]*", region):
+            raise ValueError("is no region: write letters, digits and hyphens, as in eu-central-1")
+        return region
+
     @field_validator("store")
     @classmethod
     def _a_bucket(cls, store: str) -> str:

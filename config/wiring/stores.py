@@ -20,7 +20,7 @@ from sayso.agent.channel.long_texts import TextFiles
 from sayso.channels.redaction import remember
 from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.channels.storage.media import ARRIVING, OWNERS, LocalMediaStore, MediaFiles
-from sayso.channels.storage.objects import LocalObjects
+from sayso.channels.storage.objects import LocalObjects, StoreRefused
 from sayso.channels.storage.s3 import Bucket
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
@@ -142,7 +142,10 @@ def local_texts(data: Path) -> TextFiles:
 
 
 def open_bucket(settings: Settings) -> Bucket | None:
-    """Return the bucket of the configuration, None without one. Raises ConfigError where the library is missing."""
+    """Return the bucket of the configuration, None without one.
+
+    Raises ConfigError where the library is missing, or variables of the environment cannot be used.
+    """
     media = settings.media
     if not media.store:
         return None
@@ -151,6 +154,8 @@ def open_bucket(settings: Settings) -> Bucket | None:
     except ImportError:
         cure = "needs obstore: pip install 'sayso[s3]'"
         raise ConfigError([settings.problem(("media", "store"), cure)]) from None
+    except StoreRefused as exc:
+        raise ConfigError([settings.problem(("media", "store"), exc.reason)]) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,8 +17,9 @@ import pytest
 from sayso.agent.channel.long_texts import LongTexts, TextFiles
 from sayso.channels.base import Refused, Unreachable
 from sayso.channels.storage.media import MediaFiles, file_to_send
-from sayso.channels.storage.objects import StoreRefused, StoreUnavailable
+from sayso.channels.storage.objects import DATE_SECONDS, StoreRefused, StoreUnavailable
 from sayso.channels.storage.s3 import Bucket
+from tests.certificates import make_certificates, needs_openssl
 from tests.s3 import BUCKET, S3Server
 
 NAME = f"ab/{'a' * 64}"
@@ -22,10 +27,40 @@ NAME = f"ab/{'a' * 64}"
 
 def bucket(server: S3Server, user: str = "bot", *, secret: str = "", name: str = BUCKET, endpoint: str = "") -> Bucket:
     """Return a bucket as a user with these credentials opens it."""
+    return bucket_with(server.environ(user, secret=secret), endpoint=endpoint or server.endpoint, name=name)
+
+
+def bucket_with(environ: Mapping[str, str], *, endpoint: str = "", name: str = BUCKET) -> Bucket:
+    """Return a bucket as it is opened with these variables."""
     with pytest.MonkeyPatch.context() as patch:
-        for variable, value in server.environ(user, secret=secret).items():
+        for variable, value in environ.items():
             patch.setenv(variable, value)
-        return Bucket(f"s3://{name}/pre/fix", endpoint=endpoint or server.endpoint, region="us-east-1")
+        return Bucket(f"s3://{name}/pre/fix", endpoint=endpoint, region="us-east-1")
+
+
+@contextmanager
+def answering(status: str, body: str, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Yield the endpoint of a server that answers every request alike."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+
+        def serve() -> None:
+            while True:
+                try:
+                    client = listening.accept()[0]
+                except OSError:  # the test is over
+                    return
+                with contextlib.suppress(OSError), client:
+                    talking = context.wrap_socket(client, server_side=True) if context else client
+                    talking.recv(1 << 16)
+                    talking.sendall(f"{head}{body}".encode())
+                    talking.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http{'s' if context else ''}://127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 def test_bucket_that_works_is_left_as_it_was(s3_server: S3Server):
@@ -60,6 +95,78 @@ def test_server_that_is_away_is_no_wrong_bucket(s3_server: S3Server):
     with pytest.raises(StoreUnavailable, match="could not list objects: it did not answer") as caught:
         bucket(s3_server, endpoint="http://127.0.0.1:1").check()
     assert not isinstance(caught.value, StoreRefused)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told", "refused"),
+    [
+        ("403 Forbidden", "RequestTimeTooSkewed", "the clocks of this machine and of the server differ: set", True),
+        ("503 Slow Down", "SlowDown", "could not list objects: it answered 503 (SlowDown)", False),
+        ("403 Forbidden", "QuotaExceeded", "could not list objects: it answered 403 (QuotaExceeded)", False),
+        ("301 Moved", "PermanentRedirect", "the bucket is in another region: set media.region", True),
+        ("404 Not Found", "", "it answered 404 (not as S3 does: see media.endpoint)", False),
+        ("200 OK", "", "its answer is not that of S3: see media.endpoint", False),
+    ],
+)
+def test_answer_that_is_no_success_is_told(status: str, code: str, told: str, refused: bool):
+    """The line has the server's code, or says that no S3 server answered."""
+    body = f"<Error><Code>{code}</Code><Message>of bot-secret</Message></Error>" if code else "<html>Hello</html>"
+    with answering(status, body) as endpoint, pytest.raises(StoreUnavailable) as caught:
+        bucket_with(S3Server.environ(), endpoint=endpoint).check()
+    assert told in str(caught.value)
+    assert isinstance(caught.value, StoreRefused) is refused
+    assert not [word for word in ("\n", "bot-secret", "bot-key") if word in str(caught.value)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "bot-key\n"}, "AWS_ACCESS_KEY_ID has a character that cannot be in it: set it again"),
+        ({"AWS_SECRET_ACCESS_KEY": " bot-secret"}, "AWS_SECRET_ACCESS_KEY has a character that cannot be in it"),
+        ({"AWS_SECRET_ACCESS_KEY": ""}, "AWS_SECRET_ACCESS_KEY is missing: set it beside AWS_ACCESS_KEY_ID"),
+        ({"AWS_CA_BUNDLE": "/nowhere"}, "AWS_CA_BUNDLE names '/nowhere': No such file or directory: name a PEM file"),
+        ({"AWS_CA_BUNDLE": __file__}, "the library for buckets refuses its settings: check variables AWS_..., and the"),
+    ],
+)
+def test_variable_that_cannot_be_used_is_named(environ: dict[str, str], told: str):
+    """The library would panic on a line break, which is a usual mistake in a secret of Kubernetes."""
+    with pytest.raises(StoreRefused) as caught:
+        bucket_with({**S3Server.environ(), **environ}, endpoint="http://127.0.0.1:1")
+    assert told in str(caught.value)
+    assert not [word for word in ("bot-secret", "bot-key") if word in str(caught.value)]
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_endpoint_of_the_environment_may_be_without_tls(s3_server: S3Server, variable: str):
+    """As that of `media.endpoint`."""
+    bucket_with({**s3_server.environ(), variable: s3_server.endpoint}).check()
+
+
+@needs_openssl
+def test_certificate_of_an_unknown_authority_is_refused_until_it_is_named(tmp_path: Path):
+    """Certificates of the system count as before."""
+    folder, context = make_certificates(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    body = "<Error><Code>AccessDenied</Code></Error>"
+    with answering("403 Forbidden", body, context) as endpoint:
+        with pytest.raises(StoreRefused, match=r"an unknown authority signed .*: name its .* AWS_CA_BUNDLE"):
+            bucket_with(S3Server.environ(), endpoint=endpoint).check()
+        with pytest.raises(StoreRefused, match="the credentials may not list"):
+            bucket_with({**S3Server.environ(), "AWS_CA_BUNDLE": str(folder / "ca.pem")}, endpoint=endpoint).check()
+    with answering("200 OK", "") as endpoint, pytest.raises(StoreRefused, match="does not speak TLS: write http://"):
+        bucket_with(S3Server.environ(), endpoint=endpoint.replace("http:", "https:")).check()
+
+
+def test_check_removes_what_killed_checks_left(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
+    """Not at once: another process may be checking now."""
+    whole = bucket(s3_server)
+    whole.objects("check").put("00/left", b"sayso")
+    whole.check()
+    assert whole.objects("check").stat("00/left")
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * DATE_SECONDS)
+    whole.check()
+    assert list(whole.objects("check").list()) == []
 
 
 def test_server_that_hangs_up_is_not_called_again_at_once(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,22 @@ def test_erasing_a_person_leaves_what_another_sent_too(stores: Stores):
         media.read(own.ref)
     assert media.erase(BOB) == 1
     assert not [*stores.open("media").list(), *stores.open("owners").list()]
+
+
+def test_erasure_that_fails_half_way_is_finished_by_the_next(stores: Stores, monkeypatch: pytest.MonkeyPatch):
+    """The store went away, or the command was killed."""
+    media = stores.media()
+    own = media.put(b"own", mime_type="text/plain", owner=ANA)
+
+    def away(names: Iterable[str]) -> None:
+        raise OSError("away")
+
+    monkeypatch.setattr(media._files, "delete", away)
+    with pytest.raises(OSError, match="away"):
+        media.erase(ANA)
+    assert stores.media().erase(ANA) == 1
+    with pytest.raises(KeyError):
+        media.read(own.ref)
 
 
 def test_sweep_removes_files_with_the_names_of_their_senders(stores: Stores):

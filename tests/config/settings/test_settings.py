@@ -64,6 +64,10 @@ MISTAKES = {
         "media: {store: 's3://Files'}\nchannels:\n  a: {platform: console}\n",
         ":1:9: media.store: is no bucket: write it as s3://bucket or s3://bucket/prefix (it is 's3://Files')",
     ),
+    "no region": (
+        "media: {store: 's3://files', region: \"eu west\"}\nchannels:\n  a: {platform: console}\n",
+        ":1:30: media.region: is no region: write letters, digits and hyphens, as in eu-central-1 (it is 'eu west')",
+    ),
     "endpoint without a bucket": (
         "media: {region: eu-central-1}\nchannels:\n  a: {platform: console}\n",
         ":1:1: media: endpoint and region belong to a bucket: add store, such as s3://my-bucket/shop",

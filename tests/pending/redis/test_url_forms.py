@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +17,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.pending.redis.client import connect, connect_async, connect_rq
 from sayso.pending.redis.connections import AutoPipeline
 from sayso.pending.redis.url import NotWritable
+from tests.certificates import make_certificates, needs_openssl
 from tests.workers.sentinels import Node
-
-needs_openssl = pytest.mark.skipif(
-    not shutil.which("openssl") and not os.environ.get("CI"), reason="SKIPPED: no openssl to make certificates with"
-)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +69,7 @@ def test_socket_of_a_url_with_a_database_counts_everywhere(redis_url: str, redis
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with an authority, and certificates for a server and a client that it signed."""
-    folder = tmp_path_factory.mktemp("certificates")
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    for name, signed in (("ca", []), *((each, ["-CA", "ca.pem", "-CAkey", "ca.key"]) for each in ("server", "client"))):
-        files = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"]
-        names = (
-            [] if name == "ca" else ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE"]
-        )
-        subprocess.run([*new, *signed, *files, *names], cwd=folder, check=True, capture_output=True)
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
