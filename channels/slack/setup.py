@@ -98,7 +98,7 @@ _FAULT_CURES = (
     ("/settings", "check that public_url is the https address at which the bot answers from outside"),
 )
 _NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
-Manifest = dict[str, Any]
+AppManifest = dict[str, Any]
 
 
 class SlackSetup(PlatformSetup):
@@ -181,7 +181,9 @@ def _token_problem(exc: Exception) -> Problem | None:
     return setup_problem(exc)
 
 
-def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant") -> Manifest:
+def manifest(
+    channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant"
+) -> AppManifest:
     """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse."""
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
@@ -254,13 +256,13 @@ class SlackApps:
             raise SetupError(f"{VARIABLE} has characters that no token has", _CONFIG_TOKEN_CURE)
         self._web = PooledSessions(partial(new_client, token, api_url))
 
-    async def validate(self, manifest: Manifest) -> list[str]:
+    async def validate(self, manifest: AppManifest) -> list[str]:
         """Have Slack check a manifest. Returns what to print. Raises SetupError."""
         async with platform_calls("Slack", _manifest_problem):
             await self._web.here().apps_manifest_validate(manifest=json.dumps(manifest))
         return ["Slack takes this manifest"]
 
-    async def create(self, manifest: Manifest, channel: str) -> list[str]:
+    async def create(self, manifest: AppManifest, channel: str) -> list[str]:
         """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer."""
         unanswered = f"check at {PAGES} whether the app exists before you run it again: each run creates one"
         async with platform_calls("Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered):
@@ -276,7 +278,7 @@ class SlackApps:
             f"After a change: sayso channel manifest {channel} --update {app_id}",
         ]
 
-    async def update(self, app_id: str, manifest: Manifest) -> list[str]:
+    async def update(self, app_id: str, manifest: AppManifest) -> list[str]:
         """Replace all settings of an app. Returns what is left to do. Raises SetupError."""
         if not _APP_ID.fullmatch(app_id):
             raise SetupError(f"{app_id!r} is no App ID", _APP_CURE)

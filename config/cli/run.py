@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
-from sayso.config.server.metrics import Address, share_counts
+from sayso.config.server.metrics import MetricsAddress, share_counts
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -68,7 +68,7 @@ def _logs(command: Callable[..., None]) -> Callable[..., None]:
 @_reload
 @_logs
 @pass_options
-def up(options: Options, host: str, port: int, workers: int, metrics: Address, *, reload: bool) -> None:
+def up(options: Options, host: str, port: int, workers: int, metrics: MetricsAddress, *, reload: bool) -> None:
     """Run everything on this machine: web, workers, and Redis if none is given."""
     _exit_on_signals()
     _run_up(options, host, port, workers, metrics, reload=reload)
@@ -101,7 +101,7 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
 
 
 def _run_up(
-    options: Options, host: str, port: int, workers: int, metrics: Address = None, *, reload: bool = False
+    options: Options, host: str, port: int, workers: int, metrics: MetricsAddress = None, *, reload: bool = False
 ) -> None:
     share_counts(metrics, forks=True)
     from sayso.config.server.up import Up, UpError
@@ -118,7 +118,7 @@ def _run_up(
             fail(str(exc))
 
 
-def _address(text: str | None) -> Address:
+def _address(text: str | None) -> MetricsAddress:
     """Return host and port of `--metrics`."""
     if not text:
         return None
@@ -192,7 +192,7 @@ def chat(options: Options, channel: str | None) -> None:
 @_metrics
 @_logs
 @pass_options
-def web(options: Options, host: str, port: int, threads: int, processes: int | None, metrics: Address) -> None:
+def web(options: Options, host: str, port: int, threads: int, processes: int | None, metrics: MetricsAddress) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
     share_counts(metrics, forks=bool(processes))
     from sayso.config.server.http import serve
@@ -238,7 +238,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
 @_reload
 @_logs
 @pass_options
-def worker(options: Options, processes: int | None, metrics: Address, *, reload: bool) -> None:
+def worker(options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool) -> None:
     """Run a worker process: it answers turns and sends replies."""
     share_counts(metrics, forks=bool(processes))
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
@@ -267,7 +267,7 @@ def worker(options: Options, processes: int | None, metrics: Address, *, reload:
 @_metrics
 @_logs
 @pass_options
-def poll(options: Options, metrics: Address) -> None:
+def poll(options: Options, metrics: MetricsAddress) -> None:
     """Run the process that fetches messages from Telegram, for channels with `polling: true`."""
     share_counts(metrics, forks=False)
     from sayso.config.server.metrics import listen_for_readers, serve_metrics

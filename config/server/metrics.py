@@ -40,7 +40,7 @@ REQUEST_SECONDS = 10.0
 
 
 #: Host and port of the endpoint, None for no port of its own.
-Address = tuple[str, int] | None
+MetricsAddress = tuple[str, int] | None
 
 
 class MetricsUnusable(Exception):
@@ -60,7 +60,7 @@ def read_token() -> str:
     return token
 
 
-def share_counts(address: Address, *, forks: bool) -> None:
+def share_counts(address: MetricsAddress, *, forks: bool) -> None:
     """Let this process count in common files, if its parent does, or if it `forks` and anybody may read what it counts.
 
     Call it before `sayso.channels.metrics` is imported: prometheus-client chooses then where it counts.
@@ -75,9 +75,7 @@ def share_counts(address: Address, *, forks: bool) -> None:
         atexit.register(_remove, os.environ[FOLDER], os.getpid())
     from prometheus_client import values
 
-    values.ValueClass = values.MultiProcessValue(  # type: ignore[no-untyped-call]
-        _ProcessNumber(Path(os.environ[FOLDER]))
-    )
+    values.ValueClass = values.MultiProcessValue(_ProcessNumber(Path(os.environ[FOLDER])))
 
 
 def _remove(folder: str, owner: int) -> None:
@@ -108,7 +106,7 @@ class _ProcessNumber:
         raise AssertionError("unreachable")
 
 
-def listen_for_readers(address: Address) -> socket | None:
+def listen_for_readers(address: MetricsAddress) -> socket | None:
     """Return a listening socket for the endpoint, None without an address.
 
     Raises MetricsUnusable and AddressUnusable.
@@ -148,7 +146,7 @@ class MetricsEndpoint:
             self._registries[0].register(collector)
         if os.environ.get(FOLDER):
             self._registries.append(CollectorRegistry())
-            multiprocess.MultiProcessCollector(self._registries[1])  # type: ignore[no-untyped-call]
+            multiprocess.MultiProcessCollector(self._registries[1])
         else:
             self._registries.append(REGISTRY)
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from sayso.channels.http import backoff_seconds
 from sayso.channels.metrics import RESTARTS
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
-from sayso.config.server.metrics import ADDRESS, Address, listen_for_readers
+from sayso.config.server.metrics import ADDRESS, MetricsAddress, listen_for_readers
 from sayso.config.server.processes import Child, Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
@@ -79,7 +79,7 @@ class Up:
     port: int
     workers: int = 2
     #: Where the web serves /metrics for all parts.
-    metrics: Address = None
+    metrics: MetricsAddress = None
     say: Callable[[str], None] = print
     _redis: EmbeddedRedis | None = None
     _children: list[Child] = field(default_factory=list)

@@ -143,10 +143,7 @@ def bootstrap(
     texts_for_turn = _texts_for_turn(agents)
     mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work)
     worker_lock = WorkerLock(state / ALIVE)
-    sender = ReplySender(
-        RedisOutbox(scripts, wake_up), channels, texts_for, rates=_configured_rates(settings),
-        receipts=ReceiptFiles(state / RECEIPTS, worker_lock.name), alerts=redis.alerts,
-    )  # fmt: skip
+    sender = _open_sender(settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name))
     limits, streams = settings.workers, {name for name, channel in settings.channels.items() if channel.streaming}
     processor = ConversationProcessor(
         mailbox, sender, channels, agents, texts_for_turn, redis.cache, media, worker=worker_lock.name,
@@ -251,10 +248,15 @@ def _open_inbox(
     return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis))
 
 
-def _configured_rates(settings: Settings) -> dict[str, float]:
-    """Return the messages a second of the channels that have a rate of their own."""
+def _open_sender(
+    settings: Settings, redis: RedisParts, channels: Mapping[str, Channel], receipts: ReceiptFiles
+) -> ReplySender:
+    """Return what sends replies, with the rates of the channels that have one of their own."""
     rates = {name: channel.messages_per_second for name, channel in settings.channels.items()}
-    return {name: rate for name, rate in rates.items() if rate is not None}
+    return ReplySender(
+        RedisOutbox(redis.scripts(LUA), redis.wake_up), channels, texts_for, receipts=receipts, alerts=redis.alerts,
+        rates={name: rate for name, rate in rates.items() if rate is not None},
+    )  # fmt: skip
 
 
 def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:

@@ -94,7 +94,7 @@ class UncollectedEntries:
         return [_text(value or b"") for value in _answers(pipe)]
 
     def _ask(self, pipe: Pipeline, *command: str | int) -> None:
-        pipe.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]  # redis-py's own
+        pipe.execute_command(*command, NEVER_DECODE=True)
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}{{{shard}}}"

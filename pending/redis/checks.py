@@ -99,7 +99,7 @@ def forbidden_commands(client: Redis, prefix: str, replicas: int) -> list[str]:
 def _refusal(client: Redis, *command: str | int) -> str:
     """Return why the server forbids a command, "" where it does not. An error of another kind counts as an answer."""
     try:
-        client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's own
+        client.execute_command(*command)
     except NoPermissionError as exc:
         return str(exc)
     except ResponseError as exc:

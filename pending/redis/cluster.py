@@ -119,7 +119,7 @@ class ClusterClient(RedisCluster):
     def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
         self.url = url
         self._patience = Retry(_backoff(patient), PATIENT_TRIES if patient else 0, supported_errors=_NOT_BY_ITSELF)
-        nodes = [ClusterNode(host, port) for host, port in url.addresses]  # type: ignore[no-untyped-call]
+        nodes = [ClusterNode(host, port) for host, port in url.addresses]
         times: dict[str, Any] = {"socket_timeout": answer_seconds, "socket_connect_timeout": min(1.0, answer_seconds)}
         create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
         self._persist(lambda: create(**url.client_options))

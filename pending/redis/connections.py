@@ -236,7 +236,7 @@ class Connections:
         self._pool.release(connection)
 
     def _keep(self, connection: Connection) -> None:
-        if len(self._idle) < self._most and not connection.should_reconnect():  # type: ignore[no-untyped-call]
+        if len(self._idle) < self._most and not connection.should_reconnect():
             self._idle.append(connection)
         else:
             self._pool.release(connection)
@@ -263,9 +263,9 @@ def _asked(connection: Connection, packed: bytes, replicas: int) -> Any:
 def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
     """Send a command and return the answer. WAIT is about all that its connection has written before."""
     if not replicas:
-        connection.send_packed_command([packed])  # type: ignore[no-untyped-call]  # redis-py's own
+        connection.send_packed_command([packed])
         return connection.read_response()
-    connection.send_packed_command([packed, _wait_command(replicas)])  # type: ignore[no-untyped-call]
+    connection.send_packed_command([packed, _wait_command(replicas)])
     refused: ResponseError | None = None
     try:
         answer = connection.read_response()
@@ -285,7 +285,7 @@ def _wait_command(replicas: int) -> bytes:
 
 
 def _close(connection: Connection) -> None:
-    connection.disconnect()  # type: ignore[no-untyped-call]  # redis-py's own
+    connection.disconnect()
 
 
 @dataclass(slots=True, eq=False)
@@ -328,7 +328,7 @@ class AutoPipeline:
                 self._loop = loop
                 #: Commands without an answer, in order: first those that were sent, then those that wait.
                 self._commands: deque[_Command] = deque()
-                self._connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+                self._connection: AbstractConnection = self._pool.make_connection()
                 self._sender: asyncio.Task[None] | None = None
             return self._loop is loop
 
@@ -376,7 +376,7 @@ class AutoPipeline:
                     # It was closed, or there is an answer to no command: the next one would be taken for ours.
                     await connection.disconnect(nowait=True)
                 if not connection.is_connected:
-                    await connection.connect()  # type: ignore[no-untyped-call]
+                    await connection.connect()
                 # A command that was not sent yet, and whose caller was cancelled, is never sent.
                 self._commands = deque(command for command in self._commands if not command.answer.done())
                 limit.reschedule(loop.time() + ANSWER_SECONDS)

@@ -130,7 +130,7 @@ def _check_db(text: str) -> None:
 def _options(scheme: str, url: str) -> dict[str, Any]:
     """Return the options of the connections, after one was made of them that opens nothing. Raises ValueError."""
     try:
-        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py's own
+        options: dict[str, Any] = parse_url(url)
     except ValueError as exc:
         if "connection URL" in str(exc):  # names a parameter; others may repeat a part of a password
             raise ValueError(f"no URL of a Redis: {exc}") from None

@@ -142,7 +142,7 @@ class DataLossGuard:
 
     def greet(self, connection: Connection) -> None:
         """Check the watermarks on a new connection. Raises redis.RedisError: the connection must not be used."""
-        connection.on_connect()  # type: ignore[no-untyped-call]  # redis-py's own
+        connection.on_connect()
 
         def read() -> Any:
             try:
@@ -151,7 +151,7 @@ class DataLossGuard:
                 return exc
 
         async def ask(commands: Sequence[Command]) -> list[Any]:
-            connection.send_packed_command(connection.pack_commands(commands))  # type: ignore[no-untyped-call]
+            connection.send_packed_command(connection.pack_commands(commands))
             return [read() for _ in commands]
 
         run_without_loop(self.check(ask))

@@ -56,7 +56,7 @@ LOST = "lost"
 _LOCK, _HANDLED = "lock", "handled.json"
 
 #: One note, as it is stored.
-Note = dict[str, Any]
+StoredNote = dict[str, Any]
 
 
 class NoteFiles:
@@ -72,7 +72,7 @@ class NoteFiles:
         #: The file that is open, which a forked process may share, and the number in its name.
         self._file, self._number = -1, -1
 
-    def add(self, note: Note) -> None:
+    def add(self, note: StoredNote) -> None:
         """Append a note with the time, in Unix seconds. A failure is no error. Writes to the page cache only."""
         now = self._clock()
         line = to_json({"at": round(now, 3), **note}) + b"\n"
@@ -85,7 +85,7 @@ class NoteFiles:
         except OSError as exc:
             log.warning("loss.not_noted", extra={"reason": type(exc).__name__})
 
-    def read(self) -> list[Note]:
+    def read(self) -> list[StoredNote]:
         """Return the notes that still count, in order. Lines that cannot be read are left out."""
         notes, oldest = [], self._clock() - KEEP_SECONDS
         for path in self._paths():
@@ -152,7 +152,7 @@ class NoteFiles:
         return sorted(self._folder.glob("*.jsonl"), key=lambda path: int(path.stem) if path.stem.isdigit() else 0)
 
 
-def _parse(line: bytes, oldest: float) -> Note | None:
+def _parse(line: bytes, oldest: float) -> StoredNote | None:
     try:
         note = json.loads(line)
         return note if note["at"] >= oldest else None
@@ -183,7 +183,7 @@ class AcknowledgedWork:
         self._files.add({**_about(claim.scope), **note})
 
 
-def _about(scope: Scope) -> Note:
+def _about(scope: Scope) -> StoredNote:
     place = scope.conversation
     return {"to": [place.channel, place.chat, place.thread], "user": scope.id}
 
@@ -276,14 +276,14 @@ class LossNotices:
         handled = self._files.handled()
         return [loss for loss in losses if handled.get(str(loss.shard)) != loss.resumed_at]
 
-    def _tell_effect(self, effect: Note) -> bool:
+    def _tell_effect(self, effect: StoredNote) -> bool:
         """Tell how an action ended, if Redis has forgotten it."""
         state, texts = effect.get("state", "started"), texts_for(effect["language"])
         outcome = effect.get("outcome") or texts.unknown(effect["preview"])
         what = {"marks": [effect["pid"], effect["by"]], "pid": effect["pid"], "state": state, "outcome": outcome}
         return self._send(effect, texts.forgot_outcome(outcome), texts, {**what, "until_ms": _ms(effect)})
 
-    def _tell_turns(self, turns: Sequence[Note]) -> bool:
+    def _tell_turns(self, turns: Sequence[StoredNote]) -> bool:
         """Tell one person since when their turns are lost, if any is."""
         turns = turns[-MAX_TURNS:]
         args = {"user": turns[0]["user"], "turns": [[turn["event"], _ms(turn)] for turn in turns]}
@@ -309,7 +309,7 @@ class LossNotices:
         args = {"marks": [stored.pid], "question": stored.pid, "until_ms": loss.resumed_at}
         return self._send({**_about(scope), "at": 0.0}, texts.forgot_question(stored.action.preview), texts, args)
 
-    def _send(self, note: Note, text: str, texts: Texts, args: Mapping[str, Any], *, collapse: str = "") -> bool:
+    def _send(self, note: StoredNote, text: str, texts: Texts, args: Mapping[str, Any], *, collapse: str = "") -> bool:
         """Append a notice to the outbox, unless all its marks are set: then it was sent before."""
         place = _conversation(note)
         reply = Reply(text, language=texts.language, only_for=note.get("only_for", ""), collapse=collapse)
@@ -321,7 +321,7 @@ class LossNotices:
         return bool(answer == "told")
 
 
-def _conversation(note: Note) -> Conversation:
+def _conversation(note: StoredNote) -> Conversation:
     return Conversation(*note["to"])
 
 
@@ -335,13 +335,13 @@ def _last_text(history: str) -> str:
     return "\n".join(lines)
 
 
-def _ms(note: Note) -> int:
+def _ms(note: StoredNote) -> int:
     return round(float(note["at"]) * 1000)
 
 
-def _effects(notes: Iterable[Note]) -> list[Note]:
+def _effects(notes: Iterable[StoredNote]) -> list[StoredNote]:
     """Return one note for each action that began: with its end, if that was noted."""
-    effects: dict[str, Note] = {}
+    effects: dict[str, StoredNote] = {}
     for note in notes:
         if "preview" in note:
             effects[note["pid"]] = note
@@ -350,9 +350,9 @@ def _effects(notes: Iterable[Note]) -> list[Note]:
     return list(effects.values())
 
 
-def _by_person(notes: Iterable[Note]) -> list[list[Note]]:
+def _by_person(notes: Iterable[StoredNote]) -> list[list[StoredNote]]:
     """Return the turns of each person in each conversation, in order."""
-    people: defaultdict[tuple[str, ...], list[Note]] = defaultdict(list)
+    people: defaultdict[tuple[str, ...], list[StoredNote]] = defaultdict(list)
     for note in notes:
         if "event" in note:
             people[(*note["to"], note["user"], note["only_for"])].append(note)
