@@ -121,6 +121,11 @@ def current_trace() -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
+def trace_id(traceparent: str) -> str:
+    """Return the id of the trace that a traceparent names, "" for none."""
+    return traceparent.split("-")[1] if traceparent.count("-") == 3 else ""
+
+
 def _context_of(traceparent: str | None) -> Any:
     """Return the context with a remote span as the current one; None for the present context."""
     from opentelemetry.context import Context

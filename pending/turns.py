@@ -205,7 +205,8 @@ class TurnChange:
     A reply that only repeats an open question has ABOUT before the id.
     `silenced`: the ids of timers that are cancelled.
     `tells_loss`: a yes or no without a question is answered with a loss of data.
-    `tools`: the tools that the turn called; `ended`: why it has no answer of the agent. Both are for `sayso trace`.
+    `tools`: the tools that the turn called; `about`: the action that its user answered; `ended`: why it has no answer
+    of the agent. All three are for `sayso trace`.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()
@@ -216,6 +217,7 @@ class TurnChange:
     silenced: tuple[str, ...] = ()
     tells_loss: bool = False
     tools: tuple[str, ...] = field(default=(), compare=False)
+    about: str = field(default="", compare=False)
     ended: TurnEnd | Literal[""] = field(default="", compare=False)
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import io
+import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import certifi
@@ -15,6 +17,7 @@ from redis import Redis
 
 from sayso.channels.tracing import stop_tracing
 from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.pending.context import add_log_fields
 from sayso.pending.redis.client import connect
 from tests.s3 import S3Server
 from tests.workers.clusters import Cluster
@@ -47,6 +50,24 @@ def environment() -> Iterator[None]:
     stop_tracing()
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture
+def print_log() -> Iterator[Callable[[logging.Formatter], io.StringIO]]:
+    """Return a function that prints the log of this test as a process of Sayso does, in a format."""
+    printed, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(printed), root.level
+    handler.addFilter(add_log_fields)
+
+    def start(formatter: logging.Formatter) -> io.StringIO:
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        return printed
+
+    yield start
+    root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

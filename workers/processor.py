@@ -202,6 +202,8 @@ class ConversationProcessor:
             match work:
                 case QueuedReply():
                     about = {"pending": work.pending} if work.pending else {}
+                    if tracing.is_tracing() and work.trace[0]:
+                        about["trace_id"] = tracing.trace_id(work.trace[0])
                     ids = {**call_context().log_fields, "delivery": work.delivery_id(held.lease), **about}
                     with context_field("log_fields", ids):
                         work = await self.sender.send(held.lease, work, held.is_fresh)

@@ -170,9 +170,9 @@ class ChannelAgent:
             settled = context.settled
             if settled and settled.action.kind != CHOICE_KIND:
                 effects = await self.store.settlement.effects(context.turn.scope, settled)
-                return await self._confirmation.answer_ended(context, settled, effects)
+                return (await self._confirmation.answer_ended(context, settled, effects)).about(settled)
             if context.turn.tap:
-                return await self._confirmation.handle_tap(context)
+                return (await self._confirmation.handle_tap(context)).about(context.tapped)
             if context.turn.kind == "anonymous":
                 return fixed_answer(context, context.texts.anonymous())
             starts_with_slash = context.turn.text.lstrip().startswith("/")
@@ -180,9 +180,9 @@ class ChannelAgent:
                 return await self._commands.answer(name, context)
             live = context.live
             if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
-                return await self._confirmation.decide(context, live)
+                return (await self._confirmation.decide(context, live)).about(live)
             if live and self._confirmation.is_late_answer(context, live):
-                return await self._confirmation.answer_ended(context, live)
+                return (await self._confirmation.answer_ended(context, live)).about(live)
             return await self._answer_without_question(context)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:

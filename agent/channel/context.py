@@ -21,7 +21,7 @@ from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turns import Lease, StreamListener, Timer, TurnChange
+from sayso.pending.turns import CHOICE_KIND, Lease, StreamListener, Timer, TurnChange
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,10 @@ class TurnAnswer:
     def changed(self, **parts: Any) -> TurnAnswer:
         """Return the answer with other parts of its change."""
         return replace(self, change=replace(self.change, **parts))
+
+    def about(self, action: StoredAction | None) -> TurnAnswer:
+        """Return the answer as that of a user who answered the question of an action, whatever came of it."""
+        return self.changed(about=action.pid) if action and action.action.kind != CHOICE_KIND else self
 
 
 def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:

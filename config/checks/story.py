@@ -26,8 +26,9 @@ class TracedReply:
 class TracedTurn:
     """One turn. `status` is `waits`, `done`, or `forgotten` where only its number is known. Times are in Unix seconds.
 
-    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on; `asked` and `decided`
-    are ids of actions; `ended` says why it has no answer of the agent.
+    `webhooks` is how often it came in; `steps` are those of its journal while it is worked on; `asked`, `decided` and
+    `about` are ids of actions: it asked about them, it decided one, or it answered one that it could not decide, such
+    as one that had expired. `ended` says why it has no answer of the agent.
     """
 
     id: str
@@ -42,6 +43,7 @@ class TracedTurn:
     tools: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     decided: str = ""
+    about: str = ""
     ended: str = ""
     ahead: int = 0
     steps: tuple[str, ...] = ()
@@ -61,15 +63,25 @@ class TracedEvent:
 
 @dataclass(frozen=True, slots=True)
 class TracedAction:
-    """One action. `events` are those of the ledger; `state` is that of Redis, "" where it has none."""
+    """One action. `events` are those of the ledger and of Redis's copy of it.
+
+    `state` and `by`, the hash of the event that led to it, are those of Redis, "" where it has none. A ledger lacks the
+    events that another machine collected, so `state` may be newer.
+    """
 
     pid: str
     state: str = ""
+    by: str = ""
     kind: str = ""
     preview: str = ""
     told: str = ""
     user: str = ""
     events: tuple[TracedEvent, ...] = ()
+
+    @property
+    def newest(self) -> str:
+        """Return the state that it is in, "" where nothing is known of it."""
+        return self.state or (self.events[-1].event if self.events else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,85 +100,123 @@ class MessageStory:
         return tuple(reply for turn in self.turns for reply in turn.replies) + self.replies
 
 
-#: Why a turn has no answer of the agent, in words.
+#: Why the agent did not answer a turn.
 _ENDS = {
-    "channel_gone": "its channel is no longer in the YAML; the person was told so",
-    "failed": "an unexpected error ended it and the person got an apology: `turn.failed` in the log has the traceback",
-    "forwarded": "it came in under another address of the conversation and was handed on to the main one",
-    "killed_workers": "its worker died each time that it was begun, so it was given up",
-    "stale": "the conversation changed while it was answered, and the person was told that something went wrong",
-    "stopped": "its person said /stop",
-    "timeout": "it took longer than `workers.turn_timeout`, and the person was told so",
-    "unreadable": "the journal of an earlier attempt could not be read, so it was not tried again",
+    "channel_gone": "The YAML has no such channel any more. The user was told.",
+    "failed": "An unexpected error ended it, and the user got an apology. `turn.failed` in the log has the traceback.",
+    "forwarded": "It came from another address of the conversation, and was handed on to the main address.",
+    "killed_workers": "Its worker died in each attempt, so Sayso gave it up.",
+    "stale": "The conversation changed while it was answered. The user was told that something went wrong.",
+    "stopped": "The user sent /stop.",
+    "timeout": "It took longer than `workers.turn_timeout`. The user was told.",
+    "unreadable": "The journal of an earlier attempt could not be read, so Sayso did not try again.",
 }
 _UNSENT = {
-    "dead": "was given up", "failed": "was taken by the platform and not delivered", "waits": "waits to be sent",
-    "held": "waits until the person writes", "retried": "was put back after it was dead",
-    "forgotten": "is no longer known",
+    "dead": "was given up", "failed": "was taken by the platform, which did not deliver it",
+    "waits": "waits to be sent", "held": "waits until the user writes again",
+    "retried": "was given up, and then sent again by an operator", "forgotten": "is no longer stored",
 }  # fmt: skip
+#: Why an action is not confirmed, by its state.
+_UNCONFIRMED = {
+    "armed": "the question was not delivered yet", "shown": "the question waits for an answer",
+    "expired": "no answer came in time", "cancelled": "it was cancelled",
+    "superseded": "it was withdrawn before it ran",
+}  # fmt: skip
+_ENDED = ("done", "failed", "unknown", "cancelled", "expired", "superseded")
 
 
 def answers(story: MessageStory) -> dict[str, list[str]]:
     """Return the answers to three questions about a story, as sentences."""
-    answered = "it answered: every reply was taken by its platform"
+    answered = "It answered. The platform took every reply."
     if not story.all_replies:
-        answered = "its turn and replies are not known: Redis has forgotten them, or was not searched"
+        answered = "Its turn and its replies are not known: Redis has forgotten them, or could not be searched."
+    twice = "No repetition is stored here. If the user got two answers, trace the other message, too."
+    no_action = "No confirmation is stored here: the message asked for none, and answered none."
     return {
-        "said_twice": [*_twice(story)] or ["nothing here was said twice; trace the other message as well"],
+        "said_twice": [*_twice(story)] or [twice],
         "not_answered": [*_unanswered(story)] or [answered],
-        "confirmed_by": [*_confirmed(story)] or ["no confirmation was needed: no action is known here"],
+        "confirmed_by": [*_confirmed(story)] or [no_action],
     }
 
 
 def _twice(story: MessageStory) -> Iterator[str]:
     for turn in story.turns:
         if turn.webhooks > 1:
-            yield f"{turn.id} came in {turn.webhooks} times; each repetition was recognized and changed nothing"
+            why = "Sayso recognized the repetitions and ignored them."
+            yield f"The platform sent {turn.id} {turn.webhooks} times. {why}"
         if turn.attempt > 1:
-            replies = "only the last attempt's replies were sent"
-            yield f"{turn.id} was begun {turn.attempt} times, because a worker died or lost its lease; {replies}"
+            why = "A worker died or lost its lease. Only the replies of the last attempt were sent."
+            yield f"Workers began {turn.id} {turn.attempt} times. {why}"
         others = {reply.receipt for other in story.turns if other != turn for reply in other.replies}
         messages = {reply.receipt or reply.id for reply in turn.replies} - others  # others are changes of a message
         if len(messages) > 1:
-            yield f"the answer to {turn.id} has {len(messages)} messages"
+            yield f"The answer to {turn.id} has {len(messages)} messages."
         if turn.upto:
-            yield f"{turn.id} was answered together with the messages up to {turn.upto}"
+            yield f"{turn.id} was answered together with the messages up to {turn.upto}."
+        if state := _ended_before(story, turn):
+            yield f"{turn.id} came after action {turn.about} had ended ({state}), so its outcome was told again."
     for reply in story.all_replies:
         if reply.state == "ambiguous":
-            yield f"{reply.id} was sent again and marked as repeated: the answer to an earlier attempt was lost"
+            why = "The platform's answer to an earlier attempt was lost, so the user may have it twice."
+            yield f"Reply {reply.id} was sent again, marked as repeated. {why}"
         if reply.state == "retried":
-            yield f"{reply.id} was sent again as #{reply.receipt}, by `sayso deliveries retry`"
+            yield f"Reply {reply.id} was sent again as #{reply.receipt}, by `sayso deliveries retry`."
+
+
+def _ended_before(story: MessageStory, turn: TracedTurn) -> str:
+    """Return the state in which an action had ended when this turn answered it; "" for any other turn."""
+    events = [event for action in story.actions if action.pid == turn.about for event in action.events]
+    return next((event.event for event in events if event.event in _ENDED and event.at <= turn.at), "")
 
 
 def _unanswered(story: MessageStory) -> Iterator[str]:
     for turn in story.turns:
         if turn.status == "waits":
-            place = f"behind {turn.ahead} others" if turn.ahead else "next in its conversation"
-            begun = f", begun {turn.attempt} times" if turn.attempt else ""
-            yield f"{turn.id} waits, {place}{begun}; {story.busy or 'a worker will come for it'}"
+            place = {0: "is next in its conversation", 1: "waits behind 1 message"}
+            begun = {0: "", 1: " Its attempt 1 has begun."}
+            yield (
+                f"{turn.id} {place.get(turn.ahead, f'waits behind {turn.ahead} messages')}."
+                f"{begun.get(turn.attempt, f' Workers began it {turn.attempt} times.')}"
+                f" {story.busy or 'A worker will take it.'}"
+            )
         elif turn.status == "forgotten":
-            yield f"how {turn.id} was answered is no longer stored; the replies are in the log"
+            yield f"{turn.id}: it is no longer stored how it was answered. The log has its replies."
         elif turn.ended:
             yield f"{turn.id}: {_ENDS.get(turn.ended, turn.ended)}"
         elif not turn.replies:
-            yield f"{turn.id} was worked on and has no reply"
+            yield f"{turn.id} was finished without a reply."
     for reply in story.all_replies:
         if says := _UNSENT.get(reply.state):
-            reason = f": {reply.reason}" if reply.reason else ""
-            busy = f"; {story.busy}" if reply.state == "waits" and story.busy else ""
-            yield f"reply {reply.id} {says}{reason}{busy}"
+            reason = f": {reply.reason}" if reply.reason else "."
+            busy = f" {story.busy}" if reply.state == "waits" and story.busy else ""
+            yield f"Reply {reply.id} {says}{reason}{busy}"
         elif reply.reason:
-            yield f"reply {reply.id} is an apology: {reply.reason}"
+            yield f"Reply {reply.id} is an apology: {reply.reason}"
 
 
 def _confirmed(story: MessageStory) -> Iterator[str]:
     for action in story.actions:
-        claimed = [event for event in action.events if event.event == "claimed"]
-        who = action.user or "its person"
-        for event in claimed:
-            message = f"message {event.by}{f' ({event.turn})' if event.turn else ''}"
+        name = f"{action.pid} ({action.kind})" if action.kind else action.pid
+        claims = [event for event in action.events if event.event == "claimed"]
+        for event in claims:
             at = datetime.fromtimestamp(event.at, UTC).strftime("%Y-%m-%d %H:%M:%S")
-            yield f"{action.pid}: {who}, at {at} with {message}; it is {action.events[-1].event} now"
-        if not claimed:
-            state = action.events[-1].event if action.events else action.state
-            yield f"{action.pid}: nobody; it is {state or 'unknown here'}"
+            who = action.user or "The user who was asked"
+            yield f"{name}: {who} confirmed it at {at} with message {_message(event)}. It is {action.newest} now."
+        if claims:
+            continue
+        if why := _UNCONFIRMED.get(action.newest):
+            by = [event for event in action.events if event.event == action.newest and event.by]
+            yield f"{name}: not confirmed, {why}{f' by message {_message(by[-1])}' if by else ''}."
+        elif action.newest:
+            by_message = f" with message {action.by}" if action.by else ""
+            yield f"{name}: confirmed{by_message}; the ledger of another machine knows when. It is {action.newest} now."
+        else:
+            yield f"{name}: not known here. Run the command on the other machines, which have ledgers of their own."
+    for turn in story.turns:
+        if turn.about:
+            why = f"it had ended ({state})" if (state := _ended_before(story, turn)) else "the reply says why"
+            yield f"{turn.id} answered {turn.about} and did not decide it: {why}."
+
+
+def _message(event: TracedEvent) -> str:
+    return f"{event.by}{f' ({event.turn})' if event.turn else ''}"

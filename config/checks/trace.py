@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,8 +31,8 @@ from sayso.workers.rq.jobs import is_suspended
 
 #: Where a conversation's id, a delivery, a turn and an audit entry are recognized by their form.
 _CONVERSATION = r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}"
-_PLACE = re.compile(rf"(?P<conversation>{_CONVERSATION})(?:#(?P<number>\d+)|@(?P<seq>\d+))?")
-_ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d+)")
+_PLACE = re.compile(rf"(?P<conversation>{_CONVERSATION})(?:#(?P<number>\d{{1,15}})|@(?P<seq>\d{{1,15}}))?")
+_ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d{1,15})")
 _SEEN = re.compile(rf"\{{\d+\}}:seen:(?P<conversation>{_CONVERSATION}):(?P<event>.*)", re.DOTALL)
 _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
 _HASH = re.compile(r"[0-9a-f]{20}")
@@ -76,8 +76,8 @@ def find_stories(
 
 def _why_idle(client: Redis, prefix: str) -> str:
     if not Heartbeat(client, prefix=prefix).count():
-        return "no worker is alive: start one with `sayso worker`"
-    return "the queue is suspended: run `rq resume`" if is_suspended(client) else ""
+        return "No worker is alive: start one with `sayso worker`."
+    return "The queue is suspended: run `rq resume`." if is_suspended(client) else ""
 
 
 @dataclass(slots=True)
@@ -124,6 +124,16 @@ class _State:
                 return first
         return seq
 
+    def answers_to(self, pids: Collection[str]) -> set[int]:
+        """Return the numbers of the turns that decided these actions, or answered them without deciding."""
+        return {seq for seq, each in self.records.items() if {each.get("decided"), each.get("about")} & set(pids)}
+
+    @property
+    def newest_reply(self) -> int:
+        """The highest number of a reply that is known."""
+        replies = (number for record in self.records.values() for number in record["replies"])
+        return max((*map(int, replies), *self.deliveries, *self.outbox), default=0)
+
 
 class Tracer:
     """Builds stories. Lives as long as a command.
@@ -148,8 +158,11 @@ class Tracer:
     def stories(self, wanted: str) -> list[MessageStory]:
         """Return the stories of what an id leads to, at most MAX_STORIES. Raises redis.RedisError, LedgerUnusable."""
         clues = list(dict.fromkeys(self._find(wanted.strip())))[:MAX_STORIES]
-        stories = dict.fromkeys(map(self._story, clues))  # a yes leads to its turn, and to its action: one story
-        return [story for story in stories if story.turns or story.replies or story.actions]
+        stories: list[MessageStory] = []
+        for clue in clues:  # a yes leads to its turn, and to its action: one story
+            if not any(clue.pid == action.pid for story in stories for action in story.actions):
+                stories.append(self._story(clue))
+        return [story for story in dict.fromkeys(stories) if story.turns or story.replies or story.actions]
 
     @cached_property
     def _entries(self) -> list[tuple[int, AuditEntry]]:
@@ -175,10 +188,10 @@ class Tracer:
 
     def _place(self, place: re.Match[str]) -> Clue:
         """Return the turn or the reply of a conversation that was named, or its newest turn."""
-        conversation, seq = place["conversation"], int(place["seq"] or 0)
+        conversation = place["conversation"]
         if place["number"]:
             return Clue(conversation, number=int(place["number"]))
-        return Clue(conversation, seq or int(self._state(conversation).lane.get("received") or 0))
+        return Clue(conversation, int(place["seq"] or self._state(conversation).lane.get("received") or 0))
 
     def _knows_action(self, pid: str) -> bool:
         if any(entry.pid == pid for _, entry in self._entries):
@@ -215,7 +228,7 @@ class Tracer:
             delivery = _DELIVERY.fullmatch(key)
             entries = self._client.hgetall(f"{self._prefix}{key}") if delivery and self._client else {}
             for number, entry in entries.items():
-                if delivery and wanted == str(entry).split(" ", 4)[3]:
+                if delivery and wanted in str(entry).split(" ", 4)[3:4]:
                     yield Clue(delivery["conversation"], number=int(number))
 
     def _scan(self, pattern: str) -> Iterator[str]:
@@ -232,15 +245,18 @@ class Tracer:
         return self._ledger.bodies(pid).get(pid) if self._ledger else None
 
     def _story(self, clue: Clue) -> MessageStory:
-        """Return the story of a clue: its turn, the actions of that turn, and the turns that asked and decided them."""
+        """Return the story of a clue: its turn, the actions of it, and the turns that asked and answered them."""
         state = self._state(clue.conversation)
         first = state.seq_of(seq=clue.seq, number=clue.number, pid=clue.pid)
         record = state.records.get(first, {})
-        pids = dict.fromkeys(filter(None, (clue.pid, *record.get("asked", ()), record.get("decided", ""))))
+        pids = dict.fromkeys(
+            filter(None, (clue.pid, *record.get("asked", ()), record.get("decided"), record.get("about")))
+        )
         decided = [entry for _, entry in self._entries if entry.by]
         pids |= dict.fromkeys(entry.pid for entry in decided if digest(entry.by) == record.get("event"))
         events = {digest(entry.by) for entry in decided if entry.pid in pids}
         seqs = {first, *(state.seq_of(pid=pid) for pid in pids), *(state.seq_of(event=event) for event in events)}
+        seqs |= state.answers_to(pids)
         if pids:
             state = self._state(clue.conversation, list(pids))
         turns = tuple(filter(None, (self._turn(state, seq) for seq in sorted(seqs - {0}))))
@@ -256,7 +272,7 @@ class Tracer:
 
     def _busy(self, state: _State) -> str:
         if float(state.lane.get("until") or 0) / 1000 > state.now and state.lane["token"] not in ("", "parked"):
-            return f"worker {worker_of(state.lane['token'])} works on this conversation now"
+            return f"Worker {worker_of(state.lane['token'])} works on this conversation now."
         return self._alive()
 
     def _turn(self, state: _State, seq: int) -> TracedTurn | None:
@@ -266,7 +282,8 @@ class Tracer:
             return TracedTurn(
                 name, "done", record["event"], record["at"] / 1000, record["done"] / 1000, webhooks, record["attempt"],
                 record["worker"], record.get("upto", 0), tuple(record.get("tools", ())),
-                tuple(record.get("asked", ())), record.get("decided", ""), record.get("ended", ""), replies=replies,
+                tuple(record.get("asked", ())), record.get("decided", ""), record.get("about", ""),
+                record.get("ended", ""), replies=replies,
             )  # fmt: skip
         for ahead, entry in enumerate(state.inbox):
             number, at, _, _, text = entry.split(" ", 4)
@@ -313,7 +330,7 @@ class Tracer:
                 reason=held[3] if len(held) == 4 else state.lane["closed"],
                 text=str(_fields(_fields(text).get("reply")).get("text", "")) if self._show_texts else "",
             )  # fmt: skip
-        return TracedReply(name, "forgotten") if state.lane else None
+        return TracedReply(name, "forgotten") if 0 < number <= state.newest_reply else None
 
     def _traced_action(self, state: _State, pid: str) -> TracedAction:
         body, in_redis = self._body(pid), state.actions.get(pid, [""] * 5)
@@ -333,7 +350,8 @@ class Tracer:
             record.get("user_id", ""),
         )
         preview, told, user = map(str, texts) if self._show_texts else ("", "", "")
-        return TracedAction(pid, in_redis[0], str(record.get("kind", "")), preview, told, user, tuple(events))
+        by, kind = digest(in_redis[1]) if in_redis[1] else "", str(record.get("kind", ""))
+        return TracedAction(pid, in_redis[0], by, kind, preview, told, user, tuple(events))
 
 
 def _fields(text: object) -> dict[str, Any]:

@@ -22,9 +22,9 @@ _QUESTIONS = {
     "confirmed_by": "Who confirmed this?",
 }
 _KEPT = (
-    "Redis keeps the id of a message for 72 hours, the last 50 turns and replies of a conversation for a week, actions "
-    "for 48 hours; a ledger keeps the actions that its machine collected. If it is the id of a message, the log has "
-    "more: search it for"
+    "Give the whole id. Redis keeps the id of a message for 72 hours, the last 50 turns and replies of a conversation "
+    "for a week, actions for 48 hours; a ledger keeps the actions that its machine collected. A webhook with a wrong "
+    "signature is not stored: look for `hook.forbidden` in the log. For the id of another message search the log for"
 )
 
 
@@ -44,11 +44,14 @@ def trace(options: Options, what: str, *, show_texts: bool) -> None:
     from sayso.config.checks.story import answers
     from sayso.config.checks.trace import find_stories
 
+    if any("\ud800" <= letter <= "\udfff" for letter in what):  # what a shell gave was no UTF-8
+        raise click.UsageError(f"{one_line(repr(what), WIDTH)} is no id: it is not text in UTF-8")
     with clear_errors():
         settings = options.load(without_secrets=True)
         stories, searched = find_stories(settings, options.data, what, show_texts=show_texts)
     if not stories:
-        fail(f"nothing is known about {what!r} (searched: {'; '.join(searched)}). {_KEPT} {digest(what.strip())!r}")
+        shown, where = one_line(what, WIDTH), "; ".join(searched)
+        fail(f"nothing is known about {shown!r} (searched: {where}). {_KEPT} {digest(what.strip())!r}")
     lines = [line for story in stories for line in (*_lines(story), "")]
     value = [{**asdict(story), "answers": answers(story)} for story in stories]
     options.print({"searched": searched, "stories": value}, [*lines, f"searched: {'; '.join(searched)}"])
@@ -60,7 +63,7 @@ def _lines(story: MessageStory) -> Iterator[str]:
     for turn in story.turns:
         yield from _turn_lines(turn)
     for reply in story.replies:
-        yield "a reply that belongs to no turn that is stored"
+        yield "a reply whose turn is not stored"
         yield _reply_line(reply)
     for action in story.actions:
         yield from _action_lines(action)
@@ -72,14 +75,14 @@ def _lines(story: MessageStory) -> Iterator[str]:
 def _turn_lines(turn: TracedTurn) -> Iterator[str]:
     yield f"turn {turn.id}{f'  event={turn.event}' if turn.event else ''}"
     if turn.at:
-        times = f", {turn.webhooks} times" if turn.webhooks > 1 else ""
-        yield f"  {utc_time(turn.at)}  came in{times}"
+        times = f" {turn.webhooks} times" if turn.webhooks > 1 else ""
+        yield f"  {utc_time(turn.at)}  received{times}"
     if turn.text:
         yield f"  said: {one_line(turn.text, WIDTH)}"
     yield from (f"  {step}" for step in turn.steps)
     if turn.done:
         tools = f", called {', '.join(turn.tools)}" if turn.tools else ""
-        asked = f", asked about {', '.join(turn.asked)}" if turn.asked else ""
+        asked = f", asked for a yes to {', '.join(turn.asked)}" if turn.asked else ""
         worker = f" by worker {turn.worker}" if turn.worker else ""
         yield f"  {utc_time(turn.done)}  finished{worker} in attempt {turn.attempt}{tools}{asked}"
     yield from map(_reply_line, turn.replies)
@@ -99,9 +102,9 @@ def _action_lines(action: TracedAction) -> Iterator[str]:
         by = f" by message {event.by}{f' ({event.turn})' if event.turn else ''}" if event.by else ""
         yield f"  {utc_time(event.at)}  {event.event}{by}"
     if not action.events:
-        yield f"  {action.state or 'unknown here'}; its entries are in the ledger of another machine"
+        yield f"  {action.state or 'not known here'}; the ledger of another machine may have its entries"
     if action.user:
-        yield f"  person: {one_line(action.user, WIDTH)}"
+        yield f"  user: {one_line(action.user, WIDTH)}"
     if action.preview:
         yield f"  preview: {one_line(action.preview, WIDTH)}"
     if action.told:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from sayso.channels.redaction import redact
-from sayso.channels.tracing import current_trace, start_tracing
+from sayso.channels.tracing import current_trace, start_tracing, trace_id
 
 #: The fields that every log record has: what `extra` adds is printed.
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -131,8 +131,8 @@ def set_up_logs(default: str = "info") -> None:
 
 def add_trace_id(record: logging.LogRecord) -> bool:
     """Add the id of the current trace to a log record, while this process traces: a filter for log handlers."""
-    if trace := current_trace():
-        record.trace_id = trace.split("-")[1]
+    if trace := trace_id(current_trace()):
+        record.trace_id = trace
     return True
 
 

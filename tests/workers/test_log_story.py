@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from sayso.channels.base import DeliveryUncertain
 from sayso.channels.types import Delivery, Received, Reply, Turn
 from sayso.config.wiring.observability import EventFormatter
 from sayso.pending.concurrency import run_without_loop
-from sayso.pending.context import add_log_fields
 from sayso.pending.turns import Lease
 from sayso.workers.lease import HeldLease
 from sayso.workers.processor import ConversationProcessor
@@ -40,17 +38,9 @@ def rig(request: pytest.FixtureRequest) -> MemoryRig | RedisRig:
 
 
 @pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """Print the log of this test as a process of Sayso does."""
-    printed, root = io.StringIO(), logging.getLogger()
-    handler, level = logging.StreamHandler(printed), root.level
-    handler.setFormatter(EventFormatter())
-    handler.addFilter(add_log_fields)
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    yield printed
-    root.removeHandler(handler)
-    root.setLevel(level)
+def log(print_log) -> io.StringIO:
+    """Print the log of this test as lines for people."""
+    return print_log(EventFormatter())
 
 
 def story(log: io.StringIO) -> list[str]:

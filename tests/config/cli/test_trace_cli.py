@@ -83,7 +83,8 @@ def test_action_is_told_from_question_to_outcome(rig: RedisRig, bot: Bot, tmp_pa
     assert (decided["id"], decided["event"], decided["status"]) == (f"{CHAT.id}@2", digest(YES), "done")
     assert [reply["state"] for each in told["turns"] for reply in each["replies"]] == ["sent"] * len(bot.channel.sent)
     (confirmed,) = told["answers"]["confirmed_by"]
-    assert re.fullmatch(rf"{pid}: its person, at .* with message {digest(YES)} \(.*@2\); it is done now", confirmed)
+    says = rf"The user who was asked confirmed it at .* with message {digest(YES)} \(.*@2\). It is done now."
+    assert re.fullmatch(rf"{pid} \(delete\): {says}", confirmed)
 
 
 def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
@@ -107,7 +108,7 @@ def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, t
     hidden = trace(ASK) + trace(ASK, "--json") + trace("later") + trace(action_of(rig), "--json")
     assert [each for each in ("INV-42", "delete it", "ana", "4111", YES) if each in hidden] == []
     shown = trace(ASK, "--show-texts")
-    assert ("preview: Delete INV-42" in shown, "told: deleted INV-42" in shown, "person: ana" in shown) == (True,) * 3
+    assert ("preview: Delete INV-42" in shown, "told: deleted INV-42" in shown, "user: ana" in shown) == (True,) * 3
     assert "said: my card is 4111" in trace("later", "--show-texts")
 
 
@@ -123,6 +124,84 @@ def test_ledger_tells_the_action_while_redis_is_away(
         assert f"claimed by message {digest(YES)}" in printed, wanted
         assert ("not Redis (ConnectionError)" in printed, "hush" in printed) == (True, False)
     assert "nothing is known about 'update-471'" in trace(ASK)
+
+
+def test_yes_to_a_question_that_has_expired_is_told_with_the_question(rig: RedisRig, tmp_path: Path):
+    """It confirmed nothing. The user read twice that the question had expired, and the story says why."""
+    bot = Bot(rig, "INV-42")
+    bot.say("delete it", event=ASK)
+    rig.pass_time(3600)
+    bot.work()
+    bot.say("yes", event=YES)
+    collect(rig, tmp_path)
+    pid, yes = action_of(rig), f"{CHAT.id}@2"
+    for wanted in (YES, pid):
+        told = story(wanted)
+        assert [turn["id"] for turn in told["turns"]] == [f"{CHAT.id}@1", yes], wanted
+        assert told["answers"]["confirmed_by"] == [
+            f"{pid} (delete): not confirmed, no answer came in time.",
+            f"{yes} answered {pid} and did not decide it: it had ended (expired).",
+        ]
+        again = f"{yes} came after action {pid} had ended (expired), so its outcome was told again."
+        assert again in told["answers"]["said_twice"]
+
+
+def test_tap_of_another_user_confirms_nothing(rig: RedisRig):
+    """The question goes on waiting, and the tap is part of its story."""
+    bot = Bot(rig, "INV-42")
+    bot.say("delete it", event=ASK)
+    button = bot.channel.sent[-1].reply.buttons[0]
+    bot.say("", user="ben", tap=button.data, event=YES)
+    pid = action_of(rig)
+    assert story(YES)["answers"]["confirmed_by"] == [
+        f"{pid} (delete): not confirmed, the question waits for an answer.",
+        f"{CHAT.id}@2 answered {pid} and did not decide it: the reply says why.",
+    ]
+
+
+def test_no_is_named_as_what_cancelled_it(rig: RedisRig):
+    """With its message."""
+    bot = Bot(rig, "INV-42")
+    bot.say("delete it", event=ASK)
+    bot.say("no", event=YES)
+    (says,) = story(ASK)["answers"]["confirmed_by"]
+    assert says.endswith(f"not confirmed, it was cancelled by message {digest(YES)} ({CHAT.id}@2).")
+
+
+def test_yes_that_another_machine_collected_is_told_from_redis(rig: RedisRig, tmp_path: Path):
+    """The ledger here ends with the question. The story does not say that it waits."""
+    bot = Bot(rig, "INV-42")
+    bot.say("delete it", event=ASK)
+    collect(rig, tmp_path)
+    bot.say("yes", event=YES)
+    collect(rig, tmp_path / "elsewhere")
+    pid = action_of(rig)
+    (says,) = story(pid)["answers"]["confirmed_by"]
+    known = "the ledger of another machine knows when. It is done now."
+    assert says == f"{pid} (delete): confirmed with message {digest(YES)}; {known}"
+
+
+def test_yes_with_an_undo_is_one_story(rig: RedisRig, tmp_path: Path):
+    """It leads to the turn that offers the undo, and to the action that it confirmed."""
+    bot = Bot(rig, "INV-42", undo=lambda **_: "restored")
+    bot.say("delete it", event=ASK)
+    bot.say("yes", event=YES)
+    collect(rig, tmp_path)
+    assert len(story(YES)["actions"]) == 2
+
+
+@pytest.mark.parametrize("wanted", [f"{CHAT.id}#99", f"{CHAT.id}@0", f"{CHAT.id}@99", f"web:{'0' * 20}#1"])
+def test_what_never_was_is_not_called_forgotten(rig: RedisRig, bot: Bot, wanted: str):
+    """A reply, a turn or a conversation with a mistyped number."""
+    assert "nothing is known about" in trace(wanted)
+
+
+@pytest.mark.parametrize("wanted", ["SM\udcff", f"{CHAT.id}@{'9' * 5000}", f"3/{'9' * 5000}"])
+def test_id_of_no_form_ends_with_one_line(rig: RedisRig, wanted: str):
+    """Bytes that are no text, and endless numbers."""
+    printed = trace(wanted)
+    assert printed.splitlines()[-1].startswith("Error: ")
+    assert len(printed) < 1500
 
 
 def test_action_that_no_ledger_has_yet_is_told_from_redis(rig: RedisRig, bot: Bot):
@@ -150,7 +229,7 @@ def test_repeated_webhook_was_recognized(rig: RedisRig):
     told = story(ASK)
     assert told["turns"][0]["webhooks"] == 4
     assert told["answers"]["said_twice"] == [
-        f"{CHAT.id}@1 came in 4 times; each repetition was recognized and changed nothing"
+        f"The platform sent {CHAT.id}@1 4 times. Sayso recognized the repetitions and ignored them."
     ]
 
 
@@ -162,7 +241,7 @@ def test_reply_that_was_sent_again_is_named(rig: RedisRig):
     rig.pass_time(60)
     bot.work()
     (says,) = story(ASK)["answers"]["said_twice"]
-    assert says.startswith(f"{CHAT.id}#1 was sent again and marked as repeated")
+    assert says.startswith(f"Reply {CHAT.id}#1 was sent again, marked as repeated.")
 
 
 def test_turn_that_killed_its_worker_was_begun_again(rig: RedisRig):
@@ -173,7 +252,7 @@ def test_turn_that_killed_its_worker_was_begun_again(rig: RedisRig):
     rig.end_lease()
     bot.work()
     (says,) = story(ASK)["answers"]["said_twice"]
-    assert says.startswith(f"{CHAT.id}@1 was begun 2 times")
+    assert says.startswith(f"Workers began {CHAT.id}@1 2 times.")
 
 
 def test_turn_that_waits_says_for_what(rig: RedisRig):
@@ -181,15 +260,14 @@ def test_turn_that_waits_says_for_what(rig: RedisRig):
     rig.accept(turn("one", event=ASK))
     rig.accept(turn("two", event=YES))
     assert story(YES)["answers"]["not_answered"] == [
-        f"{CHAT.id}@2 waits, behind 1 others; no worker is alive: start one with `sayso worker`"
+        f"{CHAT.id}@2 waits behind 1 message. No worker is alive: start one with `sayso worker`."
     ]
     Heartbeat(rig.client, "worker1", prefix=PREFIX).beat()
-    assert story(ASK)["answers"]["not_answered"] == [
-        f"{CHAT.id}@1 waits, next in its conversation; a worker will come for it"
-    ]
+    assert story(ASK)["answers"]["not_answered"] == [f"{CHAT.id}@1 is next in its conversation. A worker will take it."]
     rig.mailbox.lease(CHAT.id, "worker1.x")
     (says,) = story(ASK)["answers"]["not_answered"]
-    assert says.endswith("next in its conversation, begun 1 times; worker worker1 works on this conversation now")
+    attempt = "Its attempt 1 has begun. Worker worker1 works on this conversation now."
+    assert says == f"{CHAT.id}@1 is next in its conversation. {attempt}"
 
 
 def test_journal_of_the_turn_under_work_is_told(rig: RedisRig):
@@ -205,7 +283,7 @@ def test_journal_of_the_turn_under_work_is_told(rig: RedisRig):
 
 
 @pytest.mark.parametrize(
-    ("error", "says"), [(SendError("blocked"), "was given up: SendError: blocked"), (None, "an unexpected error")]
+    ("error", "says"), [(SendError("blocked"), "was given up: SendError: blocked"), (None, "An unexpected error")]
 )
 def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception | None, says: str):
     """The platform refused the reply, or the agent broke."""
@@ -226,7 +304,7 @@ def test_reply_that_belongs_to_no_stored_turn_is_told(rig: RedisRig, bot: Bot):
     """Of older turns Redis holds the reply only."""
     rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
     assert story(f"{CHAT.id}#1")["replies"][0]["state"] == "sent"
-    assert "how chat:" in trace(f"{CHAT.id}@1")
+    assert f"{CHAT.id}@1: it is no longer stored how it was answered" in trace(f"{CHAT.id}@1")
 
 
 def test_record_of_another_version_is_left_out(rig: RedisRig, bot: Bot):
@@ -243,7 +321,7 @@ def test_planted_values_end_no_trace(rig: RedisRig, planted: str):
     rig.journals.journal(lease, 1, 0, ['{"seq": 1, "upto": 1}', planted])
     rig.client.hset(f"{rig.shard}:answered:{CHAT.id}", "1", planted)
     rig.client.hset(f"{rig.shard}:pending:{'0' * 22}", mapping={"rec": planted, "state": "shown"})
-    assert "waits, next in its conversation" in trace(ASK)
+    assert "is next in its conversation" in trace(ASK)
     trace("0" * 22)
 
 

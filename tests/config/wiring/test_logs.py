@@ -6,9 +6,9 @@ import asyncio
 import io
 import json
 import logging
+import re
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
@@ -17,13 +17,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider
+from sayso.channels.base import SendError
 from sayso.channels.redaction import REDACTED, remember
 from sayso.channels.tracing import span, start_tracing
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError
 from sayso.config.wiring.observability import EventFormatter, JsonFormatter, add_trace_id, set_up_logs
 from sayso.pending.concurrency import TimedOut, run_with_timeout
-from sayso.pending.context import add_log_fields, context_field
+from sayso.pending.context import context_field
 from tests.contracts.rigs import CHAT, MemoryRig
 from tests.workers.fakes import Bot
 
@@ -31,17 +32,9 @@ SECRET = 'hush-"quoted"-7Ya'
 
 
 @pytest.fixture
-def lines() -> Iterator[io.StringIO]:
+def lines(print_log) -> io.StringIO:
     """Print the log of this test as JSON."""
-    printed, root = io.StringIO(), logging.getLogger()
-    handler, level = logging.StreamHandler(printed), root.level
-    handler.setFormatter(JsonFormatter())
-    handler.addFilter(add_log_fields)
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    yield printed
-    root.removeHandler(handler)
-    root.setLevel(level)
+    return print_log(JsonFormatter())
 
 
 def parsed(lines: io.StringIO) -> list[dict[str, object]]:
@@ -175,10 +168,20 @@ def test_line_inside_a_span_names_its_trace():
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))
     start_tracing(provider)
-    inside, outside = record("reply.sent"), record("reply.sent")
-    with span("send reply"):
+    inside, outside = record("turn.answered"), record("turn.answered")
+    with span("turn web"):
         add_trace_id(inside)
     add_trace_id(outside)
     (sent,) = spans.get_finished_spans()
     assert json.loads(JsonFormatter().format(inside))["trace_id"] == f"{sent.context.trace_id:032x}"
     assert "trace_id" not in JsonFormatter().format(outside)
+
+
+def test_line_about_a_reply_names_the_trace_of_its_turn(lines: io.StringIO):
+    """Also where it is logged before or after the span of sending."""
+    start_tracing(TracerProvider())
+    bot = Bot(MemoryRig(), lines=["hello"])
+    bot.channel.errors = [SendError("blocked")]
+    bot.say("hi")
+    dead = next(line for line in parsed(lines) if line["message"] == "reply.dead")
+    assert re.fullmatch("[0-9a-f]{32}", str(dead["trace_id"]))
