@@ -164,8 +164,11 @@ class Channel(Protocol):
 class MediaStore(Protocol):
     """Stores files that no platform stores, and gives adapters their bytes and public URLs."""
 
-    def put(self, data: bytes, *, mime_type: str, filename: str, owner: str) -> Media:
-        """Store the bytes for `owner`. Their content decides the media type. Raises TooLarge, NoRoom, OSError."""
+    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
+        """Store bytes, or a file from its beginning, for `owner`. The content decides the media type.
+
+        Raises TooLarge, NoRoom, OSError.
+        """
 
     def open(self, ref: str) -> BinaryIO:
         """Open a stored file. Raises KeyError if it is gone."""

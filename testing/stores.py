@@ -256,8 +256,11 @@ class MemoryMediaStore:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 
-    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
-        """Store the bytes under their SHA-256."""
+    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+        """Store bytes, or a file from its beginning, under their SHA-256."""
+        if not isinstance(content, bytes):
+            content.seek(0)
+        data = content if isinstance(content, bytes) else content.read()
         ref = hashlib.sha256(data).hexdigest()
         self._files[ref] = data
         return Media(ref, mime_type, filename, len(data), stored=True)

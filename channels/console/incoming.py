@@ -140,17 +140,18 @@ class ConsoleFiles:
     def __init__(self, channel: str, media: MediaStore, names: URLSafeSerializer) -> None:
         self._channel, self._media, self._names = channel, media, names
 
-    def keep(self, user_id: str, data: bytes, mime_type: str, filename: str) -> tuple[str, Media]:
-        """Store a file. Return its signed name for the message. Raises NotTaken, TooLarge, NoRoom, OSError."""
-        if not data:
-            raise NotTaken("the file is empty")
-        kind = settle_type(data, mime_type)
+    def keep(self, user_id: str, content: bytes | BinaryIO, mime_type: str, filename: str) -> tuple[str, Media]:
+        """Store a file that is not empty. Return its signed name for the message.
+
+        Raises NotTaken, TooLarge, NoRoom, OSError.
+        """
+        kind = settle_type(content, mime_type)
         if kind == UNKNOWN_TYPE:  # text files have no magic bytes
-            kind = settle_type(data, _ENDINGS.get(filename.rpartition(".")[2].lower(), ""))
+            kind = settle_type(content, _ENDINGS.get(filename.rpartition(".")[2].lower(), ""))
         if kind == UNKNOWN_TYPE:
             raise NotTaken("the bot does not accept this file: send a picture, sound, video, PDF, Office or text file")
         owner = owner_of(self._channel, user_id)
-        media = self._media.put(data, mime_type=kind, filename=filename, owner=owner)
+        media = self._media.put(content, mime_type=kind, filename=filename, owner=owner)
         return str(self._names.dumps([user_id, media.ref, media.mime_type, media.filename, media.size])), media
 
     def named(self, user_id: str, names: object) -> tuple[Media, ...]:

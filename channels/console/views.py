@@ -6,12 +6,14 @@ import json
 import logging
 import math
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 import flask
@@ -38,8 +40,10 @@ from sayso.channels.types import Turn, WebhookRequest
 COOKIE_SECONDS = 30 * 24 * 3600
 #: Event streams per process. Each holds a thread, and the web server needs threads for webhooks too.
 MAX_STREAMS = 12
-#: Uploads per process at once. Each holds a thread and up to MAX_BYTES of memory.
+#: Uploads per process at once. Each holds a thread and up to MAX_BYTES of the disk for temporary files.
 MAX_UPLOADS = 4
+#: Bytes of an upload that are held in memory; what is longer goes to a temporary file.
+BODY_IN_MEMORY = 256 * 1024
 #: For how many messages a page may ask the state at once.
 MAX_WAITING = 20
 #: The path of an upload. The server allows it a larger body and more time than other requests.
@@ -173,14 +177,14 @@ class Views:
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
         filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
         try:
-            data = _body(flask.request)
-            name, media = channel.files.keep(user_id, data, flask.request.content_type or "", filename)
+            with _body(flask.request) as file:
+                name, media = channel.files.keep(user_id, file, flask.request.content_type or "", filename)
         except QuotaExceeded:
             _log.warning("console.file_over_quota")
             return _plain(429, "Your files use all the space of one person: send this one next week.\n")
         except (NoRoom, OSError) as exc:
             _log.error("console.file_not_kept", extra={"reason": exc})
-            return _plain(503, "The bot has no space for files: try again later.\n")
+            return _plain(503, "The bot cannot store files now: try again later.\n")
         finally:
             self._uploads.release()
         return flask.make_response({"file": name, "mime": media.mime_type, "filename": media.filename}, 201)
@@ -288,14 +292,23 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
 
 
-def _body(request: flask.Request) -> bytes:
-    """Return the whole body. Raises TooLarge."""
+@contextmanager
+def _body(request: flask.Request) -> Iterator[BinaryIO]:
+    """Yield the whole body, which is not empty, as a file: in memory each thread would hold on to what it once needed.
+
+    Raises TooLarge and NotTaken.
+    """
     request.max_content_length = MAX_BYTES + 1  # a body without an announced length is cut there, without an error
-    with suppress(RequestEntityTooLarge):
-        data = request.get_data(cache=False)
-        if len(data) <= MAX_BYTES:
-            return data
-    raise TooLarge(f"the file is too large: send at most {MAX_BYTES} bytes")
+    with SpooledTemporaryFile(BODY_IN_MEMORY) as file:
+        size = MAX_BYTES + 1
+        with suppress(RequestEntityTooLarge):
+            shutil.copyfileobj(request.stream, file)
+            size = file.tell()
+        if size > MAX_BYTES:
+            raise TooLarge(f"the file is too large: send at most {MAX_BYTES} bytes")
+        if not size:
+            raise NotTaken("the file is empty")
+        yield cast("BinaryIO", file)
 
 
 def _storage_down(error: Exception) -> flask.Response:

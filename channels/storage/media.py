@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -153,10 +155,16 @@ class MediaFiles:
             self._files.stat(_name("0" * 64))  # the measured size may be minutes old
         return self._room.full()
 
-    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
-        """Store the bytes. Their content decides the type. Raises TooLarge, NoRoom and OSError."""
-        with self.receiving(owner, len(data)) as file:
-            file.write(data)
+    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+        """Store bytes, or a file from its beginning. The content decides the type.
+
+        Raises TooLarge, NoRoom and OSError.
+        """
+        source = BytesIO(content) if isinstance(content, bytes) else content
+        size = source.seek(0, os.SEEK_END)
+        source.seek(0)
+        with self.receiving(owner, size) as file:
+            shutil.copyfileobj(source, file, _READ_BYTES)
             return self.keep(file, mime_type=mime_type, filename=filename, owner=owner)
 
     @contextmanager
@@ -286,9 +294,16 @@ def file_to_send(read: Callable[[str], bytes], ref: str) -> bytes:
         raise Unreachable(f"the file to send cannot be read: {reason}") from exc
 
 
-def settle_type(data: bytes, declared: str) -> str:
-    """Return the type that the bytes prove, the declared one if they cannot tell, else UNKNOWN_TYPE."""
-    return _proven_type(data, declared, is_text=_is_text(data))
+def settle_type(content: bytes | BinaryIO, declared: str) -> str:
+    """Return the type that the bytes, or those of a file, prove, the declared one if they cannot tell, else
+    UNKNOWN_TYPE.
+    """
+    if isinstance(content, bytes):
+        return _proven_type(content, declared, is_text=_is_text(content))
+    content.seek(0)
+    head = content.read(_READ_BYTES)
+    is_text = _is_text(head) and all(map(_is_text, iter(lambda: content.read(_READ_BYTES), b"")))
+    return _proven_type(head, declared, is_text=is_text)
 
 
 def _proven_type(head: bytes, declared: str, *, is_text: bool) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import tempfile
+import tracemalloc
 from typing import Any
 from urllib.parse import quote
 
@@ -204,6 +206,23 @@ def test_form_is_not_a_file(browser):
     """A multipart form would be stored as if it were the file."""
     answer = browser.post("/console/web/files", data={"file": (io.BytesIO(PNG), "a.png")}, headers=PAGE)
     assert answer.status_code == 415
+
+
+def test_large_upload_is_never_whole_in_memory(browser):
+    """Each thread of the web would hold on to as much memory as its largest upload needed."""
+    size = 20 * 1024 * 1024
+    body = tempfile.TemporaryFile()  # noqa: SIM115  # the client closes it
+    body.write(b"%PDF-")
+    body.truncate(size)
+    body.seek(0)
+    headers = {**PAGE, "X-Sayso-Filename": "a.pdf", "Content-Type": "application/pdf"}
+    tracemalloc.start()
+    try:
+        answer = browser.post("/console/web/files", input_stream=body, content_length=size, headers=headers)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (answer.status_code, peak < size // 4) == (201, True), peak
 
 
 def test_uploads_leave_threads_for_webhooks(channel: ConsoleChannel, media: LocalMediaStore):

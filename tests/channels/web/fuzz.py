@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import unquote_to_bytes
 
 from sayso.channels.console.adapter import ConsoleChannel
@@ -141,9 +141,9 @@ def wsgi() -> tuple[Ask, str]:
 class Sieve(MemoryMediaStore):
     """A media store that detects the type of each file, and keeps none."""
 
-    def put(self, data: bytes, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
+    def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str = "", owner: str = "") -> Media:
         """Read the file and drop it."""
-        kept = super().put(data, mime_type=mime_type, filename=filename)
+        kept = super().put(content, mime_type=mime_type, filename=filename)
         self._files.clear()
         return kept
 
