@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,7 +17,8 @@ import click
 from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options, utc_time
 
 if TYPE_CHECKING:
-    from sayso.config.server.backup import Bot, Manifest, Restored
+    from sayso.config.server.backup import Bot, Manifest
+    from sayso.config.server.restore import Restored
 
 #: Stands for standard output, or standard input.
 STREAM = "-"
@@ -44,7 +46,8 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     keys = _keys(options)
     if not keys:
         fail("no secret key: set SAYSO_SECRET_KEYS, or name the data folder of the workers with --data")
-    with clear_errors(), _disk_errors(file), _bot(options, without_redis=without_redis) as bot, _new_file(file) as out:
+    place = "standard output" if file == STREAM else file
+    with clear_errors(), _disk_errors(place), _bot(options, without_redis=without_redis) as bot, _new_file(file) as out:
         manifest = write_backup(out, bot, keys, with_keys=with_keys)
     value = {key: each for key, each in asdict(manifest).items() if key != "sums"}
     if file != STREAM:
@@ -53,6 +56,8 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
         click.echo(
             "The secret keys are not in it. Keep them elsewhere: nothing can be restored without them.", err=True
         )
+    if bot.settings.media.store:
+        click.echo(f"Files and long texts are in {bot.settings.media.store}: back up that bucket, too.", err=True)
 
 
 @click.command(
@@ -60,7 +65,10 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     examples=["sayso restore shop.tar.gz", "age -d -i key.txt shop.tar.gz.age | sayso restore -"],
 )
 @click.argument("file")
-@click.option("--replace", "over", is_flag=True, help="Delete what this bot has in Redis, and set its ledger aside.")
+@click.option(
+    "--replace", "over", is_flag=True,
+    help="Delete what this bot has in Redis, set its ledger aside, and overwrite files of the data folder.",
+)  # fmt: skip
 @_without_redis
 @pass_options
 def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> None:
@@ -69,11 +77,12 @@ def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> 
     What happened since the backup is forgotten. Open questions are closed, and messages that waited are not answered.
     If it is killed, run it again. Exits with 1 if the audit log is not as it was written.
     """
-    from sayso.config.server.backup import restore_backup
+    from sayso.config.server.restore import restore_backup
 
     keys = _keys(options)
     opened = _bot(options, without_redis=without_redis, new=True)
-    with clear_errors(), _disk_errors(file), _opened(file) as content, opened as bot:
+    place = "standard input" if file == STREAM else file
+    with clear_errors(), _disk_errors(place), _opened(file) as content, opened as bot:
         restored = restore_backup(content, bot, keys, over=over)
     value = asdict(restored) | {"manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}}
     options.print(value | {"chain": _chain(restored)}, _report(file, restored))
@@ -88,8 +97,7 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     """
     from sayso.config.server.backup import Bot
     from sayso.config.server.embedded_redis import EmbeddedRedis, running_url
-    from sayso.config.wiring.stores import RedisParts
-    from sayso.pending.redis.cluster import ClusterClient
+    from sayso.config.wiring.stores import RedisParts, find_redis
 
     settings, data = options.load(), options.data
     if without_redis:
@@ -100,11 +108,9 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     if is_ours and (new or server.folder.exists()):
         server.start()
     try:
-        client = RedisParts.find(settings, data).client
-        if isinstance(client, ClusterClient):
-            fail("a Redis Cluster is backed up node by node, by its own snapshots; --without-redis backs up the rest")
-        client.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"  # an intruder's bytes stay, too
-        yield Bot(settings, data, client)
+        url = find_redis(settings, data)
+        url += f"{'&' if '?' in url else '?'}encoding_errors=surrogateescape"  # an intruder's bytes stay, too
+        yield Bot(settings, data, RedisParts.connect(settings, url).client)
     finally:
         server.stop()
 
@@ -126,17 +132,27 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
             fail("a backup is no text: write it to a file, or into a pipe")
         yield sys.stdout.buffer
         return
+    from sayso.channels.storage.files import sync_folder
+
     path = Path(name)
     if path.exists():
         fail(f"{name!r} exists: give another name, such as one with the date")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    with suppress(FileNotFoundError), unfinished.open("rb") as left:
+        try:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"another backup is writing {name!r}: wait for it, or give another name")
+        unfinished.unlink()  # of a backup that was killed
+    unfinished.touch(mode=0o600, exist_ok=False)
     try:
-        unfinished.touch(mode=0o600)
         with unfinished.open("wb") as out:
+            fcntl.flock(out, fcntl.LOCK_EX)
             yield out
             out.flush()
             os.fsync(out.fileno())
         unfinished.rename(path)
+        sync_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
 

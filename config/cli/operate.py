@@ -159,7 +159,7 @@ def resume(options: Options) -> None:
 
     It may be killed and run again.
     """
-    from sayso.config.server.backup import is_restoring
+    from sayso.config.server.restore import is_restoring
     from sayso.workers.data_loss.resume import resume as resume_server
 
     settings = options.load()

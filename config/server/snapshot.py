@@ -5,6 +5,9 @@ bot's keys are read there, each by its type. So they can be put into any Redis o
 
 A server that refuses SYNC, as most managed ones do, is read key by key. The watermark proves then that no script wrote
 meanwhile.
+
+On a Cluster this is done with one master after the other. Whatever must fit together lies in one shard, so on one
+master, as long as no slot moves meanwhile.
 """
 
 from __future__ import annotations
@@ -13,18 +16,23 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
 
 from redis import Redis
 from redis.client import Pipeline
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 from redis.exceptions import ResponseError
 
+from sayso.channels.storage.files import make_private
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from sayso.pending.redis.client import servers_of
+from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.scripts import SHARDS
 from sayso.pending.redis.url import RedisUrl
 from sayso.workers.data_loss.watermarks import keys_of
@@ -72,24 +80,58 @@ class StoredKey:
 
 
 @contextmanager
-def read_snapshot(client: Redis, folder: Path, *, prefix: str, db: int = 0) -> Iterator[Iterator[StoredKey]]:
-    """Yield the keys with this prefix as of one moment. `folder` is created for the snapshot, and removed afterwards.
+def read_snapshot(client: Redis, folder: Path, *, prefix: str) -> Iterator[Iterator[StoredKey]]:
+    """Yield the keys with this prefix as of one moment, on a Cluster of one moment of each master. `folder` is created
+    for the snapshots, and removed afterwards.
 
     Raises SnapshotError, redis.RedisError and OSError.
     """
+    slots = _slots_of(client)
     try:
-        with _loaded(client, folder, db) as copy:
-            yield _read_keys(copy, prefix)
-    except _NoSync as exc:
-        reason = str(exc)
-    else:
-        return
-    log.warning("backup.without_sync", extra={"reason": reason})
-    yield iter(_read_unchanged(client, prefix, reason))
+        with contextlib.closing(_read_servers(client, folder, prefix)) as keys:
+            yield keys
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if _slots_of(client) != slots:
+        raise SnapshotError("slots of this Redis Cluster moved, or a master was replaced meanwhile: run it again")
+
+
+def _slots_of(client: Redis) -> dict[str, Any]:
+    """Return the slots of each master of a Cluster by its id, nothing for one server. Raises SnapshotError while a slot
+    moves, and where one has no master.
+    """
+    slots: dict[str, list[list[str]]] = {}
+    masters: Sequence[Redis] = servers_of(client) if isinstance(client, ClusterClient) else ()
+    for master in masters:
+        nodes: dict[str, Any] = master.execute_command("CLUSTER NODES")
+        own = next(node for node in nodes.values() if "myself" in node["flags"])
+        if own["migrations"]:
+            raise SnapshotError("slots of this Redis Cluster are moving to other masters: wait until that is done")
+        slots[own["node_id"]] = own["slots"]
+    served = sum(int(ends[-1]) - int(ends[0]) + 1 for each in slots.values() for ends in each)
+    if slots and served != REDIS_CLUSTER_HASH_SLOTS:
+        raise SnapshotError(
+            f"only {served:,} of the {REDIS_CLUSTER_HASH_SLOTS:,} slots of this Redis Cluster have a "
+            "master: repair it first (`redis-cli --cluster check`)"
+        )
+    return slots
+
+
+def _read_servers(client: Redis, folder: Path, prefix: str) -> Generator[StoredKey, None, None]:
+    """Yield the keys of one server, or of one master after the other."""
+    for server in servers_of(client):
+        with contextlib.ExitStack() as stack:
+            try:
+                copy = stack.enter_context(_loaded(server, folder))
+            except _NoSync as exc:
+                log.warning("backup.without_sync", extra={"reason": str(exc)})
+                yield from _read_unchanged(server, client, folder, prefix, str(exc))
+            else:
+                yield from _read_keys(copy, prefix)
 
 
 @contextmanager
-def _loaded(client: Redis, folder: Path, db: int) -> Iterator[Redis]:
+def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
     """Yield a client of a temporary server that has loaded the snapshot of the client's. Raises _NoSync."""
     server = EmbeddedRedis(folder, appends=False)
     try:
@@ -100,6 +142,7 @@ def _loaded(client: Redis, folder: Path, db: int) -> Iterator[Redis]:
             server.start()
         except EmbeddedRedisError as exc:
             raise _NoSync(f"this machine cannot read its snapshot: {_last_words(server.folder) or exc}") from exc
+        db = client.connection_pool.connection_kwargs.get("db") or 0
         options = {"decode_responses": True, "encoding_errors": "surrogateescape"}
         with Redis.from_pool(RedisUrl.parse(f"{server.url}?db={db}").pool(**options)) as copy:
             yield copy
@@ -147,13 +190,16 @@ def _save_snapshot(client: Redis, file: IO[bytes]) -> None:
         client.connection_pool.release(connection)
 
 
-def _read_unchanged(client: Redis, prefix: str, reason: str) -> list[StoredKey]:
-    """Return the keys of a server whose watermark did not rise meanwhile. Raises SnapshotError."""
+def _read_unchanged(server: Redis, client: Redis, folder: Path, prefix: str, reason: str) -> Iterator[StoredKey]:
+    """Yield the keys of a server, if no watermark rose while they were read. Raises SnapshotError."""
     for _ in range(TRIES):
         before = watermark_of(client, prefix)
-        keys = list(_read_keys(client, prefix))
-        if watermark_of(client, prefix) == before:
-            return keys
+        with TemporaryFile("w+", encoding="ascii", dir=make_private(folder)) as lines:  # they may not fit into memory
+            lines.writelines(f"{key.to_json()}\n" for key in _read_keys(server, prefix))
+            if watermark_of(client, prefix) == before:
+                lines.seek(0)
+                yield from map(StoredKey.from_json, lines)
+                return
     raise SnapshotError(
         f"this Redis gives no snapshot: {reason}. It was read key by key, and messages came in meanwhile: stop web and "
         "workers during the backup, or use your vendor's snapshot together with `sayso backup --without-redis`"
@@ -161,8 +207,11 @@ def _read_unchanged(client: Redis, prefix: str, reason: str) -> list[StoredKey]:
 
 
 def watermark_of(client: Redis, prefix: str) -> int:
-    """Return how many writing scripts a server has run for the bot."""
-    return sum(int(n or 0) for n in client.mget([keys_of(shard, prefix)[0] for shard in range(SHARDS)]))
+    """Return how many writing scripts a server, or all masters of a Cluster, have run for the bot."""
+    pipe = client.pipeline(transaction=False)
+    for shard in range(SHARDS):
+        pipe.get(keys_of(shard, prefix)[0])
+    return sum(int(n or 0) for n in pipe.execute())
 
 
 def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
@@ -171,12 +220,12 @@ def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
         seconds, micros = client.time()
         now = int(seconds) * 1000 + int(micros) // 1000
         pipe = client.pipeline(transaction=False)
-        for name in names:
+        for name in map(_as_bytes, names):
             pipe.type(name)
             pipe.pttl(name)
         described = list(_batches(pipe.execute(), 2))
         for name, (kind, _) in zip(names, described, strict=True):
-            _READ.get(kind, _skip)(pipe, name)
+            _READ.get(kind, _skip)(pipe, _as_bytes(name))
         values = pipe.execute()
         for name, (kind, left), value in zip(names, described, values, strict=True):
             if kind in _READ and (value or value == "") and left != -2:
@@ -191,7 +240,7 @@ def _batches(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
         yield batch
 
 
-def _skip(pipe: Pipeline, name: str) -> None:
+def _skip(pipe: Pipeline, name: bytes) -> None:
     pipe.exists(name)
 
 
@@ -214,7 +263,7 @@ def write_keys(client: Redis, keys: Iterable[StoredKey], *, prefix: str) -> int:
         pipe = client.pipeline(transaction=False)
         for key in batch:
             if not key.expires_at or key.expires_at > int(seconds) * 1000:
-                name = f"{prefix}{key.name}"
+                name = _as_bytes(f"{prefix}{key.name}")
                 pipe.delete(name)
                 _write(pipe, name, key)
                 if key.expires_at:
@@ -224,31 +273,42 @@ def write_keys(client: Redis, keys: Iterable[StoredKey], *, prefix: str) -> int:
     return written
 
 
-def _write(pipe: Pipeline, name: str, key: StoredKey) -> None:
+def _write(pipe: Pipeline, name: bytes, key: StoredKey) -> None:
     """Write one key. Raises ValueError for a type that no backup has."""
+    value = _as_bytes(key.value)
     match key.type:
         case "string":
-            pipe.set(name, key.value)
+            pipe.set(name, value)
         case "list":
-            pipe.rpush(name, *key.value)
+            pipe.rpush(name, *value)
         case "hash":
-            pipe.hset(name, mapping=key.value)
+            pipe.hset(name, mapping=value)
         case "set":
-            pipe.sadd(name, *key.value)
+            pipe.sadd(name, *value)
         case "zset":
-            pipe.zadd(name, dict(key.value))
+            pipe.zadd(name, dict(value))
         case "stream":
-            for entry, fields in key.value:
+            for entry, fields in value:
                 pipe.xadd(name, fields, id=entry)
         case other:
             raise ValueError(f"the key {key.name!r} has the unknown type {other!r}")
+
+
+def _as_bytes(value: Any) -> Any:
+    """Return a value with bytes in place of texts. hiredis refuses lone surrogates, which stand for other bytes."""
+    if isinstance(value, str):
+        return value.encode(errors="surrogateescape")
+    if isinstance(value, Mapping):
+        return {_as_bytes(name): _as_bytes(each) for name, each in value.items()}
+    return [_as_bytes(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
     """Delete all keys with a prefix, except some. Return how many. Raises redis.RedisError."""
     deleted = 0
     for names in _batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
-        deleted += int(client.delete(*doomed)) if (doomed := [name for name in names if name not in but]) else 0
+        doomed = [_as_bytes(name) for name in names if name not in but]
+        deleted += int(client.delete(*doomed)) if doomed else 0
     return deleted
 
 

@@ -7,17 +7,24 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import shutil
 import sqlite3
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from sayso.config.server.backup import RESTORING, BackupError, Bot, Restored, restore_backup, write_backup
+from sayso.channels.types import Conversation
+from sayso.config.server.backup import BackupError, Bot, write_backup
 from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.config.server.restore import RESTORING, Restored, restore_backup
 from sayso.config.server.snapshot import SnapshotError
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
@@ -29,7 +36,8 @@ from sayso.workers.data_loss.watermarks import HaltReason
 from sayso.workers.people import ListedPerson, RedisPeople
 from sayso.workers.recovery import Heartbeat
 from tests.config.processes import short_folder
-from tests.contracts.rigs import CHAT, RedisRig
+from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.workers.clusters import SLOTS, Cluster
 from tests.workers.fakes import Bot as TalkingBot
 from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
 
@@ -193,6 +201,31 @@ def test_restore_that_is_killed_is_seen_and_run_again(source: Machine, target: M
     assert "cannot tell" in again.say("yes").lower()
 
 
+def test_restore_that_is_killed_and_run_again_deletes_no_ledger(source: Machine, target: Machine):
+    """The ledger of the machine is set aside by the run that reaches it, whichever that is."""
+    used(source)
+    content = source.backup()
+    TalkingBot(target.rig, "Z").say("delete Z")
+    target.collector.collect()
+    before = AuditLedger(target.bot.ledger, EntrySigner(KEYS)).entries()
+    dying = FatedRedis(connection_pool=target.client.connection_pool)
+    dying.fate = Fate(70, killed)
+    with pytest.raises(Killed):
+        restore_backup(io.BytesIO(content), Bot(target.bot.settings, target.data, dying), KEYS, over=True)
+    assert target.restore(content).chain.faults == ()
+    (aside,) = target.bot.ledger.parent.glob("audit.sqlite3.until-*")
+    assert AuditLedger(aside, EntrySigner(KEYS)).entries() == before
+
+
+def test_restore_is_not_run_again_beside_workers(source: Machine, target: Machine):
+    """A manager may have started them after the first run was killed."""
+    target.client.set(f"{PREFIX}{RESTORING}", "1")
+    halt(target.client, {3: HaltReason("", 2, 1)}, prefix=PREFIX)
+    Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
+    with pytest.raises(BackupError, match="Stop all its processes first"):
+        target.restore(source.backup())
+
+
 def unpacked(content: bytes) -> dict[str, bytes]:
     """Return the members of a backup."""
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
@@ -283,7 +316,7 @@ def test_running_workers_are_not_restored_over(source: Machine, target: Machine)
     """Not even with `over`: they would work on what is half there."""
     content = source.backup()
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
-    with pytest.raises(BackupError, match="1 workers of this bot are running: stop its processes first"):
+    with pytest.raises(BackupError, match=r"running workers of this bot: 1\. Stop all its processes first"):
         target.restore(content, over=True)
 
 
@@ -295,6 +328,10 @@ def test_secret_keys_are_in_the_backup_only_if_asked(source: Machine, target: Ma
         with pytest.raises(BackupError, match="the secret keys of this backup are not here"):
             target.restore(source.backup(), keys=keys)
     assert target.client.dbsize() == 0
+    with pytest.raises(
+        BackupError, match=r"other secret keys than the backup, which brings its own: remove .*secret_keys"
+    ):
+        target.restore(source.backup(with_keys=True), keys=["another"])
     assert target.restore(source.backup(with_keys=True), keys=[]).chain.faults == ()
     assert (target.data / "secret_keys").read_text() == "key"
 
@@ -324,6 +361,120 @@ def test_server_that_saves_for_seconds_is_backed_up(source: Machine, target: Mac
     finally:
         source.client.config_set("rdb-key-save-delay", 0)
     assert target.restore(content).chain.faults == ()
+
+
+def test_bytes_that_are_no_text_are_restored(source: Machine, target: Machine):
+    """Whoever wrote them, they do not stop a restore midway."""
+    odd = b"\xff\xfe"
+    source.client.set(PREFIX.encode() + odd, odd)
+    source.client.hset(f"{PREFIX}hash", mapping={odd: odd})
+    source.client.zadd(f"{PREFIX}zset", {odd: 1})
+    source.data.mkdir()
+    (source.data / os.fsdecode(odd)).write_bytes(odd)
+    target.restore(source.backup())
+    read = partial(target.client.execute_command, NEVER_DECODE=True)
+    assert (read("GET", PREFIX.encode() + odd), read("HGETALL", f"{PREFIX}hash")) == (odd, {odd: odd})
+    assert read("ZRANGE", f"{PREFIX}zset", 0, -1) == [odd]
+    assert (target.data / os.fsdecode(odd)).read_bytes() == odd
+
+
+def test_folders_behind_links_are_in_the_backup(source: Machine, target: Machine, tmp_path: Path):
+    """Files are often on a disk of their own. A link that leads back is passed over."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (disk / "photo").write_bytes(b"!")
+    source.data.mkdir()
+    (source.data / "media").symlink_to(disk)
+    (disk / "again").symlink_to(source.data)
+    target.restore(source.backup())
+    assert target.files()["media/photo"] == b"!"
+    assert "media/again" not in {name.rpartition("/")[0] for name in target.files()}
+
+
+def test_other_files_of_the_data_folder_are_not_overwritten_unless_told(source: Machine, target: Machine):
+    """They may be newer. Equal ones are no trouble."""
+    for machine, text in ((source, "old"), (target, "new")):
+        machine.data.mkdir()
+        (machine.data / "orders.csv").write_text(text)
+        (machine.data / "same").write_text("same")
+    with pytest.raises(BackupError, match=r"there is another .*orders.csv: add --replace"):
+        target.restore(source.backup())
+    assert (target.files()["orders.csv"], target.client.dbsize()) == (b"new", 0)
+    target.restore(source.backup(), over=True)
+    assert target.files()["orders.csv"] == b"old"
+
+
+def test_full_disk_is_called_so(source: Machine):
+    """It was once taken for a file that became shorter."""
+    source.data.mkdir()
+    (source.data / "large").write_bytes(os.urandom(300_000))
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="No space left"):
+        write_backup(full, source.bot, KEYS)
+
+
+def test_damaged_database_is_named(source: Machine):
+    """The cure is in the message."""
+    source.data.mkdir()
+    (source.data / "own.sqlite3").write_bytes(b"SQLite format 3\0" + b"x" * 100)
+    with pytest.raises(BackupError, match=r"own.sqlite3 cannot be copied \(.*\): repair it, or move it out of"):
+        source.backup()
+
+
+def test_backup_of_another_format_is_left_to_its_release(source: Machine, target: Machine):
+    """Also where its manifest has other fields than ours."""
+    members = unpacked(source.backup())
+    content = tarred({**members, "manifest.json": b'{"format": 2, "sayso": "9.1", "things": []}'})
+    with pytest.raises(BackupError, match=r"format 2, made by sayso 9.1, .* reads 1: .*pip install sayso==9.1"):
+        target.restore(content)
+
+
+@pytest.fixture
+def on_cluster(cluster_client: Redis, settings: Settings, tmp_path: Path) -> Machine:
+    """Return a machine with a Redis Cluster of three masters."""
+    return Machine(cluster_client, settings, tmp_path / "cluster")
+
+
+def many_conversations(client: Redis) -> set[str]:
+    """Say hello in conversations of all masters. Return the keys of all conversations."""
+    for number in range(30):
+        RedisRig(client, prefix=PREFIX).accept(replace(turn(), conversation=Conversation("chat", str(number))))
+    return set(client.scan_iter(f"{PREFIX}*:lane:*"))
+
+
+def test_cluster_is_restored_on_one_server_and_back(source: Machine, on_cluster: Machine, target: Machine):
+    """The file is the same kind: it has the keys of all masters, and nothing runs twice on either side."""
+    talking = used(on_cluster)
+    lanes = many_conversations(on_cluster.client)
+    content = on_cluster.backup()
+    assert talking.say("yes") == "deleted B"
+    restored = target.restore(content)
+    assert (restored.chain.faults, restored.resumed.actions) == ((), 1)
+    assert set(target.client.scan_iter(f"{PREFIX}*:lane:*")) == lanes
+    again = TalkingBot(target.rig, lines=["So it is."])
+    assert "cannot tell" in again.say("yes").lower()
+    on_cluster.client.flushall()
+    shutil.rmtree(on_cluster.data)
+    restored = on_cluster.restore(target.backup())
+    assert restored.chain.faults == ()
+    assert set(on_cluster.client.scan_iter(f"{PREFIX}*:lane:*")) == lanes
+    again = TalkingBot(on_cluster.rig, "D", lines=["So it is."])
+    again.say("delete D")
+    assert again.say("yes") == "deleted D"
+
+
+def test_cluster_whose_slots_move_is_not_backed_up(on_cluster: Machine, cluster: Cluster):
+    """A key could be missed at both masters. The error says what to wait for, or what to repair."""
+    used(on_cluster)
+    slot, (first, second, _) = key_slot(on_cluster.rig.shard.encode()), cluster.masters
+    owner, other = (first, second) if slot < SLOTS // 3 else (second, first)
+    other.cluster("SETSLOT", slot, "IMPORTING", owner.id)
+    owner.cluster("SETSLOT", slot, "MIGRATING", other.id)
+    try:
+        with pytest.raises(SnapshotError, match="moving to other masters: wait until that is done"):
+            on_cluster.backup()
+    finally:
+        for node in (owner, other):
+            node.cluster("SETSLOT", slot, "STABLE")
 
 
 @pytest.fixture
@@ -366,8 +517,9 @@ def test_halted_redis_is_not_backed_up(source: Machine):
 
 
 def test_backup_leaves_nothing_beside_its_file(source: Machine):
-    """The temporary copy of Redis is gone, also after an error."""
+    """The temporary copy of Redis is gone, also after an error, and what a killed run left goes with the next one."""
     used(source)
+    (source.data / ".backup" / "files" / "keys-1").mkdir(parents=True)
     source.backup()
     with pytest.raises(RedisError):
         write_backup(io.BytesIO(), Bot(source.bot.settings, source.data, connect("redis://127.0.0.1:1/0")), KEYS)
