@@ -40,7 +40,7 @@ from sayso.pending.turns import (
     TurnHandler,
 )
 from sayso.workers.alerts import RedisSharedCache
-from sayso.workers.lease import HeldLease, new_token
+from sayso.workers.lease import LEASE_MS, HeldLease, new_token
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.progress import DraftMessage, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
@@ -136,9 +136,9 @@ class ConversationProcessor:
         channel = conversation.partition(":")[0]
         if channel not in self.channels and channel not in self.agents and await self._defer(conversation):
             return
-        token, asked_at, abandoned = new_token(self.worker), self.clock(), track_abandoned_calls()
+        token, abandoned = new_token(self.worker), track_abandoned_calls()
         try:
-            taken = await self.mailbox.lease(conversation, token)
+            taken, asked_at = await self._lease(conversation, token)
         except Halted:  # it is woken when Redis is resumed
             _log_left(conversation, "Halted")
             return
@@ -165,6 +165,16 @@ class ConversationProcessor:
         finally:
             if self._held_leases.get(conversation) is held:
                 del self._held_leases[conversation]
+
+    async def _lease(self, conversation: str, token: str) -> tuple[tuple[Lease, NextItem] | None, float]:
+        """Return the lease, None while another worker has it, and when it was asked for. One that came late, because it
+        waited for replicas, may be over, so it is asked for again.
+        """
+        while True:
+            asked_at = self.clock()
+            taken = await self.mailbox.lease(conversation, token)
+            if taken is None or self.clock() - asked_at < LEASE_MS / 2000:
+                return taken, asked_at
 
     async def _defer(self, conversation: str) -> bool:
         """Leave the conversation to a worker that knows its channel. Return False once it has waited too long."""

@@ -45,6 +45,7 @@ from sayso.pending.redis.connections import (
     Connections,
     NotReplicated,
     RedisCircuitBreaker,
+    log_not_replicated,
 )
 from sayso.pending.redis.sentinel import Address
 from sayso.pending.redis.url import NotWritable, RedisUrl, addresses_of, takes_no_writes
@@ -245,8 +246,8 @@ class AsyncCluster:
 
     def __init__(self, url: ClusterUrl, *, tries: int = PATIENT_TRIES) -> None:
         self._url = url
-        errors = (*_NOT_BY_ITSELF, NotReplicated)
-        self._retry = AsyncRetry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), tries - 1, errors)
+        backoff = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
+        self._retry = AsyncRetry(backoff, tries - 1, _NOT_BY_ITSELF)
         self._owner_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: AsyncRedisCluster | None = None
@@ -259,11 +260,16 @@ class AsyncCluster:
             return self._loop is loop
 
     async def execute(self, packed: Any, replicas: int = 0) -> Any:
-        """Send a command to the node that has its key, and return the answer when so many of its replicas have it, too.
+        """Send a command to the node that has its key, and return the answer when so many of its replicas have it, too:
+        it waits for them without a limit.
 
         Raises redis.RedisError.
         """
-        return await self._retry.call_with_retry(partial(self._send, packed, replicas), _nothing)
+        while True:
+            try:
+                return await self._retry.call_with_retry(partial(self._send, packed, replicas), _nothing)
+            except NotReplicated as exc:
+                log_not_replicated(exc)
 
     async def _send(self, command: tuple[Any, ...], replicas: int) -> Any:
         if self._client is None:

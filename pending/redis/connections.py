@@ -66,6 +66,11 @@ class NotReplicated(RedisError):
         super().__init__(f"written, and confirmed by {confirmed} of {needed} replicas within {REPLICA_MS} ms")
 
 
+def log_not_replicated(error: NotReplicated) -> None:
+    """Log that a write waits for replicas, once for each time that it is sent."""
+    log.warning("redis.not_replicated", extra={"reason": str(error)})
+
+
 class CircuitOpen(RedisTimeoutError):
     """Raised at once while a server does not answer. Another caller tests whether it answers again."""
 
@@ -210,10 +215,12 @@ class Connections:
             answer = connection.retry.call_with_retry(
                 lambda: _asked(connection, packed, replicas), lambda _: _close(connection)
             )
-        except (ResponseError, NotReplicated):  # read completely
+        except ResponseError:  # read completely
             self._keep(connection)
             raise
-        except BaseException as exc:  # another caller must not read the rest of this answer
+        except BaseException as exc:
+            # Another caller must not read the rest of this answer. A server that lost its replicas may be the primary
+            # no more: the next connection asks which one is.
             self._drop(connection)
             if isinstance(exc, RedisTimeoutError):  # the idle ones may be dead too, and each would cost another
                 with contextlib.suppress(IndexError):
@@ -333,7 +340,7 @@ class AutoPipeline:
             return self._loop is loop
 
     async def execute(self, packed: bytes, replicas: int = 0) -> Any:
-        """Send a packed command and return the answer, once so many replicas have it.
+        """Send a packed command and return the answer once so many replicas have it, without a limit of time.
 
         Raises redis.RedisError, and RuntimeError on another loop.
         """
@@ -362,10 +369,21 @@ class AutoPipeline:
         """Send what waits, one packet after the other, until nothing waits."""
         while self._commands:
             try:
-                await self._retry.call_with_retry(self._send_waiting, self._disconnect)
+                await self._retry.call_with_retry(self._send_until_replicated, self._disconnect)
             except Exception as exc:  # noqa: BLE001  # callers must get an answer, whatever happened
                 self._fail(f"no answer in {MAX_TRIES} tries: {exc or type(exc).__name__}")
                 await self._connection.disconnect(nowait=True)
+
+    async def _send_until_replicated(self) -> None:
+        """Send what waits. A write that too few replicas have is sent again, with what came meanwhile, until enough
+        have it: a caller that got an error would not know whether it survives. Raises RedisError.
+        """
+        while True:
+            try:
+                return await self._send_waiting()
+            except NotReplicated as exc:
+                log_not_replicated(exc)
+                await self._connection.disconnect(nowait=True)  # another server may be the primary by now
 
     async def _send_waiting(self) -> None:
         """Send all commands in one packet and read their answers. Raises RedisError when the connection is lost."""
@@ -407,9 +425,6 @@ class AutoPipeline:
             raise RedisConnectionError(str(exc)) from exc
 
     async def _disconnect(self, error: Exception) -> None:
-        if isinstance(error, NotReplicated):
-            log.warning("redis.not_replicated", extra={"reason": str(error)})
-            return
         if isinstance(error, RedisTimeoutError):
             log.warning("redis.silent")
         elif isinstance(error, InvalidResponse):

@@ -64,10 +64,11 @@ LOOKS = frozenset({
     "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "trace",
     "turn_status", "undelivered",
 })  # fmt: skip
-#: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them.
+#: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is
+#: about all that was written before, too: whoever gets a lease sends no reply that only a primary has.
 DURABLE = frozenset({
-    "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "journal", "notify", "stash",
-    "start",
+    "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "journal", "lease", "notify",
+    "stash", "start",
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"

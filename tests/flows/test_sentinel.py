@@ -81,6 +81,23 @@ def test_what_no_replica_has_is_not_acknowledged_and_not_lost(system: SentinelSy
     assert "redis.rolled_back" not in system.log.read_text()
 
 
+def test_primary_that_only_the_bot_still_reaches_is_left(system: SentinelSystem) -> None:
+    """Replicas and Sentinels are cut off from it, and web and worker are not: it answers, and has no replica."""
+    person, old = TelegramPerson(system, 77), system.redis.primary()
+    with old.client() as operator:
+        operator.config_set("requirepass", "from now on")  # connections that are open stay so
+        ours = int(operator.client_id())
+        known = [each for each in operator.client_list() if each["name"].startswith("sentinel") or each["flags"] == "S"]
+        for each in known:
+            operator.client_kill_filter(_id=each["id"])
+        system.said(person, 1, "hello")
+        answer(system, person, "You said: hello")
+        assert operator.client_id() == ours
+        operator.config_set("requirepass", "")
+    system.redis.await_whole()
+    assert len(system.ledger(person.chat)) == 1
+
+
 def test_every_command_follows_the_primary(system: SentinelSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """`sayso redis` and `sayso deliveries` find it as the web and the workers do; so does the doctor."""
     for command in (("deliveries", "list"), ("redis", "resume")):
