@@ -1,4 +1,4 @@
-"""S3Server: a real server of S3's protocol (SeaweedFS, from the development tools) with one bucket and three users."""
+"""S3Server: a real S3 server (SeaweedFS, from the development tools) with one bucket and three users."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class S3Server:
                     left.unlink(missing_ok=True)
 
     def freeze(self) -> None:
-        """Stop the server in the middle of everything. Its connections stay open."""
+        """Stop the server with SIGSTOP. Its connections stay open."""
         assert self._process
         self._process.send_signal(signal.SIGSTOP)
 
@@ -109,7 +109,7 @@ class S3Server:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that no process listens on. The server derives none from others."""
+    """Return free ports. The server is given all its ports, so that it derives none from another."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:

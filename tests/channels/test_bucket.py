@@ -1,4 +1,4 @@
-"""Bucket: what is wrong with a bucket or its credentials is told in one line with the cure, and without a secret."""
+"""Bucket: one line says what is wrong with a bucket or its credentials, and the cure. It never shows a secret."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def answering(status: str, body: str, context: ssl.SSLContext | None = None) -> 
         thread.join(10)
 
 
-def test_bucket_that_works_is_left_as_it_was(s3_server: S3Server):
-    """The check removes what it wrote."""
+def test_check_leaves_the_bucket_as_it_was(s3_server: S3Server):
+    """It removes the object that it wrote."""
     whole = bucket(s3_server)
     whole.check()
     assert list(whole.objects("check").list()) == []
@@ -81,7 +81,7 @@ def test_bucket_that_works_is_left_as_it_was(s3_server: S3Server):
     ],
 )
 def test_wrong_bucket_is_refused_with_the_cure(s3_server: S3Server, options: dict[str, str], reason: str):
-    """Waiting would not help."""
+    """A missing bucket or a denied right does not mend itself, so the start is refused."""
     with pytest.raises(StoreRefused) as caught:
         bucket(s3_server, **options).check()
     text = str(caught.value)
@@ -90,8 +90,8 @@ def test_wrong_bucket_is_refused_with_the_cure(s3_server: S3Server, options: dic
     assert not [secret for secret in ("-secret", "-key", "127.0.0.1") if secret in text]
 
 
-def test_server_that_is_away_is_no_wrong_bucket(s3_server: S3Server):
-    """It may come back."""
+def test_server_that_does_not_answer_is_unavailable_and_not_refused(s3_server: S3Server):
+    """It may answer later, so the bot starts."""
     with pytest.raises(StoreUnavailable, match="could not list objects: it did not answer") as caught:
         bucket(s3_server, endpoint="http://127.0.0.1:1").check()
     assert not isinstance(caught.value, StoreRefused)
@@ -128,7 +128,7 @@ def test_answer_that_is_no_success_is_told(status: str, code: str, told: str, re
         ({"AWS_CA_BUNDLE": __file__}, "the library for buckets refuses its settings: check variables AWS_..., and the"),
     ],
 )
-def test_variable_that_cannot_be_used_is_named(environ: dict[str, str], told: str):
+def test_unusable_variable_of_the_environment_is_named(environ: dict[str, str], told: str):
     """The library would panic on a line break, which is a usual mistake in a secret of Kubernetes."""
     with pytest.raises(StoreRefused) as caught:
         bucket_with({**S3Server.environ(), **environ}, endpoint="http://127.0.0.1:1")
@@ -137,14 +137,14 @@ def test_variable_that_cannot_be_used_is_named(environ: dict[str, str], told: st
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_endpoint_of_the_environment_may_be_without_tls(s3_server: S3Server, variable: str):
-    """As that of `media.endpoint`."""
+def test_endpoint_from_the_environment_may_be_plain_http(s3_server: S3Server, variable: str):
+    """The same holds for `media.endpoint`."""
     bucket_with({**s3_server.environ(), variable: s3_server.endpoint}).check()
 
 
 @needs_openssl
-def test_certificate_of_an_unknown_authority_is_refused_until_it_is_named(tmp_path: Path):
-    """Certificates of the system count as before."""
+def test_certificate_of_an_unknown_authority_is_accepted_once_the_authority_is_configured(tmp_path: Path):
+    """The system's own authorities stay trusted."""
     folder, context = make_certificates(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     body = "<Error><Code>AccessDenied</Code></Error>"
@@ -157,8 +157,8 @@ def test_certificate_of_an_unknown_authority_is_refused_until_it_is_named(tmp_pa
         bucket_with(S3Server.environ(), endpoint=endpoint.replace("http:", "https:")).check()
 
 
-def test_check_removes_what_killed_checks_left(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
-    """Not at once: another process may be checking now."""
+def test_check_removes_old_objects_of_killed_checks(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
+    """It leaves recent ones: another process may be checking at this moment."""
     whole = bucket(s3_server)
     whole.objects("check").put("00/left", b"sayso")
     whole.check()
@@ -169,8 +169,8 @@ def test_check_removes_what_killed_checks_left(s3_server: S3Server, monkeypatch:
     assert list(whole.objects("check").list()) == []
 
 
-def test_server_that_hangs_up_is_not_called_again_at_once(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
-    """Else every thread would wait for it. After a pause one call tries it, and ends the pause if it is answered."""
+def test_server_that_closes_connections_is_left_alone_for_a_while(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch):
+    """Otherwise every thread would wait for it. After the pause one call tries again, and success ends the pause."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         calls: list[socket.socket] = []
 
@@ -205,16 +205,16 @@ def test_server_that_hangs_up_is_not_called_again_at_once(s3_server: S3Server, m
     assert here._failure == ""
 
 
-def test_turn_goes_on_while_the_bucket_is_away(s3_server: S3Server):
-    """Long texts are cut as on a full disk."""
+def test_turn_ends_normally_while_the_bucket_does_not_answer(s3_server: S3Server):
+    """Long texts are shortened, as on a full disk."""
     texts = LongTexts(TextFiles(bucket(s3_server, endpoint="http://127.0.0.1:1").objects("texts")), "a" * 20)
     message = {"role": "user", "content": "long " * 20_000}
     asyncio.run(texts.move_to_files([message]))
     assert len(message["content"]) == 8000
 
 
-def test_reply_with_a_file_waits_while_the_bucket_is_away(s3_server: S3Server, tmp_path: Path):
-    """It is sent again later; a file that is gone is not."""
+def test_reply_with_a_file_waits_while_the_bucket_does_not_answer(s3_server: S3Server, tmp_path: Path):
+    """It is sent later. A reply whose file is gone is not sent again."""
     for place, error in (("http://127.0.0.1:1", Unreachable), (s3_server.endpoint, Refused)):
         there = bucket(s3_server, endpoint=place)
         media = MediaFiles(

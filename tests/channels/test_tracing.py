@@ -1,4 +1,4 @@
-"""Traces: what travels with turns, replies and actions, and that tracing costs nothing while it is off."""
+"""Tracing: what a trace stores in turns, replies and actions, and that it costs nothing while it is off."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def exporter() -> Iterator[InMemorySpanExporter]:
 
 
 def test_an_error_marks_its_span_without_its_text(exporter: InMemorySpanExporter) -> None:
-    """The text may hold what a person wrote, or a link with a token."""
+    """The text of the error may contain what a person wrote, or a link with a token."""
     with pytest.raises(ValueError, match="s3cret"), tracing.span("send tg"):
         raise ValueError("s3cret")
     (span,) = exporter.get_finished_spans()
@@ -42,7 +42,7 @@ def test_an_error_marks_its_span_without_its_text(exporter: InMemorySpanExporter
 
 @pytest.mark.parametrize("given", ["", "nonsense", "00-xyz-1-01", f"00-{'0' * 32}-{'0' * 16}-01", "ff" * 300])
 def test_a_malformed_traceparent_begins_a_new_trace(exporter: InMemorySpanExporter, given: str) -> None:
-    """Anybody may send one with a webhook."""
+    """Any client can send such a header with a webhook."""
     with tracing.span("webhook tg", parent=given, links=[given]):
         pass
     (span,) = exporter.get_finished_spans()
@@ -50,7 +50,7 @@ def test_a_malformed_traceparent_begins_a_new_trace(exporter: InMemorySpanExport
 
 
 def test_a_reply_of_a_turn_is_part_of_its_trace_and_a_timer_only_links_to_it(exporter: InMemorySpanExporter) -> None:
-    """A reminder may ring a month later: its trace would never end."""
+    """A reminder may come a month later, and a trace must end before that."""
     with tracing.span("turn tg", parent=PARENT):
         here = tracing.current_trace()
         reply = outbox_entry(HERE, Reply("done"))
@@ -65,8 +65,8 @@ def test_a_reply_of_a_turn_is_part_of_its_trace_and_a_timer_only_links_to_it(exp
     assert [link.context.span_id for link in send.links] == [turn.context.span_id]
 
 
-def test_the_wait_in_the_mailbox_began_when_the_turn_was_received(exporter: InMemorySpanExporter) -> None:
-    """As the server's clock says, whatever this machine's own does."""
+def test_span_of_the_wait_in_the_mailbox_begins_when_the_turn_was_received(exporter: InMemorySpanExporter) -> None:
+    """Its length is the difference of two times of Redis's clock. A negative difference counts as zero."""
     tracing.record_wait("wait in mailbox", 2.5, parent=PARENT, attributes={})
     tracing.record_wait("wait in mailbox", -1.0, parent=PARENT, attributes={})
     waited, none = exporter.get_finished_spans()
@@ -74,8 +74,8 @@ def test_the_wait_in_the_mailbox_began_when_the_turn_was_received(exporter: InMe
     assert none.end_time == none.start_time
 
 
-def test_a_trace_travels_with_its_turn_and_makes_it_no_other_turn() -> None:
-    """An older worker reads the turn as well: it does not know the field."""
+def test_turn_with_a_trace_equals_the_same_turn_without_it() -> None:
+    """A worker of an older version ignores the field and can read the turn."""
     turn = Turn("e1", HERE, "42", "hello", trace=PARENT)
     assert Turn.from_json(turn.to_json()).trace == PARENT
     assert turn == Turn("e1", HERE, "42", "hello")
@@ -83,7 +83,7 @@ def test_a_trace_travels_with_its_turn_and_makes_it_no_other_turn() -> None:
 
 
 def test_without_tracing_nothing_is_stored_and_no_library_is_needed() -> None:
-    """Whoever does not trace pays nothing, and needs no OpenTelemetry."""
+    """While tracing is off, records have no trace and OpenTelemetry is not imported."""
     assert json.loads(outbox_entry(HERE, Reply("done"))).keys() == {"to", "reply", "v"}
     assert tracing.span("turn tg") is tracing.span("webhook tg", parent=PARENT)
     missing = "import sys; sys.modules['opentelemetry'] = None; import sayso.workers.processor, sayso.channels.web.app"

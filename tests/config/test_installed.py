@@ -196,8 +196,8 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
     assert not {Path(name).suffix for name in files} - {*".py .typed .lua .acl .toml .yaml .css .js .html".split()}
 
 
-def test_the_same_commit_gives_the_same_bytes(built: Mapping[str, Path], tmp_path: Path):
-    """Other times, rights and folders, as on another machine, change nothing."""
+def test_packages_of_the_same_commit_have_the_same_bytes(built: Mapping[str, Path], tmp_path: Path):
+    """Times, rights and folders, which differ between machines, change nothing."""
     for package in PACKAGES:
         shutil.copytree(
             ROOT / package, tmp_path / package, symlinks=True, copy_function=shutil.copyfile,

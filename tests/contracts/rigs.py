@@ -220,12 +220,12 @@ class RedisRig(Rig):
 
     @property
     def _pace(self) -> str:
-        """Return the key of the channel's rate, which a cluster keeps apart."""
+        """Return the key of the channel's rate. A cluster stores it in another shard than the conversation."""
         name = f"pace:{CHAT.channel}"
         return f"{PREFIX}{{{name}}}" if isinstance(self.client, ClusterClient) else f"{PREFIX}{name}"
 
     def _hurry_slot(self, ms: int) -> None:
-        """Move back the slot that a cluster keeps beside the channel's rate."""
+        """Set back the time of the channel's next message, which a cluster stores beside the rate."""
         key = f"{self._pace}:slot:{CHAT.id}"
         mark, _, slot = (self.client.get(key) or "").partition(" ")
         if slot:

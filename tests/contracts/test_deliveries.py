@@ -254,7 +254,7 @@ def test_mark_of_an_unknown_address_is_not_stored(redis_client):
 
 
 def wait_of(rig, held, reply) -> float | None:
-    """Return how long a reply has to wait for its channel. A cluster keeps that apart from the conversation."""
+    """Return the seconds that a reply waits for its channel. A cluster stores them apart from the conversation."""
     return rig.outbox.book_slot(held, reply, 0) if reply.paced_apart else reply.wait
 
 

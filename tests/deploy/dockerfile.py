@@ -34,7 +34,7 @@ class Image:
 
 
 class Builder:
-    """Builds one Dockerfile. `overrides` replace values of ENV: what only costs time."""
+    """Builds one Dockerfile. `overrides` replace values of ENV, to leave out slow steps that change no result."""
 
     def __init__(self, sandbox: Sandbox, *, overrides: dict[str, str]) -> None:
         self._sandbox, self._overrides = sandbox, overrides
@@ -43,7 +43,7 @@ class Builder:
         self._image = Image()
 
     def build(self, file: Path) -> Image:
-        """Return the last stage. Fails at an instruction that fails, or that is not known here."""
+        """Return the last stage. Fails at an instruction that fails, or that this builder does not know."""
         text = re.sub(r"^\s*#.*\n", "", file.read_text(), flags=re.MULTILINE)
         for line in re.sub(r"\\\n", " ", text).splitlines():
             if line.strip():
@@ -128,7 +128,7 @@ class Builder:
 
 
 def context() -> list[Path]:
-    """Return what .dockerignore lets through: the last pattern that fits counts."""
+    """Return the files that .dockerignore lets through. The last pattern that matches decides."""
     patterns = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
     return [path for path in [*ROOT.iterdir(), *(ROOT / "deploy").iterdir()] if _is_sent(path, patterns)]
 

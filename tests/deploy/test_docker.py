@@ -19,13 +19,13 @@ COMPOSE = ROOT / "deploy" / "compose.yaml"
 
 
 def test_lint_finds_nothing_in_the_dockerfile():
-    """Hadolint knows what goes wrong in Dockerfiles."""
+    """Hadolint checks it."""
     done = run(program("hadolint"), "--failure-threshold", "style", ROOT / "Dockerfile")
     assert done.returncode == 0, done.stdout
 
 
 def test_docker_compose_accepts_the_file():
-    """Docker Compose itself reads it, without a warning; no container is more than its service needs."""
+    """`docker compose config` prints no warning, and each container has no more rights than its service needs."""
     services = compose()["services"]
     assert set(services) == {"web", "worker", "poll", "redis"}
     assert [name for name, each in services.items() if each["cap_drop"] != ["ALL"] or not each["read_only"]] == []
@@ -35,7 +35,7 @@ def test_docker_compose_accepts_the_file():
 
 
 def test_docker_compose_finds_a_wrong_value(tmp_path: Path):
-    """The check before can fail."""
+    """This proves that the check above can fail."""
     file = tmp_path / "compose.yaml"
     file.write_text(COMPOSE.read_text().replace("service_healthy", "service_well"))
     done = run(compose_program(), "--file", file, "config", env={"REDIS_PASSWORD": "x", "SAYSO_ENV_FILE": os.devnull})
@@ -56,8 +56,8 @@ def run(*command: str | Path, **settings: Any) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
-def test_image_holds_the_product_and_nothing_that_installs(sandbox: Sandbox, image: Image):
-    """What is installed fits together, belongs to root, and contains neither uv, pip nor the sources."""
+def test_image_has_the_product_and_no_installer(sandbox: Sandbox, image: Image):
+    """Its packages fit together and belong to root. There is no uv, no pip and no source tree."""
     layer = sandbox.layer(image.layers[0])
     assert {path.name for path in layer.iterdir()} == {"etc", "opt", "var"}
     assert {path.name for path in (layer / "opt").iterdir()} == {"sayso"}
@@ -70,7 +70,7 @@ def test_image_holds_the_product_and_nothing_that_installs(sandbox: Sandbox, ima
 
 
 def test_healthcheck_fails_without_a_web(sandbox: Sandbox, image: Image):
-    """A container whose web hangs or ended is unhealthy."""
+    """A container is unhealthy when its web has ended or does not answer."""
     command = sandbox.command(image.healthcheck, layers=image.layers, user=image.user, environ=image.environ)
     done = run(*command)
     assert done.returncode == 1
@@ -78,7 +78,7 @@ def test_healthcheck_fails_without_a_web(sandbox: Sandbox, image: Image):
 
 
 def test_services_of_the_compose_file_answer_a_message(site: Site):
-    """Web, worker and Redis run as their users on read-only roots, and write to their volumes and /tmp only."""
+    """Web, worker and Redis run as their own users on read-only roots, and write only to their volumes and /tmp."""
     with ExitStack() as stack:
         site.service(stack, "web")
         until(site.is_ready)

@@ -67,7 +67,7 @@ def test_manifests_are_valid(manifests: dict[str, dict[str, Any]]):
 
 
 def test_the_example_as_it_stands_renders_without_the_poller():
-    """A bot whose platforms call it needs none, and `sayso poll` would refuse to start."""
+    """A bot whose platforms send webhooks needs none, and `sayso poll` would refuse to start."""
     names = {each["metadata"]["name"] for each in rendered(FOLDER / "example")}
     assert {"sayso-web", "sayso-worker", "sayso"} <= names
     assert "sayso-poll" not in names
@@ -84,7 +84,7 @@ def test_example_bot_is_valid(tmp_path: Path):
 
 
 def test_pods_meet_the_restricted_standard(manifests: dict[str, dict[str, Any]]):
-    """No root, no capability, no writable root, no token of the cluster."""
+    """They have no root user, no capability, no writable root and no token of the cluster."""
     assert len(pods(manifests)) == 3
     for pod in pods(manifests).values():
         (container,) = pod["containers"]
@@ -99,7 +99,7 @@ def test_pods_meet_the_restricted_standard(manifests: dict[str, dict[str, Any]])
 
 
 def test_selectors_find_their_pods_and_no_others(manifests: dict[str, dict[str, Any]]):
-    """Services and budgets of the web do not count workers."""
+    """The services and disruption budgets of the web do not match workers."""
     labels = {n: each["template"]["metadata"]["labels"] for n, each in specs(manifests).items() if "template" in each}
     for name, spec in specs(manifests).items():
         if name.startswith(("Service/", "PodDisruptionBudget/")):
@@ -108,15 +108,15 @@ def test_selectors_find_their_pods_and_no_others(manifests: dict[str, dict[str, 
             assert [workload.partition("/")[2] for workload in found] == [name.partition("/")[2]]
 
 
-def test_probes_ask_what_they_should(manifests: dict[str, dict[str, Any]]):
-    """Only readiness depends on Redis: an outage must not restart the web."""
+def test_only_the_readiness_probe_depends_on_redis(manifests: dict[str, dict[str, Any]]):
+    """An outage of Redis must not restart the web."""
     (web,) = pods(manifests)["Deployment/sayso-web"]["containers"]
     paths = {name: web[name]["httpGet"]["path"] for name in ("readinessProbe", "livenessProbe", "startupProbe")}
     assert paths == {"readinessProbe": "/readyz", "livenessProbe": "/healthz", "startupProbe": "/healthz"}
 
 
-def test_workers_have_time_to_end(manifests: dict[str, dict[str, Any]]):
-    """On every way of deployment the last resort, a kill, comes after workers have handed over their work."""
+def test_workers_have_time_to_end_before_they_are_killed(manifests: dict[str, dict[str, Any]]):
+    """In every deployment the grace period is longer than a worker needs to hand over its work."""
     needed = WorkerSettings().grace_seconds + ENDING
     assert pods(manifests)["StatefulSet/sayso-worker"]["terminationGracePeriodSeconds"] >= needed
     assert int(compose()["services"]["worker"]["stop_grace_period"].removesuffix("s")) >= needed
@@ -124,7 +124,7 @@ def test_workers_have_time_to_end(manifests: dict[str, dict[str, Any]]):
 
 
 def test_pods_answer_a_message(manifests: dict[str, dict[str, Any]], site: Site):
-    """Web and worker run with the arguments, the user and the volumes of their pods, each with a disk of its own."""
+    """Web and worker run with the arguments, user and volumes of their pods. Each has a disk of its own."""
     with ExitStack() as stack:
         run_pod(site, stack, manifests, "Deployment/sayso-web")
         until(site.is_ready)
@@ -136,7 +136,7 @@ def test_pods_answer_a_message(manifests: dict[str, dict[str, Any]], site: Site)
 
 
 def test_a_pod_with_a_random_user_takes_webhooks(manifests: dict[str, dict[str, Any]], site: Site):
-    """OpenShift chooses a user that /etc/passwd does not have. Some runtimes set no HOME for it."""
+    """OpenShift runs pods as a user that is not in /etc/passwd. Some runtimes set no HOME for it."""
     context = {"runAsUser": 1000650000, "runAsGroup": 0, "fsGroup": 0}
     with ExitStack() as stack:
         run_pod(site, stack, manifests, "Deployment/sayso-web", context=context, prefix=["env", "-u", "HOME"])
@@ -150,7 +150,7 @@ def run_pod(
     site: Site, stack: ExitStack, manifests: dict[str, dict[str, Any]], name: str, *,
     context: Mapping[str, int] | None = None, prefix: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Run the container of a pod until the stack ends, on volumes as a node prepares them for its fsGroup."""
+    """Run the container of a pod until the stack closes. Its volumes are prepared as a node does for its fsGroup."""
     pod = pods(manifests)[name]
     (container,), context = pod["containers"], context or pod["securityContext"]
     mounts = {"/tmp": "tmp"}

@@ -32,7 +32,7 @@ WANTED = [*PROJECT["dependencies"], *(line for name in EXTRAS for line in EXTRAS
 
 @pytest.mark.parametrize("file", ["requirements.txt", "requirements-build.txt"])
 def test_every_line_has_one_version_and_its_hashes(file: str):
-    """pip refuses a file in which one of them is missing."""
+    """pip refuses a file in which a hash is missing."""
     text = (ROOT / "deploy" / file).read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     assert len(lines) == len(LINE.findall(text))
@@ -40,14 +40,14 @@ def test_every_line_has_one_version_and_its_hashes(file: str):
 
 
 @pytest.mark.parametrize("line", [line for line in WANTED if not line.startswith("sayso[")])
-def test_the_lock_satisfies_what_the_project_asks_for(line: str):
-    """A dependency that was added or raised in pyproject.toml is in the lock too."""
+def test_the_lock_satisfies_the_dependencies_of_the_project(line: str):
+    """Each dependency in pyproject.toml is in the lock, in a version that is allowed."""
     wanted = Requirement(line)
     version = str(LOCKED[canonicalize_name(wanted.name)].specifier).removeprefix("==") if wanted.name in LOCKED else ""
     assert wanted.specifier.contains(version or "0"), f"{line!r} is locked at {version or 'no version'}: {CURE}"
 
 
 def test_the_build_tools_are_locked():
-    """The image is built with the setuptools that pyproject.toml allows."""
+    """The version of setuptools is one that pyproject.toml allows."""
     wanted = Requirement(tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"][0])
     assert wanted.specifier.contains(str(locked("requirements-build.txt")["setuptools"].specifier).removeprefix("=="))

@@ -1,4 +1,4 @@
-"""docs/how-to/deploy.md: what it names exists, and its commands do what it says."""
+"""docs/how-to/deploy.md: the files that it names exist, and its commands work as described."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NOT_HERE = re.compile(r"make dist|python3 -m venv|/opt/sayso/bin/pip|systemctl")
 
 
 def test_every_file_that_the_page_names_exists():
-    """Nobody looks for a file that was renamed."""
+    """A renamed file must be renamed in the page, too."""
     named = set(re.findall(r"\bdeploy/[\w./@-]+", PAGE))
     assert len(named) >= 7
     assert not [name for name in named if not (ROOT / name.rstrip("./")).exists()]
 
 
-def test_every_way_runs_the_commands_of_the_page():
-    """The Procfile, and what the image, Compose and systemd start."""
+def test_every_deployment_runs_the_commands_of_the_page():
+    """These are the Procfile, the image, Compose and systemd."""
     commands = re.findall(r"^    sayso (web|worker|poll)\b", PAGE, re.MULTILINE)
     procfile = re.findall(r"^(?:# )?(\w+): sayso (\w+)", (ROOT / "Procfile").read_text(), re.MULTILINE)
     assert commands == [name for name, _ in procfile] == [command for _, command in procfile]
@@ -37,7 +37,9 @@ def test_every_way_runs_the_commands_of_the_page():
 
 
 def test_installation_for_systemd_leaves_secrets_to_root(sandbox: Sandbox):
-    """The lines of the page, as root: the bot's user can read its configuration, and not the environment."""
+    """The lines of the page run as root. Then the user of the bot can read its configuration, and not the environment
+    file.
+    """
     lines = re.findall(r"^    sudo (.*)$", part("deploy.md", begin="systemd", end="Docker Compose"), re.MULTILINE)
     here = [line for line in lines if not NOT_HERE.search(line) and not line.startswith("systemd-run")]
     assert [line.split()[0] for line in here] == ["useradd", "install", "cp", "install", "cp"]

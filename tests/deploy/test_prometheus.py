@@ -53,7 +53,7 @@ def metrics_in(query: str) -> set[str]:
 
 
 def test_each_alert_fires_when_it_should_and_none_for_a_healthy_bot() -> None:
-    """By the tests beside the rules, which have a case for each alert."""
+    """promtool runs deploy/prometheus/alerts_test.yaml, which has a case for each alert."""
     tests = yaml.safe_load((FOLDER / "alerts_test.yaml").read_text())["tests"]
     names = [rule["alert"] for rule in RULES]
     cases = [case for each in tests for case in each["alert_rule_test"]]
@@ -62,8 +62,8 @@ def test_each_alert_fires_when_it_should_and_none_for_a_healthy_bot() -> None:
     assert "SUCCESS" in promtool("test", "rules", FOLDER / "alerts_test.yaml")
 
 
-def test_every_query_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
-    """Prometheus itself reads them, as recording rules."""
+def test_every_query_of_the_dashboard_is_valid(tmp_path: Path) -> None:
+    """promtool checks them as recording rules."""
     rules = [{"record": f"query{number}", "expr": query} for number, query in enumerate(dashboard_queries())]
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
@@ -72,21 +72,21 @@ def test_every_query_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("query", [*dashboard_queries(), *(rule["expr"] for rule in RULES)])
 def test_every_metric_in_a_query_exists(query: str) -> None:
-    """A metric that was renamed would leave its graph empty, and its alert silent."""
+    """A renamed metric would leave its graph empty, and its alert would never fire."""
     assert metrics_in(query) <= set(SHOWN)
     assert metrics_in(query) or query.startswith("up{")
 
 
-def test_what_several_webs_report_alike_is_never_summed() -> None:
-    """The gauges of the state in Redis: two webs would show it twice as large."""
+def test_gauges_that_every_web_reports_are_never_summed() -> None:
+    """They describe Redis, so a sum over two webs would be twice the value."""
     gauges = [name for name, (kind, _) in SHOWN.items() if kind == "gauge"]
     for query in [*dashboard_queries(), *(rule["expr"] for rule in RULES)]:
         assert not re.search(rf"sum( by \(\w+\) ?)?\(({'|'.join(gauges)})\b", query), query
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_each_alert_says_what_why_and_where_the_cure_is(rule: dict[str, Any]) -> None:
-    """Its page and heading exist."""
+def test_each_alert_links_to_a_page_that_exists(rule: dict[str, Any]) -> None:
+    """The heading in the link exists, too."""
     notes = rule["annotations"]
     assert notes["summary"]
     assert notes["cause"].endswith(".")
@@ -98,7 +98,7 @@ def test_each_alert_says_what_why_and_where_the_cure_is(rule: dict[str, Any]) ->
 
 
 def test_the_dashboard_has_what_grafana_needs_to_import_it() -> None:
-    """Unique ids, a place for each panel that no other takes, and one variable that names the data source."""
+    """Its ids are unique, its panels do not overlap, and one variable names the data source."""
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
     assert (DASHBOARD["id"], DASHBOARD["uid"], DASHBOARD["schemaVersion"] >= 39) == (None, "sayso", True)

@@ -76,7 +76,7 @@ def web(systemd_web: Site) -> Site:
 
 @pytest.fixture(scope="module", params=["nginx", "caddy"])
 def proxy(request: pytest.FixtureRequest, web: Site) -> Iterator[Proxy]:
-    """Return a proxy that runs with its file of deploy/, as Debian sets the proxy up."""
+    """Return a running proxy with its configuration from deploy/, installed as on Debian."""
     name = request.param
     command, layer = program(name), web.sandbox.layer(name)
     if name == "nginx":
@@ -119,7 +119,7 @@ def whatsapp(path: str, text: str, secret: str) -> tuple[str, tuple[Mapping[str,
 
 
 def test_signed_webhooks_are_accepted(proxy: Proxy):
-    """The proxy leaves host, path, query and body as each platform signed them."""
+    """The proxy does not change the host, path, query and body that a platform signed."""
     twilio = SECRETS["TWILIO_AUTH_TOKEN"]
     assert proxy.hook(*whatsapp("wa", f"{proxy.name}1", twilio)) == 200
     assert proxy.hook(*whatsapp("wa?a=%2F%20b&c=d//e", f"{proxy.name}2", twilio)) == 200
@@ -130,7 +130,7 @@ def test_signed_webhooks_are_accepted(proxy: Proxy):
 
 
 def test_forged_webhooks_are_refused(proxy: Proxy):
-    """A wrong secret, and a signature of another address, count nowhere."""
+    """A wrong secret, or a signature for another address."""
     assert proxy.hook(*whatsapp("wa", "x", "another")) == 403
     assert proxy.hook("wa?more=1", whatsapp("wa", "x", SECRETS["TWILIO_AUTH_TOKEN"])[1]) == 403
     assert proxy.hook("desk", signing.slack_hook("another", signing.slack_text("1.1", "x"), time.time())) == 403
@@ -138,7 +138,7 @@ def test_forged_webhooks_are_refused(proxy: Proxy):
 
 
 def test_upload_at_the_limit_is_stored_and_a_larger_one_refused(proxy: Proxy):
-    """The refusal is 413, and no broken connection."""
+    """The larger one gets 413. Its connection is not reset."""
     assert proxy.log_in(SECRETS["CONSOLE_PASSWORD"]).status_code == 303
     stored = proxy.upload(MAX_BYTES)
     assert stored.status_code == 201, stored.text
@@ -148,13 +148,13 @@ def test_upload_at_the_limit_is_stored_and_a_larger_one_refused(proxy: Proxy):
 
 
 def test_large_webhook_is_refused(proxy: Proxy):
-    """Nobody fills the disk of the proxy, or of the web, through an address that takes no files."""
+    """A path without uploads has a small limit, so that its bodies cannot fill a disk."""
     answer = proxy.request("POST", "/hooks/tg", content=bytes(2_000_000))
     assert answer.status_code == 413
 
 
 def test_event_stream_delivers_the_first_event_at_once(proxy: Proxy):
-    """A proxy that waits for more would deliver it when the stream ends, after a minute."""
+    """A proxy that buffers would deliver it when the stream ends, after a minute."""
     proxy.log_in(SECRETS["CONSOLE_PASSWORD"])
     request = proxy.client.build_request("GET", "/console/web/events", headers={**PAGE, "Host": HOST})
     request.extensions["sni_hostname"] = HOST
@@ -171,7 +171,7 @@ def test_event_stream_delivers_the_first_event_at_once(proxy: Proxy):
 
 
 def test_slow_clients_do_not_keep_others_waiting(proxy: Proxy):
-    """Fifty clients that stop in the middle of a body cost connections, and no thread of the web."""
+    """Fifty clients that stop in the middle of a body hold connections of the proxy, and no thread of the web."""
     head = f"POST /hooks/tg HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 1000\r\n\r\n{{".encode()
 
     def stall() -> list[ssl.SSLSocket]:
@@ -193,7 +193,7 @@ def test_slow_clients_do_not_keep_others_waiting(proxy: Proxy):
 
 
 def test_plain_http_is_redirected(proxy: Proxy):
-    """A browser gets the encrypted page, and is told to stay there."""
+    """The browser is sent to HTTPS, and told to use it from then on."""
     answer = proxy.site.get("http://127.0.0.1/console?a=b", headers={"Host": HOST})
     assert answer.status_code == 308
     assert answer.headers["location"] == f"https://{HOST}/console?a=b"
@@ -201,7 +201,7 @@ def test_plain_http_is_redirected(proxy: Proxy):
 
 
 def test_a_client_cannot_pretend_to_be_another(proxy: Proxy):
-    """Wrong passwords count for the address that the proxy saw, whatever the client writes into its headers."""
+    """Failed logins count for the address that the proxy saw, whatever headers the client sends."""
     assert proxy.log_in("wrong", **{"X-Forwarded-For": "6.6.6.6"}).status_code in (401, 429)
     lines = [line for line in proxy.site.log("sayso-web.service").read_text().splitlines() if "login_failed" in line]
     assert "address=127.0.0.1" in lines[-1]

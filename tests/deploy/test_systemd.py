@@ -32,18 +32,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run systemd-analyze to its end."""
+    """Run systemd-analyze and return its result."""
     return subprocess.run([program("systemd-analyze"), *words], capture_output=True, text=True, check=False)
 
 
 def test_units_are_valid(root: Path):
-    """systemd knows every key, and finds every command."""
+    """systemd-analyze knows every key and finds every command."""
     done = analyze("verify", "--recursive-errors=no", f"--root={root}", *NAMES)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_a_wrong_command_or_key_is_found(root: Path, tmp_path: Path):
-    """The check before can fail."""
+    """This proves that the check above can fail."""
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     unit = tmp_path / "etc/systemd/system/sayso-web.service"
     unit.write_text(
@@ -56,18 +56,18 @@ def test_a_wrong_command_or_key_is_found(root: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_units_are_hardened(root: Path, name: str):
-    """Their exposure is at most 2.0 of 10, where systemd says "OK"."""
+    """Their exposure is at most 2.0 of 10, which systemd-analyze calls OK."""
     done = analyze("security", "--offline=true", "--threshold=20", f"--root={root}", name)
     assert done.returncode == 0, done.stdout
 
 
 def test_a_stop_reaches_the_parent_only():
-    """A worker that got SIGTERM from its parent and from systemd would cut off its turns."""
+    """A worker that got SIGTERM from systemd and from its parent would cut off its turns."""
     assert "\nKillMode=mixed\n" in (UNITS / "sayso-.service.d/common.conf").read_text()
 
 
 def test_commands_of_the_units_answer_a_message(systemd_web: Site):
-    """As their user, with a read-only system, they write to their state folder and /tmp only."""
+    """They run as their user on a read-only system, and write only to their state folder and /tmp."""
     site = systemd_web
     with ExitStack() as stack:
         run_unit(site, stack, "sayso-worker@.service")
@@ -78,12 +78,12 @@ def test_commands_of_the_units_answer_a_message(systemd_web: Site):
 
 
 def test_poll_unit_runs_what_compose_runs():
-    """That command is run in the test of compose.yaml."""
+    """The test of compose.yaml runs that command."""
     assert settings("sayso-poll.service")["ExecStart"] == ["/opt/sayso/bin/sayso poll"]
     assert compose()["services"]["poll"]["command"] == ["poll"]
 
 
-def test_example_of_the_environment_names_what_the_units_need():
-    """systemd reads /etc/sayso/sayso.env, whose example has the variables of every deployment."""
+def test_example_of_the_environment_has_the_variables_of_the_units():
+    """systemd reads /etc/sayso/sayso.env, which is made from the same example as in every deployment."""
     text = (ROOT / "deploy/sayso.env.example").read_text()
     assert all(f"\n{name}=" in text or f"\n# {name}=" in text for name in ("SAYSO_SECRET_KEYS", "REDIS_URL"))

@@ -1,4 +1,4 @@
-"""docs/reference/doctor.md: a section with cause and cure for each finding of the code, and for no other."""
+"""docs/reference/doctor.md: it has a section with cause and cure for each finding in the code, and no other."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def found() -> Iterator[str]:
 
 
 def test_every_finding_has_its_section() -> None:
-    """Under the id that doctor prints, which is the anchor of the section."""
+    """The id that the doctor prints is the anchor of the section."""
     ids = set(found())
     assert len(ids) > 35
     assert sorted(ids - SECTIONS.keys()) == []
 
 
-def test_every_section_is_of_a_finding() -> None:
-    """None is left from an earlier version."""
+def test_every_section_belongs_to_a_finding() -> None:
+    """No section of a removed finding is left."""
     assert sorted(SECTIONS.keys() - set(found())) == []
 
 
 def test_every_section_says_cause_and_cure() -> None:
-    """In this order."""
+    """The cause comes first."""
     assert [
         name
         for name, text in SECTIONS.items()
@@ -61,6 +61,6 @@ def test_every_section_says_cause_and_cure() -> None:
 
 
 def test_printed_link_leads_to_the_section() -> None:
-    """The anchor of a heading of lower-case letters, digits and hyphens is the heading itself."""
+    """The anchor equals the heading: lower-case letters, digits and hyphens."""
     assert no_replica("db:6379").see == f"{PAGE}#redis-no-replica"
     assert "see:  docs/reference/doctor.md#redis-no-replica" in str(no_replica("db:6379"))

@@ -1,4 +1,4 @@
-"""docs/reference/observability.md: the Prometheus metrics of the code with their types and labels, and no others."""
+"""docs/reference/observability.md: it has all metrics of the code with their types and labels, and no others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def counted() -> dict[str, tuple[str, list[str]]]:
 
 
 def read_at_a_scrape() -> dict[str, tuple[str, list[str]]]:
-    """Return the metrics of the collectors, from their code."""
+    """Return the metrics that collectors compute when Prometheus scrapes, read from their source code."""
     tree = ast.parse((ROOT / "config" / "wiring" / "metrics.py").read_text())
     labels: dict[str, list[str]] = {}
     for node in ast.walk(tree):
@@ -42,7 +42,7 @@ def read_at_a_scrape() -> dict[str, tuple[str, list[str]]]:
 
 
 def test_the_tables_list_every_metric_with_its_type_and_labels() -> None:
-    """As an operator reads it who writes a query."""
+    """The table is read as text, and the metrics from the code."""
     assert counted() | read_at_a_scrape() == SHOWN
     assert len(SHOWN) > 40
 
@@ -56,7 +56,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
 
 
 def test_no_label_can_hold_a_person_or_a_text() -> None:
-    """Names of the configuration and outcomes only."""
+    """Labels hold names from the configuration, and outcomes."""
     known = {
         "channel",
         "outcome",

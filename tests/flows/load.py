@@ -1,4 +1,4 @@
-"""Load: people who talk and confirm in threads, while something happens to the system."""
+"""Load: people talk and confirm in threads while a test does something to the system."""
 
 from __future__ import annotations
 

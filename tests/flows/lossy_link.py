@@ -1,4 +1,4 @@
-"""LossyLink: a TCP proxy in front of a Redis server that can cut its replicas off without anybody noticing at first."""
+"""LossyLink: a TCP proxy in front of a Redis server that silently stops replication."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from contextlib import closing, suppress
 
 
 class LossyLink:
-    """Passes everything on until `drop`; then replication connections stay open and nothing arrives on them.
-
-    A replica that is only frozen loses nothing: the bytes wait in the buffers of its socket. Lives until its process
-    ends.
-    """
+    """Forwards everything until `drop`. After that, replication connections stay open, and nothing arrives on them."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port

@@ -1,4 +1,4 @@
-"""A bot is backed up while it works, lost with its machine, and restored on an empty one: nothing runs twice."""
+"""Backup under load: the machine is lost, the bot is restored on an empty one, and repeats no action."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INVOICES = [f"INV-{n}" for n in (1, 3, 4, 7, 8, 11, 12, 15, 18, 19, 22, 23, 26, 
 
 
 def test_backup_under_load_is_restored_on_an_empty_machine():
-    """The audit chain verifies, a question and an approved person are there, and each invoice is deleted once."""
+    """The audit log verifies, a question and an approved person are there, and each invoice is deleted once."""
     with short_folder() as folder, short_folder() as old, short_folder() as new:
         file = folder / "backup.tar.gz"
         with Guarded(old, workers=1) as system:

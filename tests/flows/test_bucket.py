@@ -61,8 +61,8 @@ def stored(server: S3Server, folder: str) -> list[str]:
     return [each.name for each in bucket.objects(folder).list()]
 
 
-def test_killed_bucket_loses_nothing(system: System, server: S3Server) -> None:
-    """While it is away the web takes messages and the worker answers; when it is back, files work as before."""
+def test_nothing_is_lost_while_the_bucket_is_down(system: System, server: S3Server) -> None:
+    """The web accepts messages and the worker answers. When the bucket is back, files work as before."""
     person, other = TelegramPerson(system, 931), WhatsAppPerson(system, 932)
     server.kill()
     person.say("hello")
@@ -77,8 +77,8 @@ def test_killed_bucket_loses_nothing(system: System, server: S3Server) -> None:
         check_picture(system, each)
 
 
-def test_frozen_bucket_holds_up_nobody_else(system: System, server: S3Server) -> None:
-    """More downloads than threads may wait for it: some are told to come back, and webhooks and turns go on."""
+def test_frozen_bucket_delays_only_downloads(system: System, server: S3Server) -> None:
+    """More downloads wait than the web has threads: some get 503, and webhooks and turns go on."""
     person, other = WhatsAppPerson(system, 934), TelegramPerson(system, 935)
     person.say("export invoices")
     link = person.hears(2)[1]["text"].split("\n")[1]
@@ -98,8 +98,8 @@ def test_frozen_bucket_holds_up_nobody_else(system: System, server: S3Server) ->
 
 
 @pytest.mark.parametrize(("kind", "name"), [(WhatsAppPerson, 941), (TelegramPerson, 942), (SlackPerson, 943)])
-def test_file_of_a_tool_arrives(system: System, server: S3Server, kind: type[Person], name: int) -> None:
-    """The worker stored it; WhatsApp gets it from the web, on the other machine."""
+def test_file_of_a_tool_reaches_whatsapp(system: System, server: S3Server, kind: type[Person], name: int) -> None:
+    """The worker stored it. WhatsApp downloads it from the web on the other machine."""
     person = kind(system, name)
     person.say("sales chart")
     check_picture(system, person)
@@ -108,7 +108,7 @@ def test_file_of_a_tool_arrives(system: System, server: S3Server, kind: type[Per
 
 
 def test_link_works_on_another_machine(system: System) -> None:
-    """WhatsApp shows no CSV: the web, which did not store it, answers to the link."""
+    """WhatsApp cannot show a CSV file, so it gets a link to the web, which did not store the file."""
     person = WhatsAppPerson(system, 944)
     person.say("export invoices")
     _, link = person.hears(2)
@@ -128,7 +128,7 @@ def test_link_works_on_another_machine(system: System) -> None:
 def test_photo_of_a_person_reaches_the_model(
     system: System, kind: type[Person], name: int, platform: str, photo
 ) -> None:
-    """The worker fetches it into the bucket."""
+    """The worker downloads it from the platform into the bucket."""
     person = kind(system, name)
     system.post(*photo(system, person, system.platforms.host(platform, JPEG), "my dog"))
     assert f"[image image/jpeg {len(JPEG)} bytes" in person.hears()[0]["text"]
@@ -147,7 +147,7 @@ def test_upload_to_the_console_reaches_the_worker(system: System) -> None:
 
 
 def test_long_text_is_in_the_bucket_until_the_person_is_erased(system: System, server: S3Server) -> None:
-    """So are the person's files. `people erase` runs on the machine of the web."""
+    """The same holds for files. `people erase` runs on the machine of the web."""
     person = TelegramPerson(system, 961)
     person.say("a long story " * 400)
     person.hears(2)
@@ -167,10 +167,10 @@ def test_long_text_is_in_the_bucket_until_the_person_is_erased(system: System, s
     ("command", "secret", "told"),
     [("web", "", "the credentials may not write objects"), ("doctor", "wrong", "the credentials are refused")],
 )
-def test_wrong_credentials_are_told_in_one_line(
+def test_wrong_credentials_are_reported_in_one_line(
     system: System, server: S3Server, command: str, secret: str, told: str
 ) -> None:
-    """A process does not start, and doctor finds it beside the bot that runs."""
+    """No process starts with them, and the doctor finds them beside a running bot."""
     options = ["--port", str(free_port())] if command == "web" else []
     code, output, errors = system.command(command, *options, **server.environ("reader", secret=secret))
     assert code == (3 if command == "web" else 1)
@@ -180,6 +180,6 @@ def test_wrong_credentials_are_told_in_one_line(
 
 
 def test_no_secret_in_the_logs(system: System) -> None:
-    """After all tests above."""
+    """It reads the logs of all tests above."""
     log = system.log.read_text()
     assert not [secret for secret in ("bot-secret", "bot-key") if secret in log]

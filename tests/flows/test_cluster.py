@@ -1,4 +1,4 @@
-"""Sayso on Redis Cluster with a queue server: one of them is killed, and nothing is lost or done twice."""
+"""Sayso on Redis Cluster with a queue server: a server is killed, and nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.workers.sentinels import Node
 
 
 class ClusterSystem(System):
-    """Web and two workers on three masters with a replica each, and a queue server that keeps nothing."""
+    """Web and two workers on three masters with one replica each, and a queue server without persistence."""
 
     redis: Cluster  # type: ignore[assignment]
 
@@ -62,7 +62,7 @@ def answer(system: ClusterSystem, person: TelegramPerson | WhatsAppPerson, text:
 
 
 def test_people_of_all_shards_are_answered_and_confirm_once(system: ClusterSystem) -> None:
-    """Each webhook is delivered twice. Nothing of RQ is on the cluster, and nothing of a conversation beside it."""
+    """Each webhook is delivered twice. The cluster has no key of RQ, and the queue server none of a conversation."""
     invoices = ("INV-7", "INV-31")
     people = [TelegramPerson(system, 200 + number) for number in range(8)]
     for number, person in enumerate(people):
@@ -145,8 +145,8 @@ def lost(system: ClusterSystem, acknowledged: list[tuple[WhatsAppPerson, str]]) 
     return [(chat, text) for chat, text in said if not {(chat, text), (chat, f"You said: {text}")} & heard]
 
 
-def test_queue_server_that_dies_and_forgets_loses_no_message(system: ClusterSystem) -> None:
-    """Messages are accepted meanwhile, and answered when it is back, empty."""
+def test_queue_server_that_restarts_empty_loses_no_message(system: ClusterSystem) -> None:
+    """Messages are accepted while it is down, and answered when it is back."""
     person = TelegramPerson(system, 501)
     system.queue.send(signal.SIGKILL)
     person.say("hello")
@@ -156,7 +156,7 @@ def test_queue_server_that_dies_and_forgets_loses_no_message(system: ClusterSyst
 
 
 def test_master_that_lost_writes_is_halted_and_resumed(system: ClusterSystem) -> None:
-    """A stale replica was promoted: the guard halts the shards of that node, until the operator resumes them."""
+    """An outdated replica was promoted. The guard halts the shards of that node until an operator resumes them."""
     person = TelegramPerson(system, 601)
     person.say("hello")
     person.hears()

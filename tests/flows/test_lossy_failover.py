@@ -1,4 +1,4 @@
-"""A replica that lagged replaces the primary: whoever got a 200 has the effect with its message, or is told."""
+"""An outdated replica replaces the primary: an accepted message has its effect, or its user is told that it is lost."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def system() -> Iterator[System]:
         yield running
 
 
-def test_whoever_confirmed_and_was_forgotten_is_told(system: System) -> None:
-    """No effect is doubled, also if the web process was restarted while everything was halted."""
+def test_person_whose_yes_was_lost_is_told(system: System) -> None:
+    """No effect is doubled, even if the web process restarts while everything is halted."""
     kinds = ("asked before", "asked in the lost time", "cut off", "open", "talks")
     people = {kind: [TelegramPerson(system, 100 * place + n) for n in range(EACH)] for place, kind in enumerate(kinds)}
     with tempfile.TemporaryDirectory(prefix="sayso-lag-") as folder:

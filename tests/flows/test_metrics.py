@@ -1,4 +1,4 @@
-"""/metrics of a running bot: web and workers count together, and nobody reads it without the token."""
+"""/metrics of a running bot: one endpoint counts for web and workers, and it needs the token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scrape(system: System, token: str = METRICS_TOKEN) -> dict[tuple[str, ...], 
 
 
 def test_a_whole_story_is_counted_over_all_processes(system: System) -> None:
-    """Webhooks that come twice, a tool, a question, a no: the web's own port tells what the workers did."""
+    """Repeated webhooks, a tool call, a question, a no: the port of the web has the counts of the workers, too."""
     before = scrape(system)
 
     def grown(*sample: str) -> float:
@@ -58,22 +58,22 @@ def test_a_whole_story_is_counted_over_all_processes(system: System) -> None:
 
 
 def test_every_metric_of_a_running_bot_is_documented(system: System) -> None:
-    """And none of them holds an address: not the person's, not the platform's."""
+    """None of them contains an address of a person or of a platform."""
     text = system.http.get(f"{system.url}/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).text
     assert set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) <= set(SHOWN)
     names_and_labels = re.sub(r" \S+$", "", text, flags=re.MULTILINE)  # a sum may have such digits
     assert not re.search(r"\+49|50000\d{5}|127\.0\.0\.1", names_and_labels)
 
 
-def test_a_stranger_gets_401(system: System) -> None:
+def test_request_without_the_right_token_gets_401(system: System) -> None:
     """Whatever they send in place of the token."""
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": METRICS_TOKEN}):
         answer = system.http.get(f"{system.url}/metrics", headers=headers)
         assert (answer.status_code, "sayso_" in answer.text) == (401, False)
 
 
-def test_a_real_prometheus_reads_them_and_finds_no_reason_for_an_alert(system: System, tmp_path: Path) -> None:
-    """It scrapes the bot with the token from a file, loads the rules, and answers the queries of the dashboard."""
+def test_a_real_prometheus_scrapes_them_and_fires_no_alert(system: System, tmp_path: Path) -> None:
+    """It reads the token from a file, loads the rules, and answers the queries of the dashboard."""
     if not shutil.which("prometheus"):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("prometheus is missing: apt-get install prometheus")
     address = system.url.removeprefix("http://")

@@ -125,15 +125,15 @@ def test_web_reports_readiness_and_health_with_the_shipped_acl(system: GuardedSy
 
 
 def test_web_reads_the_state_for_its_metrics_with_the_shipped_acl(system: GuardedSystem) -> None:
-    """All of it: a denied command would make Redis look away."""
+    """A denied command would be reported as an outage of Redis."""
     samples = system.http.get(f"{system.url}/metrics", headers={"Authorization": "Bearer word"}, timeout=10).text
     for line in ("sayso_redis_up 1.0", "sayso_workers 1.0", "sayso_queue_suspended 0.0", "sayso_outbox_replies 0.0"):
         assert line in samples.splitlines(), samples
 
 
-def test_table_of_commands_has_all_that_a_turn_uses(system: GuardedSystem, redis_client: Redis) -> None:
-    """The server counts the commands of web, worker and operator, those of scripts among them. The table need not name
-    each that only reads or writes data.
+def test_table_of_commands_has_every_command_of_a_turn(system: GuardedSystem, redis_client: Redis) -> None:
+    """The server counted them for web, worker and operator, including those of scripts. Plain reads and writes need no
+    row.
     """
     data = {name.upper() for kind in ("read", "write") for name in redis_client.execute_command("ACL", "CAT", kind)}
     with GuardedRedis.login(system.redis, "sayso-operator") as client:  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def documented_commands() -> set[str]:
 
 
 def test_users_of_the_shipped_acl_may_send_each_command_of_the_table(redis_client: Redis) -> None:
-    """What only operators need is for them alone."""
+    """Commands of the operator are denied to web and worker."""
     lines = ACL_FILE.read_text().replace("NAME", "sayso").splitlines()
     for line in lines[1:]:
         redis_client.execute_command("ACL", "SETUSER", *line.split()[1:])
@@ -165,7 +165,7 @@ def test_users_of_the_shipped_acl_may_send_each_command_of_the_table(redis_clien
 
 
 def is_denied(client: Redis, user: str, name: str) -> bool:
-    """Return whether a user may not send a command. The server wants as many arguments as it takes."""
+    """Return whether the ACL denies a user this command. It is sent with the number of arguments that it takes."""
     for count in range(6):
         with suppress(ResponseError):
             arguments = ARGUMENTS.get(name, ("rq:x",) * count)
@@ -174,7 +174,7 @@ def is_denied(client: Redis, user: str, name: str) -> bool:
 
 
 def test_turn_works_where_optional_commands_are_forbidden() -> None:
-    """Managed servers forbid CONFIG, SCRIPT or CLIENT; a start names what is lost without PUBLISH."""
+    """Managed servers forbid CONFIG, SCRIPT or CLIENT. Without PUBLISH, the start says what does not work."""
     with tempfile.TemporaryDirectory(prefix="sayso-poor-") as folder:
         system = GuardedSystem(Path(folder), workers=1)
         system.redis = GuardedRedis(Path(folder), rules="-script -client -config -info -publish")  # type: ignore[assignment]
@@ -193,7 +193,7 @@ def test_turn_works_where_optional_commands_are_forbidden() -> None:
 @pytest.mark.parametrize(
     ("rules", "missing"), [("-eval", "EVAL"), ("-evalsha", "EVALSHA"), ("-time", "TIME"), ("-wait", "WAIT")]
 )
-def test_start_is_refused_without_a_command_that_is_needed(
+def test_start_is_refused_where_a_required_command_is_forbidden(
     redis_url: str, redis_client: Redis, rules: str, missing: str
 ):
     """The line names the command and the cure."""

@@ -1,4 +1,4 @@
-"""Sayso on Redis with Sentinels: the primary is killed, or frozen and comes back, and nothing is lost or done twice."""
+"""Sayso on Redis with Sentinels: the primary is killed, or frozen and resumed; nothing is lost or done twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answer(system: SentinelSystem, person: TelegramPerson, text: str) -> None:
 
 
 def test_confirmed_action_runs_once_when_the_primary_is_killed(system: SentinelSystem) -> None:
-    """The question is asked on one primary and answered on the next; web, worker and RQ follow by themselves."""
+    """The question is asked on one primary and answered on the next. Web, worker and RQ reconnect by themselves."""
     person = TelegramPerson(system, 71)
     person.say("delete invoice INV-31")
     answer(system, person, "INV-31")
@@ -45,7 +45,7 @@ def test_confirmed_action_runs_once_when_the_primary_is_killed(system: SentinelS
 
 
 def test_frozen_primary_that_comes_back_does_nothing_twice(system: SentinelSystem) -> None:
-    """It thinks that it is the primary until the Sentinels tell it otherwise."""
+    """It acts as the primary until a Sentinel makes it a replica."""
     person = TelegramPerson(system, 72)
     person.say("delete invoice INV-42")
     answer(system, person, "INV-42")
@@ -61,8 +61,8 @@ def test_frozen_primary_that_comes_back_does_nothing_twice(system: SentinelSyste
     assert old.role() == "slave"
 
 
-def test_what_no_replica_has_is_not_acknowledged_and_not_lost(system: SentinelSystem) -> None:
-    """The web answers 503 until a replica has the message. The primary dies; repeated, each is answered once."""
+def test_message_is_acknowledged_only_when_a_replica_has_it(system: SentinelSystem) -> None:
+    """Until then the web answers 503. The primary dies, the webhooks are repeated, and each is answered once."""
     people = [TelegramPerson(system, number) for number in range(73, 76)]
     old = system.redis.primary()
     system.redis.cut_replication()
@@ -99,7 +99,7 @@ def test_primary_that_only_the_bot_still_reaches_is_left(system: SentinelSystem)
 
 
 def test_every_command_follows_the_primary(system: SentinelSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sayso redis` and `sayso deliveries` find it as the web and the workers do; so does the doctor."""
+    """`sayso redis`, `sayso deliveries` and `sayso doctor` find it as web and workers do."""
     for command in (("deliveries", "list"), ("redis", "resume")):
         code, output, errors = system.command(*command)
         assert (code, "Redis" in errors) == (0, False), (command, output, errors)
@@ -115,10 +115,10 @@ def findings(system: SentinelSystem, url: str, monkeypatch: pytest.MonkeyPatch) 
     return "\n".join(f"{each.says}: {each.cure}" for each in doctor._redis())
 
 
-def test_half_configured_sentinels_are_named_with_their_cure(
+def test_incomplete_configuration_of_sentinels_is_named_with_its_cure(
     system: SentinelSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The doctor and the error of any command have the same line."""
+    """The doctor and the error of any command print the same line."""
     first, node = system.redis.sentinels[0], system.redis.primary()
     wrong = {
         system.redis.url.replace(
@@ -140,7 +140,7 @@ def test_half_configured_sentinels_are_named_with_their_cure(
 def test_quorum_password_and_wrong_address_of_sentinels_are_named(
     system: SentinelSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lone Sentinel with a login of its own, and a server without a replica."""
+    """The setup has one Sentinel with its own login, and a server without a replica."""
     lone, server, nowhere = SentinelNode(tmp_path, "lone"), Node(tmp_path, "server"), free_port()
     lone.watch(server.port, "requirepass quiet", f"sentinel monitor away 127.0.0.1 {nowhere} 1")
     server.start()

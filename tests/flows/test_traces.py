@@ -1,4 +1,4 @@
-"""OpenTelemetry over real processes: one trace from webhook to receipt, read by a receiver that speaks OTLP/HTTP."""
+"""OpenTelemetry over real processes: one trace from webhook to receipt, sent to an OTLP/HTTP receiver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACE, PROXY_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span as it came in. Ids are hexadecimal, "" for no parent; `links` are ids of spans."""
+    """A span as it was received. Ids are hexadecimal, "" for no parent; `links` are ids of spans."""
 
     name: str
     trace: str
@@ -54,7 +54,7 @@ class Receiver(ThreadingHTTPServer):
                 self.spans.append(Span(each.name, *ids, each.kind, links, values))
 
     def in_trace(self, trace: str, *names: str) -> dict[str, Span]:
-        """Wait until these spans of a trace are here, and return all of it by name."""
+        """Wait until a trace has these spans, and return all its spans by name."""
         found: dict[str, Span] = {}
 
         def are_here() -> bool:
@@ -91,7 +91,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def traced(receiver: Receiver) -> Iterator[System]:
-    """Run a bot that traces, with the variables that OpenTelemetry documents."""
+    """Run a bot that exports traces, with the standard variables of OpenTelemetry."""
     environ = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.server_port}",
         "OTEL_METRICS_EXPORTER": "none",
@@ -116,7 +116,7 @@ def trace_of(receiver: Receiver, number: int, channel: str) -> str:
 
 
 def test_one_trace_has_the_webhook_the_turn_and_the_receipt(traced: System, receiver: Receiver) -> None:
-    """Web and worker write into the trace that the proxy began, each span below the one that caused it."""
+    """The proxy began the trace. Web and worker continue it; each span has the span that caused it as its parent."""
     person = TelegramPerson(traced, 821)
     headers = {"traceparent": f"00-{TRACE}-{PROXY_SPAN}-01"}
     path, (signed, body) = person.text(821_500, "find invoice INV-42")
@@ -137,7 +137,7 @@ def test_one_trace_has_the_webhook_the_turn_and_the_receipt(traced: System, rece
 
 
 def test_a_yes_links_to_the_turn_that_asked(traced: System, receiver: Receiver) -> None:
-    """It comes in a trace of its own, with the claim and the run of the action in it. No span names the person."""
+    """The yes has a trace of its own with the claim and the run of the action. No span names the person."""
     person = WhatsAppPerson(traced, 822)
     person.say("delete invoice INV-55")
     person.hears()
@@ -157,7 +157,7 @@ def test_a_yes_links_to_the_turn_that_asked(traced: System, receiver: Receiver) 
     assert not any(word in told for word in ("+49", "49151", "INV-55", "delete invoice"))
 
 
-def test_a_webhook_that_comes_again_is_traced_as_a_duplicate(traced: System, receiver: Receiver) -> None:
+def test_a_repeated_webhook_is_traced_as_a_duplicate(traced: System, receiver: Receiver) -> None:
     """It begins no second turn."""
     person: Person = TelegramPerson(traced, 823)
     person.say("find invoice INV-42")

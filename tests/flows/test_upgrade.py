@@ -1,4 +1,4 @@
-"""Old and new releases side by side: a rolling upgrade, its rollback, and one that skipped a release."""
+"""Old and new releases side by side: a rolling upgrade, its rollback, and an upgrade that skips a release."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
 
 
 def _skips_a_release(system: Fleet) -> None:
-    """Let a worker that writes version 2 work beside one that cannot read it: it gets those conversations."""
+    """Run a worker that writes version 2 beside one that cannot read it. It takes over those conversations."""
     worker = system.of_release(2, "worker")
     until(lambda: system._workers_ready() == 2)
     people = [TelegramPerson(system, number) for number in range(81, 84)]

@@ -93,7 +93,7 @@ class Cluster:
 
 
 class ClusterWithQueue(Cluster):
-    """A cluster, and the server for the queue beside it."""
+    """A cluster, and a queue server beside it."""
 
     def __init__(self, folder: Path, *options: str, replicas: int = 0) -> None:
         super().__init__(folder, *options, replicas=replicas)

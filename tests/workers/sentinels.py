@@ -56,7 +56,7 @@ class Node:
         return connect(f"redis://{user}127.0.0.1:{self.port}/0", answer_seconds=seconds)
 
     def role(self) -> str:
-        """Return whether it is a master or a slave now, "" while it does not say."""
+        """Return "master" or "slave", "" while the node does not answer."""
         with suppress(RedisError):
             return str(self.client().info("replication")["role"])
         return ""
@@ -132,11 +132,11 @@ class SentinelSetup:
 
     @property
     def pid(self) -> int | None:
-        """None: there is no single process."""
+        """Return None: there is no single process."""
         return None
 
     def primary(self) -> Node:
-        """Return the node that the Sentinels take for the primary and that says it is one."""
+        """Return the node that is the primary for the Sentinels and for itself."""
         return until(self._primary)
 
     def _primary(self) -> Node | None:
@@ -167,7 +167,7 @@ class SentinelSetup:
         until(is_whole)
 
     def cut_replication(self) -> None:
-        """Have the replicas lose their primary: it goes on alone."""
+        """Disconnect the replicas from their primary, which goes on alone."""
         primary = self.primary()
         for node in self.nodes:
             if node is not primary:
@@ -177,7 +177,7 @@ class SentinelSetup:
         until(lambda: primary.client().info("replication")["connected_slaves"] == 0)
 
     def mend_replication(self) -> None:
-        """Let the nodes that live follow a primary again."""
+        """Let the running nodes follow a primary again."""
         for node in self.nodes:
             with suppress(RedisError):
                 node.client().config_set("masteruser", "")

@@ -179,7 +179,7 @@ def test_repeated_deferral_returns_the_same(town):
 
 
 def test_queue_server_that_was_emptied_loses_no_work(redis_client, redis_url, tmp_path):
-    """The mailbox has the work, and the reaper queues it again, each conversation once."""
+    """The mailboxes still have the work. The reaper queues each conversation again, once."""
     with connect(f"{redis_url}?db=1") as queue:
         town = Town(redis_client, queue, tmp_path)
         names = [f"person {number}" for number in range(5)]
@@ -190,8 +190,8 @@ def test_queue_server_that_was_emptied_loses_no_work(redis_client, redis_url, tm
         assert (town.round(), queue.llen(QUEUE_KEY)) == (0, 5)
 
 
-def test_queue_server_that_is_away_refuses_no_turn(redis_client, redis_url, tmp_path, caplog):
-    """The turn is stored, the log says it once, and the reaper queues the job when the server is back."""
+def test_turns_are_accepted_while_the_queue_server_is_away(redis_client, redis_url, tmp_path, caplog):
+    """The log says it once, and the reaper queues the job when the server is back."""
     caplog.set_level("INFO", logger="sayso.workers.rq.jobs")
     with connect("redis://127.0.0.1:1") as away, connect(f"{redis_url}?db=1") as queue:
         town = Town(redis_client, away, tmp_path)
@@ -203,8 +203,8 @@ def test_queue_server_that_is_away_refuses_no_turn(redis_client, redis_url, tmp_
     assert [record.message for record in caplog.records] == ["queue.away", "queue.back"]
 
 
-def test_job_of_a_queue_server_is_the_job_of_one_server(redis_client, redis_url, tmp_path):
-    """Nothing of RQ is on the server of the conversations."""
+def test_job_on_a_queue_server_equals_the_job_on_a_single_server(redis_client, redis_url, tmp_path):
+    """The server of the conversations has no key of RQ."""
     with connect(f"{redis_url}?db=1") as queue:
         town = Town(redis_client, queue, tmp_path)
         town.write("ana", tap="1x")

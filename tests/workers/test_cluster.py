@@ -1,4 +1,4 @@
-"""Redis Cluster: the mailbox, the guard and all else that is stored work where each shard may be on another node."""
+"""Redis Cluster: mailbox, guard and all other stored parts work when each shard may be on another node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TIDE, _, HALTED = keys_of(SHARD)
 
 
 def test_confirmed_action_runs_once(cluster_client: Redis):
-    """The scripts touch keys of one shard only."""
+    """Each script touches the keys of one shard only."""
     bot = Bot(RedisRig(cluster_client), "A")
     bot.say("delete it")
     assert bot.say("yes") == "deleted A"
@@ -47,7 +47,7 @@ def test_confirmed_action_runs_once(cluster_client: Redis):
 
 
 def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, cluster_client: Redis):
-    """A worker's scripts for many conversations wait at the same time."""
+    """A worker waits for scripts of many conversations at the same time."""
     Connections.of(cluster_client).pipeline = open_loop_client(cluster.url)
     mailbox = RedisMailbox(LuaScripts(cluster_client, LUA), voice)
     names = [Conversation("chat", str(number)).id for number in range(100)]
@@ -64,7 +64,7 @@ def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, clus
 
 @pytest.mark.parametrize("in_loop", [False, True])
 def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop: bool):
-    """These masters have no replicas. The guard learns no watermark that a failover could take back."""
+    """These masters have no replicas. The guard learns no watermark that a failover could undo."""
     client = connect(cluster.url)
     loop_client = AsyncCluster(ClusterUrl.parse(cluster.url), tries=1)
     guard = DataLossGuard(client, replicas=1)
@@ -95,7 +95,7 @@ def guard(cluster_client: Redis) -> DataLossGuard:
 
 
 def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(cluster_client: Redis, guard: DataLossGuard):
-    """The numbers of the other shards go on, too: whoever lost some writes may have lost others."""
+    """Numbers of its other shards are raised, too: they may have lost writes as well."""
     rig = RedisRig(cluster_client)
     first = rig.accept(turn()).seq
     guard.look()
@@ -110,7 +110,7 @@ def test_shards_of_a_server_that_lost_writes_are_halted_and_resumed(cluster_clie
 
 
 def test_script_on_a_master_that_lost_writes_changes_nothing(cluster: Cluster, guard: DataLossGuard):
-    """A stale replica was promoted, and no process has looked yet."""
+    """An outdated replica was promoted, and no process has checked yet."""
     client = connect(cluster.url)
     guard.guard(client)
     mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
@@ -125,8 +125,8 @@ def test_script_on_a_master_that_lost_writes_changes_nothing(cluster: Cluster, g
     client.close()
 
 
-def test_script_runs_on_no_part_of_a_slot_that_moves(cluster: Cluster, cluster_client: Redis):
-    """Nodes have some keys of the slot each meanwhile. Afterwards the conversation goes on where it is."""
+def test_script_does_not_run_while_its_slot_moves(cluster: Cluster, cluster_client: Redis):
+    """Two nodes have some of its keys each. Afterwards the conversation goes on at the new node."""
     rig = RedisRig(cluster_client)
     rig.accept(turn("one", event="e1"))
     slot = key_slot(HALTED.encode())
@@ -158,7 +158,7 @@ def _slots(node: ClusterNode) -> list:
 
 
 def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
-    """The shards are read at once, whichever node they are on."""
+    """All shards are read at once, whichever node they are on."""
     for name in ("one", "two", "three", "four"):
         cluster_client.delete("sayso:auditor")
         RedisRig(cluster_client, prefix=f"sayso:{name}:")
@@ -171,7 +171,7 @@ def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
 
 
 def test_person_is_erased_from_all_nodes(cluster_client: Redis):
-    """Keys are deleted one by one where they are on several nodes."""
+    """The keys are on several nodes, so they are deleted one by one."""
     rig = RedisRig(cluster_client)
     rig.accept(turn("my secret"))
     person = ErasedPerson("chat", frozenset({turn().scope.id}), frozenset({CHAT.id}))
@@ -182,7 +182,7 @@ def test_person_is_erased_from_all_nodes(cluster_client: Redis):
 
 
 def test_leader_deployment_feed_and_sessions_work(cluster: Cluster, cluster_client: Redis):
-    """Each command has one key, or a transaction has one."""
+    """Each command or transaction uses one key only."""
     lock = LeaderLock(cluster_client, "poll:1")
     assert (lock.take(), lock.take(), lock.is_held(), LeaderLock(cluster_client, "poll:1").take()) == (
         True, True, True, False,
@@ -200,8 +200,8 @@ def test_leader_deployment_feed_and_sessions_work(cluster: Cluster, cluster_clie
     assert len(list(cluster_client.scan_iter("sayso:session:*"))) == 2
 
 
-def test_stop_is_heard_whichever_node_publishes_it(cluster: Cluster, cluster_client: Redis):
-    """A worker listens on one node; the scripts publish on the node of the shard."""
+def test_stop_signal_reaches_workers_from_every_node(cluster: Cluster, cluster_client: Redis):
+    """A worker subscribes on one node; a script publishes on the node of its shard."""
 
     async def listen() -> list[str]:
         heard: list[str] = []
@@ -219,8 +219,8 @@ def test_stop_is_heard_whichever_node_publishes_it(cluster: Cluster, cluster_cli
     assert sorted(asyncio.run(listen())) == sorted(str(node.port) for node in cluster.masters)
 
 
-def test_users_of_the_acl_file_reach_all_they_need(cluster: Cluster, cluster_client: Redis):
-    """The web stores a turn, and a worker answers it, on every node with its own login."""
+def test_users_of_the_acl_file_can_process_a_turn(cluster: Cluster, cluster_client: Redis):
+    """The web stores it and a worker answers it. Each logs in to every node with its own user."""
     for line in ACL_FILE.read_text().replace("NAME", "shop").splitlines()[1:]:
         for node in cluster.masters:
             node.client().execute_command("ACL", "SETUSER", *line.split()[1:])
@@ -256,7 +256,7 @@ def test_malformed_url_says_how_to_write_it(url: str, says: str):
 
 
 def test_url_has_a_login_and_tls_for_all_nodes():
-    """As in the other forms, its parameters are those of a connection."""
+    """Its parameters are those of redis-py, as in the other forms."""
     url = ClusterUrl.parse("rediss+cluster://ana:p%40ss@one,two:7000?ssl_ca_certs=/ca.pem")
     assert url.addresses == (("one", 6379), ("two", 7000))
     assert url.client_options == {
@@ -265,8 +265,8 @@ def test_url_has_a_login_and_tls_for_all_nodes():
     assert "p@ss" not in repr(url)
 
 
-def test_cluster_without_a_node_is_away(cluster: Cluster):
-    """As for any other Redis, callers retry or tell the operator."""
+def test_cluster_without_a_reachable_node_is_away(cluster: Cluster):
+    """Callers retry or tell the operator, as for any other Redis."""
     with pytest.raises(RedisConnectionError, match="cannot serve"):
         connect("redis+cluster://127.0.0.1:1")
 
@@ -295,5 +295,5 @@ def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_pa
 
 
 def test_start_on_a_cluster_warns_of_missing_replicas(cluster_client: Redis, tmp_path):
-    """Each node is checked as one server is."""
+    """Each node is checked like a single server."""
     assert [risk for risk in risks_of(cluster_client, settings_of(tmp_path)) if "no replica" in risk]

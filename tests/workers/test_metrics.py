@@ -1,4 +1,4 @@
-"""What is counted and measured for Prometheus: each turn and reply once; what waits, and for how long."""
+"""Metrics of Prometheus: each turn and reply counts once; the queue and its waiting times are measured."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(agent: FakeAgent, channel: FakeChannel, *, turns: int = 1) -> MemoryRig:
 
 
 def test_a_turn_that_breaks_counts_as_failed_and_its_apology_as_sent(grown):
-    """The person is told, so the reply is as good as any."""
+    """The person got a reply, so it counts like any other."""
     run(FakeAgent(lambda _: 1 / 0), FakeChannel())
     assert grown("sayso_turns_total", channel="chat", outcome="failed") == 1
     assert grown("sayso_turns_total", channel="chat", outcome="answered") == 0
@@ -65,7 +65,7 @@ def test_each_turn_counts_once_with_its_time_in_the_mailbox(grown):
     ("error", "result"), [(RateLimited(7), "postponed"), (AddressClosed("blocked"), "dead")], ids=["limited", "closed"]
 )
 def test_an_attempt_that_fails_counts_with_the_class_of_its_error(grown, error, result):
-    """A postponed one is no dead letter yet."""
+    """A delivery that is postponed is not yet a dead letter."""
     channel = FakeChannel()
     channel.errors = [error]
     run(FakeAgent(), channel)
@@ -75,7 +75,7 @@ def test_an_attempt_that_fails_counts_with_the_class_of_its_error(grown, error, 
 
 
 def test_a_lease_that_is_lost_counts(grown):
-    """Another worker has the conversation: nothing was answered here."""
+    """Another worker took over the conversation, so this worker counts no answer."""
 
     def lose(_: str) -> str:
         raise LeaseLost(CHAT.id)
@@ -85,8 +85,8 @@ def test_a_lease_that_is_lost_counts(grown):
     assert grown("sayso_turn_seconds_count", channel="chat") == 0
 
 
-def test_names_that_a_model_invents_make_no_further_series():
-    """The hundredth value of a label is the last one of its own."""
+def test_number_of_label_values_is_bounded():
+    """A model may invent names of tools. From the hundredth on they share one value."""
     names = [bounded("of this test", f"tool{number}") for number in range(MAX_VALUES + 50)]
     assert names[MAX_VALUES - 1] == f"tool{MAX_VALUES - 1}"
     assert set(names[MAX_VALUES:]) == {OTHER}
@@ -94,7 +94,7 @@ def test_names_that_a_model_invents_make_no_further_series():
 
 
 def measured(client: Redis) -> dict[str, int]:
-    """Return what waits on all shards: the sum of the numbers, and the highest of the ages."""
+    """Return the numbers that wait, summed over all shards, and the highest of their ages."""
     found: dict[str, int] = {}
     for row in LuaScripts(client, LUA).on_every_shard("measure", {"most": 2}):
         for name, number in zip(row[::2], row[1::2], strict=True):
@@ -104,7 +104,7 @@ def measured(client: Redis) -> dict[str, int]:
 
 
 def test_what_waits_is_counted_with_the_age_of_the_oldest(redis_client):
-    """A turn that waited elsewhere is as old as it says; a reply is as old as its place in the outbox."""
+    """The age of a turn begins when it was received, also by another process; that of a reply in the outbox."""
     rig = RedisRig(redis_client)
     assert set(measured(redis_client).values()) == {0}
     rig.mailbox.accept(turn("late"), waited_seconds=90)
@@ -121,7 +121,7 @@ def test_what_waits_is_counted_with_the_age_of_the_oldest(redis_client):
 
 
 def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
-    """It may wait for days without any fault of the bot's."""
+    """It may wait for days, until the person writes again."""
     rig = RedisRig(redis_client)
     rig.mailbox.notify(turn(), Reply("too many"))
     (key,) = redis_client.keys("sayso:*:out:*")
@@ -132,7 +132,7 @@ def test_a_reply_that_waits_for_its_person_has_no_age(redis_client):
 
 
 def test_a_question_counts_by_its_states_and_the_answer_by_its_time(redis_client, grown, tmp_path):
-    """From the audit log, in whichever worker collects it."""
+    """They are read from the audit log by the worker that collects it."""
     rig = RedisRig(redis_client)
     bot = Bot(rig, "INV-42")
     bot.say("delete INV-42")

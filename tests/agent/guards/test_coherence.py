@@ -32,8 +32,8 @@ def checked(reply: str | Exception | Judge, **options) -> CoherenceResult:
         "**NO** - A mail was not asked for. It is not true that it was.",
     ],
 )
-def test_call_that_nobody_asked_for(reply: str) -> None:
-    """It is told, with the reason and what asking cost."""
+def test_call_that_the_user_did_not_ask_for(reply: str) -> None:
+    """The result has the reason and the cost of the check."""
     result = checked(reply)
     assert (result.coherent, result.failed, result.usage.total_tokens) == (False, False, 7)
     assert "A mail was not asked for." in result.explanation

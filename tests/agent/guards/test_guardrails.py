@@ -124,8 +124,8 @@ def test_text_that_passes_leaves_no_trace() -> None:
     assert (diary.noted, diary.told) == ([], [])
 
 
-def test_check_that_waits_holds_up_nobody() -> None:
-    """A custom guardrail is called in a thread, unless it declares that it does not block."""
+def test_slow_check_runs_in_a_thread() -> None:
+    """A custom guardrail may block, unless it declares that it does not."""
     threads = []
 
     class Waits(Guardrail):

@@ -90,8 +90,8 @@ def test_what_would_change_the_type_is_refused(bad):
         bad()
 
 
-def test_an_enum_is_nobodys_list():
-    """A tool is everybody's."""
+def test_later_changes_of_a_list_do_not_change_an_enum():
+    """Many threads share a tool, so its values are fixed."""
     enum = ["a"]
     parameter = ToolParameter("x", enum=enum)
     enum.append("b")

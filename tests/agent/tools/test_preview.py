@@ -98,8 +98,8 @@ def test_space_that_makes_a_difference_is_seen():
     assert preview_text("erase", "Erase {name}?", {"name": "a  b"}) == "Erase a \u00a0b?"
 
 
-def test_what_nobody_sees_is_shown_by_its_code():
-    """In a template, in a list of arguments, in what holds others, and in what an author's own function says."""
+def test_invisible_characters_are_shown_by_their_codes():
+    """In a template, in a list of arguments, in nested values, and in the result of a preview function."""
     args = {"name": "in\u200bvoice", "more": ["\u202eb"]}
     assert preview_text("erase", "Erase {name}, {more[0]}?", args) == "Erase in⟨U+200B⟩voice, ⟨U+202E⟩b?"
     assert preview_text("erase", None, args) == 'erase: name = in⟨U+200B⟩voice, more = \\["⟨U+202E⟩b"\\]'
@@ -176,8 +176,8 @@ def test_attribute_of_an_argument_begins_no_line_of_its_own():
     assert preview_text("ship", "Ship to {to.street}", args) == "Ship to Main St ⏎ 2. Delete all"
 
 
-def test_none_is_left_out_only_where_it_is_what_nobody_gives():
-    """`limit=None` in place of 10 is no detail."""
+def test_none_is_left_out_only_where_it_is_the_default():
+    """`limit=None` in place of 10 changes what is done, so the user sees it."""
 
     @tool(requires_approval=True)
     def wipe(limit: int | None = 10, note: str | None = None) -> str:

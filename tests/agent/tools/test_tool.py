@@ -175,8 +175,8 @@ class Awkward:
         raise RuntimeError
 
 
-def test_a_result_nobody_can_write_down_does_not_undo_the_call():
-    """The tool has acted: the model hears that, and the turn goes on."""
+def test_result_that_cannot_be_serialized_is_no_error():
+    """The tool has acted: the model is told so, and the turn goes on."""
     circle: list = []
     circle.append(circle)
     for value in (circle, Awkward(), {"x": Awkward()}, NotFound("customer", Awkward())):
@@ -376,8 +376,8 @@ def test_parameter_the_function_lacks_is_refused():
         Tool("t", "t", [ToolParameter("x"), ToolParameter("y")], lambda x: x)
 
 
-def test_argument_nobody_fills_is_refused():
-    """A function argument that is neither declared nor injected would fail at every call."""
+def test_argument_that_is_neither_declared_nor_injected_is_refused():
+    """The function would fail at every call."""
     with pytest.raises(ToolValidationError, match="no model fills"):
         Tool("t", "t", [], lambda connection: connection)
 
@@ -529,8 +529,8 @@ def test_an_async_function_may_hand_back_a_generator_or_a_coroutine():
         assert heard == ["1", "2"] * 2
 
 
-def test_an_async_generator_that_nobody_hears_out_is_closed_at_once():
-    """What it holds, such as a connection, is let go of: not when the garbage is collected."""
+def test_async_generator_is_closed_when_its_caller_stops_early():
+    """Its connection, for example, is closed at once and not when garbage is collected."""
     closed = []
 
     @tool

@@ -169,7 +169,9 @@ def test_wrong_passwords_cost_time_and_lock_the_right_one_out(
     ],
 )
 def test_only_trusted_proxies_name_the_client(peer: str, forwarded: str, counts_for: str, media: LocalMediaStore):
-    """A client that invents addresses would get new attempts with each; without the real ones all share a lockout."""
+    """A client that invents addresses in its headers gets no new attempts. Clients of a trusted proxy are counted
+    apart.
+    """
     console = console_channel(
         "web", feed=MemoryFeed(), media=media, keys=KEYS, trusted_proxies=["172.18.0.0/16", "fd00::/8"]
     )
@@ -177,7 +179,7 @@ def test_only_trusted_proxies_name_the_client(peer: str, forwarded: str, counts_
 
 
 @pytest.mark.parametrize("proxies", ["172.18.0.1/16", "proxy.example.com", ""])
-def test_proxy_that_is_no_network_is_refused(proxies: str, media: LocalMediaStore):
+def test_trusted_proxy_that_is_no_address_is_refused(proxies: str, media: LocalMediaStore):
     """The error shows the value and how to write one."""
     with pytest.raises(ValueError, match=re.escape(f"{proxies!r} is no network")):
         console_channel("web", feed=MemoryFeed(), media=media, keys=KEYS, trusted_proxies=[proxies])

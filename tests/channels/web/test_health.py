@@ -143,8 +143,8 @@ def test_every_other_trouble_is_reported(redis_client: Redis, what: str):
     assert "account" not in full.text
 
 
-def test_queue_server_that_is_away_is_reported(redis_client: Redis):
-    """Messages are taken in meanwhile, and the workers are counted."""
+def test_queue_server_that_does_not_answer_is_reported(redis_client: Redis):
+    """Webhooks are accepted meanwhile, and the number of workers is still known."""
     Heartbeat(redis_client, "w1").beat()
     with connect("redis://127.0.0.1:1") as away:
         client = health_of(redis_client, queue=away)

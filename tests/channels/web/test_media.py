@@ -188,8 +188,8 @@ def test_date_conditions_do_not_tell_when_others_stored_the_same(shelf: Shelf, a
     assert (answer.status_code, answer.data) == (200, PNG)
 
 
-def test_no_answer_keeps_a_slot(shelf: Shelf):
-    """More requests than a bucket may have at once, of all kinds, one after the other, are all answered."""
+def test_every_kind_of_answer_frees_its_download_slot(shelf: Shelf):
+    """The number of downloads at a time is limited. More requests than that, one after the other, are all answered."""
     link = shelf.link(PNG, "image/png", "a.png")
     tag = shelf.client.head(link).headers["ETag"]
     asked = [({}, 200), ({"Range": "bytes=9999-"}, 416), ({"Range": "bytes=1-2"}, 206), ({"If-None-Match": tag}, 304)]
@@ -200,8 +200,8 @@ def test_no_answer_keeps_a_slot(shelf: Shelf):
         assert shelf.client.get("/media/forged", buffered=True).status_code == 404
 
 
-def test_bucket_that_is_away_is_told_as_such(tmp_path: Path):
-    """The platform asks again later. No line names an address or a key."""
+def test_bucket_that_does_not_answer_gives_503(tmp_path: Path):
+    """The platform asks again later. No log line contains an address or a key."""
     os.environ.update(AWS_ACCESS_KEY_ID="k", AWS_SECRET_ACCESS_KEY="a-secret")
     bucket = Bucket("s3://files", endpoint="http://127.0.0.1:1", region="us-east-1")
     shelf = Shelf(bucket.objects("media"), bucket.objects("owners"), tmp_path)

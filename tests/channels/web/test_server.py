@@ -215,15 +215,15 @@ def test_announced_bodies_take_no_room(running: Running, monkeypatch: pytest.Mon
     assert running.post().startswith(b"HTTP/1.1 200")
 
 
-def test_refused_sender_can_send_its_whole_body_and_read_why(running: Running):
-    """A proxy that sends on what it buffered would else see a reset connection, and answer 502."""
+def test_refused_sender_can_send_its_whole_body_and_read_the_answer(running: Running):
+    """A proxy that still sends a buffered body would otherwise see a reset connection and answer 502."""
     body = bytes(MAX_BYTES + 4_000_000)
     for path in ("/hooks/wa", "/console/web/files"):
         assert b"send at most" in running.post(path, body)
 
 
-def test_refused_sender_does_not_stay(running: Running, monkeypatch: pytest.MonkeyPatch):
-    """One that never closes its connection is disconnected."""
+def test_refused_sender_that_does_not_hang_up_is_disconnected(running: Running, monkeypatch: pytest.MonkeyPatch):
+    """Its connection is closed after a while."""
     monkeypatch.setattr(served, "LINGER_SECONDS", 0.1)
     client = running.send(b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n")
     assert client.recv(100).startswith(b"HTTP/1.1 413")

@@ -247,7 +247,7 @@ def test_bot_without_a_worker_is_found(clinic: Clinic):
 
 
 def test_workers_of_another_version_are_found(clinic: Clinic, redis_client: Redis):
-    """As on a machine that an update forgot."""
+    """For example on a machine that was left out of an update."""
     Heartbeat(redis_client, "w2", prefix=PREFIX, version="0.0.1").beat()
     wrong = clinic.wrong()
     assert wrong.keys() == {"workers"}
@@ -256,7 +256,7 @@ def test_workers_of_another_version_are_found(clinic: Clinic, redis_client: Redi
     assert clinic.wrong() == {}
 
 
-def test_heartbeats_keep_no_version_of_a_dead_worker(clinic: Clinic, redis_client: Redis):
+def test_versions_of_dead_workers_are_removed(clinic: Clinic, redis_client: Redis):
     """The list does not grow with each restart."""
     for name in ("w2", "w3"):
         Heartbeat(redis_client, name, prefix=PREFIX).beat()
@@ -267,7 +267,7 @@ def test_heartbeats_keep_no_version_of_a_dead_worker(clinic: Clinic, redis_clien
 
 @pytest.mark.parametrize("left", [None, KEEP_HEARD_SECONDS - 8 * 86400])
 def test_silent_channel_is_a_warning(clinic: Clinic, redis_client: Redis, left: int | None):
-    """pains.md 4: a valid token, and no message ever comes in."""
+    """pains.md 4: the token is valid, and no message ever arrives."""
     key = f"{PREFIX}alert:sl:heard"
     if left is None:
         redis_client.delete(key)
@@ -279,7 +279,7 @@ def test_silent_channel_is_a_warning(clinic: Clinic, redis_client: Redis, left: 
 
 
 def test_message_ends_the_silence(redis_client: Redis):
-    """A webhook without a message, such as the doctor's own, does not."""
+    """A webhook without a message, such as the one that the doctor sends, does not."""
     alerts = RedisAlerts(redis_client, prefix=PREFIX)
     browser = services.browser(services.FakeChannel(Received(turns=())), alerts=alerts)
     browser.post("/hooks/shop")
@@ -289,14 +289,14 @@ def test_message_ends_the_silence(redis_client: Redis):
     assert alerts.silence("shop") == 0
 
 
-def test_alert_of_a_channel_is_found(clinic: Clinic, redis_client: Redis):
-    """The web noted it; the doctor shows it until the channel works again."""
+def test_alert_of_a_channel_is_shown(clinic: Clinic, redis_client: Redis):
+    """The web stored it. The doctor shows it until the channel works again."""
     RedisAlerts(redis_client, prefix=PREFIX).note("tg", "the token was revoked")
     assert "the token was revoked" in clinic.wrong()["tg alert"]
 
 
 def test_another_bot_at_the_public_url_gets_no_webhook(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
-    """Not even a forged one: what it answers would say nothing."""
+    """The doctor sends no test webhook to it: the answer of another bot would prove nothing."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", "k" * 32)
     seen: list[str] = []
 
@@ -311,7 +311,7 @@ def test_another_bot_at_the_public_url_gets_no_webhook(clinic: Clinic, monkeypat
 
 
 def test_remote_redis_without_a_replica_is_a_warning(redis_client: Redis):
-    """On this machine a replica would not help: the bot would be gone, too."""
+    """A local Redis needs none: a lost machine takes the bot with it anyway."""
     for place, ids in {
         "10.0.0.5:6379": ["redis-no-replica"], "db.internal:6379": ["redis-no-replica"], "127.0.0.1:6379": [],
         "[::1]:6379": [], "localhost:6379": [], "/run/redis.sock": [],

@@ -147,8 +147,8 @@ def test_eviction_is_read_from_info_where_config_is_forbidden(own: EmbeddedRedis
         check_fit(client)
 
 
-def test_primary_without_the_replicas_that_it_wants_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It answers, and refuses every write; with `redis_wait_replicas` it would refuse every message."""
+def test_primary_with_too_few_replicas_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By `min-replicas-to-write` it refuses every write; with `redis_wait_replicas` the web refuses every message."""
     node = Node(tmp_path, "lonely")
     node.start()
     try:

@@ -1,4 +1,4 @@
-"""`sayso doctor` beside real processes: it finds the bot of its data folder, and takes no other process for it."""
+"""`sayso doctor` beside running processes: it finds the bot of its data folder and mistakes no other process for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Bot:
 
 
 def bot_at(port: int) -> str:
-    """Return the id of the bot that answers on a port, "" for none."""
+    """Return the id of the bot that answers on a port, "" if none does."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
             return str(answer.headers[BOT_HEADER])
@@ -67,7 +67,9 @@ def bots(tmp_path: Path, redis_url: str) -> tuple[Bot, Bot]:
 
 
 def test_bot_of_the_folder_is_found_and_no_other(bots: tuple[Bot, Bot], tmp_path: Path, redis_client: object):
-    """By port and public URL of its note; a public URL that leads to the other bot is a finding."""
+    """Its port and public URL are read from the note in the folder. A public URL that leads to another bot is a
+    finding.
+    """
     shop, desk = bots
     ports = free_port(), free_port()
     with shop.web(ports[0]) as ours, desk.web(ports[1]):
@@ -84,8 +86,8 @@ def test_bot_of_the_folder_is_found_and_no_other(bots: tuple[Bot, Bot], tmp_path
             assert shop.findings(named=True)["healthz"]["id"] == "web-unknown"
 
 
-def test_note_of_a_dead_process_counts_for_nothing(bots: tuple[Bot, Bot]):
-    """Also where another process got its number since."""
+def test_note_of_a_dead_process_is_ignored(bots: tuple[Bot, Bot]):
+    """Even if another process got its process id since."""
     shop, _ = bots
     folder, running = shop.data / "bots" / "shop", Running(shop.config, "http://127.0.0.1:1", os.getpid())
     leave_note(folder, running, WEB_FILE)
@@ -96,8 +98,8 @@ def test_note_of_a_dead_process_counts_for_nothing(bots: tuple[Bot, Bot]):
     assert shop.findings(named=True)["healthz"]["id"] == "web-unknown"
 
 
-def test_web_that_ends_takes_its_note_back(bots: tuple[Bot, Bot], redis_client: object):
-    """Also where nobody reads its exit code yet, as for a zombie in a container."""
+def test_web_that_ends_removes_its_note(bots: tuple[Bot, Bot], redis_client: object):
+    """Even if its parent has not yet read its exit code, as happens in containers."""
     shop, _ = bots
     with shop.web(free_port()) as process:
         assert [bot.pid for bot in running_bots(shop.data)] == [process.pid]
@@ -107,8 +109,8 @@ def test_web_that_ends_takes_its_note_back(bots: tuple[Bot, Bot], redis_client: 
     assert not (shop.data / "bots" / "shop" / WEB_FILE).exists()
 
 
-def test_port_that_answers_otherwise_is_named(bots: tuple[Bot, Bot]):
-    """Nothing listens there any more, though the process lives."""
+def test_port_on_which_the_bot_does_not_answer_is_named(bots: tuple[Bot, Bot]):
+    """The process of the note lives, and nothing listens on its port any more."""
     shop, _ = bots
     leave_note(shop.data / "bots" / "shop", Running(shop.config, f"http://127.0.0.1:{free_port()}", os.getpid()))
     assert shop.findings()["healthz"]["id"] == "web-away"

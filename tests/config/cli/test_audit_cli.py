@@ -170,7 +170,7 @@ def test_erase_removes_long_texts_of_a_person_and_no_others(data):
 
 
 def test_erase_removes_the_notes_of_a_persons_turns(data):
-    """They would be read after a loss of data. Those of others stay."""
+    """The notes of acknowledged turns are read after a loss of data. Those of other people stay."""
     notes = NoteFiles(data / FOLDER)
     for user in ("ana", "bea"):
         AcknowledgedWork(notes).note_turn(Turn(f"e-{user}", Conversation("chat", "room"), user, "hello"))

@@ -1,4 +1,4 @@
-"""`sayso trace`: an operator gives any id and reads why a message was answered as it was."""
+"""`sayso trace`: the operator gives any id of a message and reads why it was answered as it was."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def collect(rig: RedisRig, data: Path) -> None:
 
 
 def trace(*args: str) -> str:
-    """Return what the command prints. Any exception but its exit is a bug."""
+    """Return what the command prints. Any exception but SystemExit is a bug."""
     result = CliRunner().invoke(main, ["trace", *args])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -69,8 +69,8 @@ def action_of(rig: RedisRig) -> str:
     return key.rpartition(":")[2]
 
 
-def test_action_is_told_from_question_to_outcome(rig: RedisRig, bot: Bot, tmp_path: Path):
-    """Who confirmed it, with which message, what became of it, and what each turn replied."""
+def test_story_of_an_action_goes_from_its_question_to_its_outcome(rig: RedisRig, bot: Bot, tmp_path: Path):
+    """It says who confirmed it with which message, how it ended, and what each turn replied."""
     collect(rig, tmp_path)
     pid = action_of(rig)
     told = story(pid)
@@ -88,7 +88,9 @@ def test_action_is_told_from_question_to_outcome(rig: RedisRig, bot: Bot, tmp_pa
 
 
 def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
-    """The platform's id, its hash, the turn, the reply, the platform's id of the reply, the action, its audit entry."""
+    """The platform's event id, its hash, the turn, the reply, the platform's id of the reply, the action, its audit
+    entry.
+    """
     collect(rig, tmp_path)
     pid, shard = action_of(rig), re.search(r"\{(\d+)\}", rig.shard)[1]
     receipt = story(f"{CHAT.id}#1")["turns"][0]["replies"][0]["receipt"]
@@ -102,7 +104,7 @@ def test_every_id_leads_to_the_story(rig: RedisRig, bot: Bot, tmp_path: Path):
 
 
 def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, tmp_path: Path):
-    """Neither what the person said, nor the preview, nor who they are, nor the platform's id of their message."""
+    """No text, no preview, no user, and no event id of the platform."""
     collect(rig, tmp_path)
     bot.hear("my card is 4111", event="later")
     hidden = trace(ASK) + trace(ASK, "--json") + trace("later") + trace(action_of(rig), "--json")
@@ -112,7 +114,7 @@ def test_nothing_personal_is_printed_unless_asked_for(rig: RedisRig, bot: Bot, t
     assert "said: my card is 4111" in trace("later", "--show-texts")
 
 
-def test_ledger_tells_the_action_while_redis_is_away(
+def test_story_of_an_action_is_read_from_the_ledger_without_redis(
     rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The command says what it could not search."""
@@ -204,22 +206,22 @@ def test_id_of_no_form_ends_with_one_line(rig: RedisRig, wanted: str):
     assert len(printed) < 1500
 
 
-def test_action_that_no_ledger_has_yet_is_told_from_redis(rig: RedisRig, bot: Bot):
-    """Also on a machine whose ledger does not exist."""
+def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: RedisRig, bot: Bot):
+    """This works on a machine without a ledger, too."""
     printed = trace(action_of(rig))
     assert "no audit ledger" in printed
     assert f"claimed by message {digest(YES)} ({CHAT.id}@2)" in printed
 
 
 def test_unknown_id_says_what_was_searched(rig: RedisRig):
-    """And how long things are kept, and what to look for in the log."""
+    """It also says how long records are kept, and what to search for in the log."""
     result = CliRunner().invoke(main, ["trace", "SM404"])
     assert result.exit_code == 3
     assert "nothing is known about 'SM404' (searched: no audit ledger, " in result.output
     assert ("72 hours" in result.output, digest("SM404") in result.output) == (True, True)
 
 
-def test_repeated_webhook_was_recognized(rig: RedisRig):
+def test_repeated_webhook_is_shown_as_recognized(rig: RedisRig):
     """The person was answered once."""
     bot = Bot(rig, "A")
     for _ in range(3):
@@ -233,8 +235,8 @@ def test_repeated_webhook_was_recognized(rig: RedisRig):
     ]
 
 
-def test_reply_that_was_sent_again_is_named(rig: RedisRig):
-    """The platform's answer to the first attempt was lost."""
+def test_reply_that_was_sent_twice_is_shown(rig: RedisRig):
+    """The answer of the platform to the first attempt was lost."""
     bot = Bot(rig, lines=["hello"])
     bot.channel.errors = [DeliveryUncertain("no answer")]
     bot.say("hi", event=ASK)
@@ -244,8 +246,8 @@ def test_reply_that_was_sent_again_is_named(rig: RedisRig):
     assert says.startswith(f"Reply {CHAT.id}#1 was sent again, marked as repeated.")
 
 
-def test_turn_that_killed_its_worker_was_begun_again(rig: RedisRig):
-    """Each attempt counts; only the last one's replies were sent."""
+def test_attempts_of_a_turn_that_killed_its_worker_are_shown(rig: RedisRig):
+    """Only the replies of the last attempt were sent."""
     bot = Bot(rig, "A")
     bot.hear("delete A", event=ASK)
     rig.mailbox.lease(CHAT.id, "worker1.x")  # it is killed here
@@ -255,8 +257,8 @@ def test_turn_that_killed_its_worker_was_begun_again(rig: RedisRig):
     assert says.startswith(f"Workers began {CHAT.id}@1 2 times.")
 
 
-def test_turn_that_waits_says_for_what(rig: RedisRig):
-    """For its worker, for the worker that has the conversation, or for any worker."""
+def test_waiting_turn_shows_what_it_waits_for(rig: RedisRig):
+    """It waits for any worker to start, for the next one, or for the one that holds the lease of its conversation."""
     rig.accept(turn("one", event=ASK))
     rig.accept(turn("two", event=YES))
     assert story(YES)["answers"]["not_answered"] == [
@@ -270,8 +272,8 @@ def test_turn_that_waits_says_for_what(rig: RedisRig):
     assert says == f"{CHAT.id}@1 is next in its conversation. {attempt}"
 
 
-def test_journal_of_the_turn_under_work_is_told(rig: RedisRig):
-    """The calls that began and returned, by name."""
+def test_journal_of_the_turn_in_progress_is_shown(rig: RedisRig):
+    """It has the names of the tool calls that began and returned."""
     lease, _ = (rig.accept(turn("one", event=ASK)), rig.mailbox.lease(CHAT.id, "worker1.x"))[1]
     call = {"tool_name": "look", "parameters": {"card": "4111"}, "id": "c1"}
     steps = [{"seq": 1, "upto": 1}, {"answer": {"role": "assistant", "tool_calls": [call]}, "usage": {}}]
@@ -286,7 +288,7 @@ def test_journal_of_the_turn_under_work_is_told(rig: RedisRig):
     ("error", "says"), [(SendError("blocked"), "was given up: SendError: blocked"), (None, "An unexpected error")]
 )
 def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception | None, says: str):
-    """The platform refused the reply, or the agent broke."""
+    """Here the platform refused the reply, or the agent failed."""
 
     def answer(_: str) -> str:
         if error is None:
@@ -300,22 +302,22 @@ def test_message_without_an_answer_has_a_reason(rig: RedisRig, error: Exception 
     assert any(says in each for each in story(ASK)["answers"]["not_answered"])
 
 
-def test_reply_that_belongs_to_no_stored_turn_is_told(rig: RedisRig, bot: Bot):
-    """Of older turns Redis holds the reply only."""
+def test_reply_without_a_stored_turn_is_shown(rig: RedisRig, bot: Bot):
+    """Redis keeps replies for longer than turns."""
     rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
     assert story(f"{CHAT.id}#1")["replies"][0]["state"] == "sent"
     assert f"{CHAT.id}@1: it is no longer stored how it was answered" in trace(f"{CHAT.id}@1")
 
 
 def test_record_of_another_version_is_left_out(rig: RedisRig, bot: Bot):
-    """It is not half read."""
+    """A record is read as a whole or not at all."""
     rig.client.hset(f"{rig.shard}:answered:{CHAT.id}", "1", '{"v":2,"sequence":1}')
     assert story(f"{CHAT.id}@1")["turns"][0]["status"] == "forgotten"
 
 
 @pytest.mark.parametrize("planted", ["", "no json", "[1]", "{}", '{"answer": 5}', '{"begun": [7]}'])
-def test_planted_values_end_no_trace(rig: RedisRig, planted: str):
-    """Somebody with access to Redis may have written anything."""
+def test_forged_values_in_redis_do_not_break_the_command(rig: RedisRig, planted: str):
+    """A person with access to Redis may have written any value."""
     rig.accept(turn("one", event=ASK))
     lease, _ = rig.mailbox.lease(CHAT.id, "worker1.x")
     rig.journals.journal(lease, 1, 0, ['{"seq": 1, "upto": 1}', planted])
@@ -326,7 +328,7 @@ def test_planted_values_end_no_trace(rig: RedisRig, planted: str):
 
 
 def test_conversation_keeps_the_last_turns_only(rig: RedisRig):
-    """Redis does not fill up with what was answered, nor with repetitions."""
+    """The number of stored turns is bounded, also when webhooks are repeated."""
     bot = Bot(rig)
     bot.processor.agents["chat"] = FakeAgent()
     for number in range(55):

@@ -1,4 +1,4 @@
-"""Backup and restore: what is restored runs nothing twice, and nothing half is ever left unseen."""
+"""Backup and restore: a restored bot repeats no action, and a restore that was interrupted is detected."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_restored_bot_runs_nothing_twice(source: Machine, target: Machine):
 
 
 def test_turn_that_waited_in_the_backup_is_not_answered_again(source: Machine, target: Machine):
-    """It was answered since. Its user is told to check; the next message is answered as usual."""
+    """It may have been answered since. Its user is asked to check; the next message is answered as usual."""
     talking = used(source)
     talking.hear("delete C")
     content = source.backup()
@@ -159,8 +159,8 @@ def test_audit_chain_verifies_and_goes_on(source: Machine, target: Machine):
     assert verify([target.bot.ledger], KEYS, tail=None, whole=True).faults == ()
 
 
-def test_ledger_that_is_ahead_of_redis_is_cut(source: Machine, target: Machine):
-    """What was collected while the backup ran belongs to a future that Redis does not know."""
+def test_newer_entries_of_the_ledger_are_cut_off(source: Machine, target: Machine):
+    """Entries that were collected while the backup ran are newer than its copy of Redis."""
     talking = used(source)
     before = unpacked(source.backup())
     talking.say("yes")
@@ -170,8 +170,8 @@ def test_ledger_that_is_ahead_of_redis_is_cut(source: Machine, target: Machine):
     assert target.restore(mixed).chain.faults == ()
 
 
-def test_people_files_and_history_are_there(source: Machine, target: Machine):
-    """An approved person is still approved, the data folder has its files, and the history its messages."""
+def test_people_files_and_history_are_restored(source: Machine, target: Machine):
+    """An approved person is approved, the data folder has its files, and the history its messages."""
     used(source)
     target.restore(source.backup())
     assert RedisPeople(target.client, prefix=PREFIX).decision("web", ["ana"]) == "approved"
@@ -181,8 +181,8 @@ def test_people_files_and_history_are_there(source: Machine, target: Machine):
 
 
 @pytest.mark.parametrize("at", [4, 5, 7, 9, 11, 40, 77])
-def test_restore_that_is_killed_is_seen_and_run_again(source: Machine, target: Machine, settings: Settings, at: int):
-    """Wherever it dies, the Redis is empty, halted until the restore was run again, or whole."""
+def test_restore_that_is_killed_can_be_repeated(source: Machine, target: Machine, settings: Settings, at: int):
+    """Wherever it is killed, Redis is empty, halted until the restore has run again, or complete."""
     used(source)
     content = source.backup()
     dying = FatedRedis(connection_pool=target.client.connection_pool)
@@ -233,7 +233,7 @@ def unpacked(content: bytes) -> dict[str, bytes]:
 
 
 def packed(members: dict[str, bytes], changed: dict[str, bytes]) -> bytes:
-    """Return a backup of these members, some of them changed together with their checksum."""
+    """Return a backup of these members. Members that are given are replaced, and the checksum is made again."""
     manifest = json.loads(members["manifest.json"])
     for name, data in changed.items():
         manifest["sums"][name] = hashlib.sha256(data).hexdigest()
@@ -270,7 +270,7 @@ def edited(content: bytes) -> bytes:
 
 
 def climbing(content: bytes) -> bytes:
-    """Return an archive with a member outside of its folder."""
+    """Return an archive with a member whose path leads out of the folder."""
     return tarred({"data/../../evil": b"!", **unpacked(content)})
 
 
@@ -295,8 +295,8 @@ def test_backup_of_another_bot_is_refused(source: Machine, target: Machine, tmp_
         restore_backup(io.BytesIO(content), Bot(load_settings(file), target.data, target.client), KEYS)
 
 
-def test_target_in_use_is_refused_unless_told(source: Machine, target: Machine):
-    """With `over` the old keys go, and the old ledger is set aside: an audit log is never deleted."""
+def test_target_in_use_is_refused_without_over(source: Machine, target: Machine):
+    """With `over` the old keys are deleted. The old ledger is renamed: an audit log is never deleted."""
     used(source)
     content = source.backup()
     TalkingBot(target.rig, "Z").say("delete Z")
@@ -312,16 +312,16 @@ def test_target_in_use_is_refused_unless_told(source: Machine, target: Machine):
         target.restore(content)
 
 
-def test_running_workers_are_not_restored_over(source: Machine, target: Machine):
-    """Not even with `over`: they would work on what is half there."""
+def test_restore_is_refused_while_workers_run(source: Machine, target: Machine):
+    """Even with `over`: they would work on half of the data."""
     content = source.backup()
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
     with pytest.raises(BackupError, match=r"running workers of this bot: 1\. Stop all its processes first"):
         target.restore(content, over=True)
 
 
-def test_secret_keys_are_in_the_backup_only_if_asked(source: Machine, target: Machine):
-    """Without them a restore needs the same keys; with them it brings them."""
+def test_backup_has_the_secret_keys_only_on_request(source: Machine, target: Machine):
+    """Without them the restore needs the same keys on the new machine; with them it writes them there."""
     used(source)
     assert "secret_keys" not in unpacked(source.backup())
     for keys in (["another"], []):
@@ -337,7 +337,7 @@ def test_secret_keys_are_in_the_backup_only_if_asked(source: Machine, target: Ma
 
 
 def test_files_of_sqlite_are_copied_whole(source: Machine, target: Machine):
-    """What is still in a write-ahead log is in the backup, and the log of an older file goes with that file."""
+    """This includes what is still in the write-ahead log. A restore removes the log of the file that it replaces."""
     used(source)
     with sqlite3.connect(source.data / "own.sqlite3") as database:
         database.execute("PRAGMA journal_mode = WAL")
@@ -353,7 +353,7 @@ def test_files_of_sqlite_are_copied_whole(source: Machine, target: Machine):
 
 
 def test_server_that_saves_for_seconds_is_backed_up(source: Machine, target: Machine):
-    """Meanwhile it sends an empty line each second."""
+    """While it saves its snapshot, it sends an empty line each second."""
     used(source)
     source.client.config_set("rdb-key-save-delay", 1_500_000 // source.client.dbsize())  # microseconds for each key
     try:
@@ -487,7 +487,7 @@ def without_sync(redis_client: Redis, redis_url: str) -> Iterator[Redis]:
 
 
 def test_server_without_sync_is_read_key_by_key(source: Machine, target: Machine, without_sync: Redis):
-    """As long as nobody writes, that is as good."""
+    """If no process writes meanwhile, the result is the same."""
     used(source)
     file = io.BytesIO()
     write_backup(file, Bot(source.bot.settings, source.data, without_sync), KEYS)
@@ -495,7 +495,7 @@ def test_server_without_sync_is_read_key_by_key(source: Machine, target: Machine
 
 
 def test_server_without_sync_that_is_written_to_is_refused(source: Machine, without_sync: Redis):
-    """A backup that mixes two moments would be worse than none. The error says what to do."""
+    """The keys would belong to two moments. The error says to stop web and workers."""
     talking = used(source)
     busy = FatedRedis(connection_pool=without_sync.connection_pool)
 
@@ -509,7 +509,7 @@ def test_server_without_sync_that_is_written_to_is_refused(source: Machine, with
 
 
 def test_halted_redis_is_not_backed_up(source: Machine):
-    """It lacks what it acknowledged."""
+    """It has lost acknowledged writes."""
     used(source)
     halt(source.client, {3: HaltReason("", 2, 1)}, prefix=PREFIX)
     with pytest.raises(BackupError, match="not restored whole"):

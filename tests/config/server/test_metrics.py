@@ -1,4 +1,4 @@
-"""The /metrics endpoint: nobody reads it without the token, and no count is lost when a process dies."""
+"""The /metrics endpoint: it needs the token, and no count is lost when a process dies."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ def ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("given", ["", "Bearer ", f"Bearer {WORD[:-1]}", WORD, f"Basic {WORD}", "Bearer \udcff"])
-def test_without_the_token_nothing_is_told(given: str) -> None:
-    """401 for no token, a wrong one, or one in another form."""
+def test_request_without_the_token_gets_401(given: str) -> None:
+    """Also with a wrong one, or one in another form."""
     status, headers, body = MetricsEndpoint(token=WORD).answer(given)
     assert (status, headers["WWW-Authenticate"]) == ("401 Unauthorized", "Bearer")
     assert b"sayso_" not in body
     assert WORD.encode() not in body
 
 
-def test_with_the_token_the_metrics_are_told_and_nothing_else_is_there(port: int) -> None:
-    """Over HTTP, on a port of its own."""
+def test_request_with_the_token_gets_the_metrics(port: int) -> None:
+    """Over HTTP, on a port of its own, which serves no other path."""
     assert ask(port)[0] == 401
     status, body = ask(port, Authorization=f"Bearer {WORD}")
     assert status == 200
@@ -77,8 +77,8 @@ def test_with_the_token_the_metrics_are_told_and_nothing_else_is_there(port: int
     assert ask(port, "/", Authorization=f"Bearer {WORD}") == (404, "only /metrics is here\n")
 
 
-def test_others_can_reach_the_port_only_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one, only an address of this machine is taken. The error names the cure."""
+def test_address_that_other_machines_reach_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one only a local address is accepted. The error names the cure."""
     monkeypatch.delenv(TOKEN, raising=False)
     with pytest.raises(MetricsUnusable, match=r"--metrics 0\.0\.0\.0:9464 can be reached by others.*set SAYSO_METRICS"):
         listen_for_readers(("0.0.0.0", 9464))
@@ -102,7 +102,7 @@ def test_a_port_that_is_taken_is_named_with_its_option() -> None:
 
 
 def test_the_token_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As container platforms mount secrets. A file that is empty or missing is refused: it would open the door."""
+    """Container platforms mount secrets as files. An empty or missing file is refused: it would protect nothing."""
     file = tmp_path / "token"
     monkeypatch.setenv(TOKEN_FILE, str(file))
     with pytest.raises(MetricsUnusable, match=r"cannot read .*token.*No such file"):
@@ -115,7 +115,7 @@ def test_the_token_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_no_count_is_lost_when_a_process_is_killed() -> None:
-    """Its successor takes over its file: the sum never falls, and there are as many files as processes."""
+    """The process that replaces it continues its file: sums never fall, and there are as many files as processes."""
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
     counts, files, folder = done.stdout.splitlines()
     assert counts == "['sayso_leases_lost_total 111.0']", done.stderr
@@ -124,7 +124,7 @@ def test_no_count_is_lost_when_a_process_is_killed() -> None:
 
 
 @pytest.mark.parametrize("given", ["nine", "0", "65536", "host:", "1.2.3.4"])
-def test_an_address_that_is_none_is_refused(given: str) -> None:
+def test_malformed_address_is_refused(given: str) -> None:
     """The line shows the value and the cure."""
     code, _, errors = sayso("worker", "--metrics", given)
     assert code == 2

@@ -59,7 +59,7 @@ def state(redis_client: Redis, tmp_path: Path) -> Path:
 
 
 def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: Path):
-    """Its waiting turn is answered, its reply and its timer go out, its question runs once, and its log verifies."""
+    """Its waiting turn is answered, its reply and its reminder are sent, its action runs once, and its log verifies."""
     guard = DataLossGuard(redis_client, WatermarkFile(state / TIDE), prefix=PREFIX)
     guard.look()
     rig = RedisRig(redis_client, prefix=PREFIX)
@@ -78,13 +78,13 @@ def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: P
 
 
 def test_people_and_spool_of_the_version_before_are_read(redis_client: Redis, state: Path):
-    """An approved person stays approved, and a turn on disk is handed over."""
+    """An approved person stays approved, and a turn in the spool reaches the mailbox."""
     assert RedisPeople(redis_client, prefix=PREFIX).decision("chat", ["ana"]) == "approved"
     assert [spooled.turn.text for spooled in SpoolFile(state / "spool").next(0, 10)] == ["spooled"]
 
 
 def test_dry_run_changes_nothing(redis_client: Redis, state: Path):
-    """It says what a migration would do, and which records there are."""
+    """It prints what a migration would do, and the number of records by version."""
     del state
     before = saved(redis_client)
     steps = inspect(redis_client, "bot", prefix=PREFIX).steps
@@ -96,7 +96,7 @@ def test_dry_run_changes_nothing(redis_client: Redis, state: Path):
 
 
 def test_migration_is_done_once(redis_client: Redis, state: Path):
-    """The old keys are gone, the layout is noted, a second run has nothing to do, and the bot works on."""
+    """The old keys are deleted and the layout is stored. A second run changes nothing, and the bot works on."""
     del state
     assert len(migrate(redis_client, "bot", prefix=PREFIX).steps) == 3
     assert not redis_client.exists(f"{PREFIX}tide", f"{PREFIX}founded")
@@ -107,8 +107,8 @@ def test_migration_is_done_once(redis_client: Redis, state: Path):
 
 
 @pytest.mark.parametrize("at", [9, 10, 11, 12])
-def test_migration_that_is_killed_is_run_again(redis_client: Redis, state: Path, at: int):
-    """Wherever it dies, the next run does the rest."""
+def test_migration_that_is_killed_can_be_repeated(redis_client: Redis, state: Path, at: int):
+    """Wherever it is killed, the next run does the rest."""
     del state
     dying = FatedRedis(connection_pool=redis_client.connection_pool)
     dying.fate = Fate(at, killed)
@@ -119,8 +119,8 @@ def test_migration_that_is_killed_is_run_again(redis_client: Redis, state: Path,
     assert inspect(redis_client, "bot", prefix=PREFIX).steps == []
 
 
-def test_migration_waits_for_older_workers(redis_client: Redis, state: Path):
-    """A worker that noted no version is old. Without its keys it would take the server for one that lost data."""
+def test_migration_is_refused_while_older_workers_run(redis_client: Redis, state: Path):
+    """A worker without a version is old. Without the old keys it would conclude that the server lost data."""
     del state
     Heartbeat(redis_client, "new1", prefix=PREFIX).beat()
     seconds, _ = redis_client.time()
@@ -132,15 +132,15 @@ def test_migration_waits_for_older_workers(redis_client: Redis, state: Path):
     assert migrate(redis_client, "bot", prefix=PREFIX).steps
 
 
-def test_process_keeps_the_layout_until_the_migration(redis_client: Redis, state: Path):
-    """A new process that starts beside old ones leaves it, so that they can start again."""
+def test_new_process_does_not_change_the_layout(redis_client: Redis, state: Path):
+    """Processes of the version before can still start beside it."""
     del state
     BOT.claim(redis_client, prefix=PREFIX)
     assert json.loads(redis_client.get(f"{PREFIX}deployment"))["v"] == 1
 
 
 def test_newer_layout_is_refused(redis_client: Redis):
-    """An older process would not find its keys. The error says which version is needed."""
+    """The keys of this version are not there. The error names the version that is needed."""
     BOT.claim(redis_client, prefix=PREFIX)
     record = json.loads(redis_client.get(f"{PREFIX}deployment"))
     assert record["v"] == LAYOUT
@@ -150,8 +150,8 @@ def test_newer_layout_is_refused(redis_client: Redis):
             refused(redis_client, prefix=PREFIX)
 
 
-def test_record_carries_its_version():
-    """Each kind of JSON object has it at its end; one without has version 1."""
+def test_each_record_has_a_version():
+    """It is the last field of each kind of JSON object. One without it has version 1."""
     written = turn("hello").to_json()
     assert written.endswith(f',"v":{VERSION}}}')
     assert (version_of(written), version_of('{"text": "\\"v\\":7}"}'), version_of("")) == (VERSION, 1, 1)
@@ -160,8 +160,8 @@ def test_record_carries_its_version():
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, VERSION - 1, 99])
-def test_record_of_another_version_is_not_half_read(version: int):
-    """Newer and older ones are refused, with the cure."""
+def test_record_of_an_unknown_version_is_refused(version: int):
+    """Newer and older ones are refused as a whole, with the cure."""
     text = turn("hello").to_json().replace(f'"v":{VERSION}}}', f'"v":{version}}}')
     cure = "upgrade this process" if version > VERSION else "run `sayso migrate --apply` of the release before"
     for read in (Turn.from_json, check_version):
@@ -186,7 +186,7 @@ def newer(rig: RedisRig, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["in", "out", "history", "pending"])
 def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client: Redis, kind: str):
-    """However often an older worker takes it, nothing is lost, sent or counted as an attempt, and it is due again."""
+    """An older worker that takes it loses nothing, sends nothing, counts no attempt, and wakes it again."""
     rig = RedisRig(redis_client)
     bot = Bot(rig, "A", lines=["Hello."])
     bot.say("delete A")
@@ -210,7 +210,7 @@ def test_conversation_with_a_newer_record_is_left_to_a_newer_worker(redis_client
 
 
 def test_newer_files_are_refused_and_kept(tmp_path: Path):
-    """A ledger of a newer schema is neither read nor written; its entries wait in Redis."""
+    """A ledger of a newer schema is neither read nor written; entries for it wait in Redis."""
     path = tmp_path / LEDGER
     ledger = AuditLedger(path, EntrySigner(KEYS))
     ledger.store([])

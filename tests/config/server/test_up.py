@@ -170,9 +170,7 @@ def test_files_of_the_user_do_not_shadow_sayso(data: Path):
 
 
 def test_demo_starts_over_and_commands_find_it(data: Path, monkeypatch: pytest.MonkeyPatch):
-    """What the last visitor deleted is there again. On a port of its own it is found: nobody says which file. A dead
-    one is not.
-    """
+    """Deleted invoices are back. Commands find a running demo without its file or port, and ignore dead ones."""
     monkeypatch.setenv("SAYSO_DATA", str(data))
     invoices.delete_invoice.callable("INV-42")
     with Up(data, "--workers", "1", command="demo", SAYSO_CONFIG="nothing.yaml") as up:

@@ -205,7 +205,7 @@ def test_errors_never_repeat_what_came_from_the_environment(file: Path, text: st
     "key", ["store: 's3://{}:x@files'", "store: 's3://f', endpoint: 'https://{}@s3.example.com:x'"]
 )
 def test_errors_never_repeat_a_login_in_a_url(file: Path, key: str):
-    """Not even one that has no place there."""
+    """Even in a setting that takes no URL."""
     said = refusal(file, f"media: {{{key.format('the-login')}}}\nchannels:\n  a: {{platform: console}}\n")
     assert ":1:" in said
     assert "the-login" not in said

@@ -50,7 +50,7 @@ def record(message: str, **extra: object) -> logging.LogRecord:
 
 
 def test_secret_is_in_no_line_of_json():
-    """Not in a fact, not in the text and not in a traceback; and the line is still JSON."""
+    """It is removed from fields, texts and tracebacks, and the line is still JSON."""
     remember([SECRET])
     made = record(f"refused {SECRET}", reason=f"not {SECRET}", conversation="web:12ab")
     try:
@@ -72,8 +72,8 @@ def test_line_of_json_has_stable_names_and_real_values():
     }  # fmt: skip
 
 
-def test_facts_in_a_text_become_fields_of_json():
-    """So that a search for `run` finds them."""
+def test_facts_in_a_text_become_fields():
+    """A search for the field `run` then finds the line."""
     line = json.loads(JsonFormatter().format(record("model.cut_off run=a3 model=gpt-5-mini")))
     assert (line["message"], line["run"], line["model"]) == ("model.cut_off", "a3", "gpt-5-mini")
     line = json.loads(JsonFormatter().format(record("pending.unknown_intent: taken as ignore")))
@@ -82,12 +82,12 @@ def test_facts_in_a_text_become_fields_of_json():
 
 @pytest.mark.parametrize("text", ["{no json", '{"event": 1', '{"event": [', "{}"])
 def test_text_that_only_looks_like_json_is_a_message(text: str):
-    """A line is never lost."""
+    """It is written as text and not lost."""
     assert json.loads(JsonFormatter().format(record(text)))["message"] == text
 
 
-def test_run_of_the_agent_is_fields_of_json(lines: io.StringIO):
-    """With the hash of the event in `event`, as in all other lines."""
+def test_facts_about_a_run_become_fields(lines: io.StringIO):
+    """The field `event` has the hash of the event id, as in all other lines."""
     with context_field("log_fields", {"conversation": "web:12ab", "seq": 7, "event": "90fe"}):
         Agent([], ScriptedProvider(["hello"]), AgentConfig(observers=[LoggingObserver()])).run("hi")
     begun, *_, ended = parsed(lines)
@@ -96,7 +96,7 @@ def test_run_of_the_agent_is_fields_of_json(lines: io.StringIO):
 
 
 def test_text_from_outside_begins_no_line():
-    """A platform's words with a line end in them cannot pass for a line of ours."""
+    """A line break in the words of a platform cannot begin a forged log line."""
     line = EventFormatter().format(record("reply.dead", reason="no\n2026-11-20T21:50:00Z INFO redis.resumed"))
     assert line.splitlines() == [
         r"2026-11-26T20:59:16Z WARNING reply.dead reason=no\n2026-11-20T21:50:00Z INFO redis.resumed"
@@ -104,7 +104,7 @@ def test_text_from_outside_begins_no_line():
 
 
 def test_terminal_shows_the_level_in_color():
-    """Nothing else is changed."""
+    """The rest of the line has no color."""
     line = EventFormatter(color=True).format(record("reply.dead", delivery="web:12ab#3"))
     assert line == "2026-11-26T20:59:16Z \x1b[33mWARNING\x1b[0m reply.dead delivery=web:12ab#3"
 
@@ -118,7 +118,7 @@ def test_unknown_choice_is_refused(args: list[str]):
 
 
 def test_unknown_choice_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch):
-    """By a command as wrong usage; for gunicorn, which reads no options, as a configuration that cannot be used."""
+    """A command reports wrong usage. Gunicorn, which reads no options of ours, gets a ConfigError."""
     monkeypatch.setenv("SAYSO_LOG_FORMAT", "xml")
     done = CliRunner().invoke(main, ["worker"])
     assert (done.exit_code, "SAYSO_LOG_FORMAT" in done.output) == (2, True)
@@ -148,8 +148,8 @@ def test_tool_that_ends_late_names_its_turn(lines: io.StringIO):
     assert [(line["conversation"], line["seq"]) for line in (begun, ended)] == [("web:12ab", 7)] * 2
 
 
-def test_line_of_an_action_names_it(lines: io.StringIO):
-    """From the turn that asked to the failure inside the action; and each line names the job that woke the worker."""
+def test_lines_about_an_action_have_its_id(lines: io.StringIO):
+    """From the turn that proposed it to the failure inside it. Each line also has the job that woke the worker."""
     bot = Bot(MemoryRig(), "A")
     bot.broken.add("A")
     for job, text in (("process-1", "delete A"), ("process-2", "yes")):
@@ -162,8 +162,8 @@ def test_line_of_an_action_names_it(lines: io.StringIO):
     assert [line["job"] for line in named] == ["process-1", "process-1", "process-2", "process-2"]
 
 
-def test_line_inside_a_span_names_its_trace():
-    """So that a line leads to the trace in a dashboard. Without tracing it has no such field."""
+def test_line_inside_a_span_has_its_trace_id():
+    """It leads to the trace in a dashboard. Without tracing the field is left out."""
     spans = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(spans))

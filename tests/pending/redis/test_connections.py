@@ -182,8 +182,8 @@ def test_script_that_the_server_lost_is_sent_again(redis_client, tmp_path):
     assert redis_client.script_exists(scripts._scripts["echo"].sha) == [True]
 
 
-def test_write_that_no_replica_confirms_is_told_and_leaves_no_answer_behind(connections):
-    """The server has none; the next caller on the connection gets its own answer."""
+def test_write_that_no_replica_confirms_raises_and_leaves_no_answer_behind(connections):
+    """The next caller on the connection gets its own answer."""
     connections.replicas = 1
     with pytest.raises(NotReplicated, match="confirmed by 0 of 1 replicas within"):
         connections.ask("ECHO", "first", durable=True)

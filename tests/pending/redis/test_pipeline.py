@@ -462,8 +462,8 @@ def test_two_threads_at_the_start_find_one_owner(redis_url):
     assert sum(served) == 1
 
 
-def test_unconfirmed_write_is_sent_again_and_holds_up_no_read(redis_url, redis_client):
-    """Reads are answered meanwhile. It is sent until a replica has it, or its caller gives up."""
+def test_unconfirmed_write_is_sent_again_and_delays_no_read(redis_url, redis_client):
+    """Reads are answered meanwhile. The write is sent until a replica has it, or its caller gives up."""
 
     async def ask() -> tuple[object, ...]:
         pipeline = AutoPipeline(redis_url)

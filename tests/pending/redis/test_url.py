@@ -1,4 +1,4 @@
-"""The forms of a Redis URL: which are read, which are refused with their cure, and what the connections then do."""
+"""The forms of a Redis URL: which are accepted, which are refused with a cure, and what the connections do then."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from sayso.pending.redis.url import RedisUrl
     ],
 )
 def test_malformed_url_is_refused_with_its_cure_and_without_its_password(url: str, problem: str) -> None:
-    """The message goes to a terminal or a log."""
+    """The message is shown in a terminal or a log."""
     with pytest.raises(ValueError, match=r"^(?!.*secret)") as refused:
         RedisUrl.parse(url)
     assert problem in str(refused.value)
 
 
 def test_url_of_sentinels_names_service_database_and_both_logins() -> None:
-    """The login before the hosts is that of the data nodes."""
+    """The login before the hosts is for the data nodes."""
     url = "rediss+sentinel://bot:p%40w@s1,[::1]:5000,s3:26380/shop/2?ssl_ca_certs=ca.pem&sentinel_password=quiet"
     redis = RedisUrl.parse(f"{url}&sentinel_tls=yes")
     options = {name: redis.options[name] for name in ("username", "password", "db", "ssl_ca_certs")}
@@ -54,13 +54,13 @@ def test_url_of_sentinels_names_service_database_and_both_logins() -> None:
 
 
 def test_address_of_a_service_names_the_service_and_no_node() -> None:
-    """After a failover the data-loss guard compares the new primary with what it knew of the old one."""
+    """The data-loss guard stores watermarks by address, and compares the next primary with them after a failover."""
     assert address_of(connect("redis+sentinel://:secret@s2:1,s1/shop/0")) == "shop@s1:26379,s2:1"
     assert address_of(connect("redis://:secret@db:6380/0")) == "db:6380"
 
 
 def test_socket_with_a_database_leads_threads_and_loops_to_that_database(redis_url: str) -> None:
-    """`unix:///path?db=1` means the same everywhere."""
+    """`unix:///path?db=1` means the same for every kind of client."""
     url = f"{redis_url}?db=1"
     with connect(redis_url) as first, connect(url) as second:
         first.flushall()

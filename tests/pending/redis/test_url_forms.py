@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def reach(url: str) -> None:
-    """Write with one kind of client and read with the others. Fails where one of them is elsewhere."""
+    """Write with one kind of client and read with the others. Fails if one of them uses another database."""
     with connect(url) as threads, connect_rq(url) as rq:
         threads.set("form", "1")
         assert rq.get("form") == b"1"
@@ -53,7 +53,7 @@ async def _reach_in_a_loop(url: str) -> tuple[object, object]:
 
 
 def test_user_password_and_database_of_a_tcp_url_count_everywhere(server: Node) -> None:
-    """The database is not the default one, and the password has characters that a URL escapes."""
+    """The database is not 0, and the password has characters that a URL escapes."""
     reach(f"redis://bot:p%40ss%2Fword@127.0.0.1:{server.port}/3")
     with connect(f"redis://127.0.0.1:{server.port}/0") as first:
         first.set("only in 0", "1")
@@ -108,10 +108,10 @@ def tls_port(server: Node, certificates: Path) -> Iterator[int]:
 
 
 @needs_openssl
-def test_tls_with_an_authority_of_ones_own_and_a_client_certificate_counts_everywhere(
+def test_tls_with_a_private_authority_and_a_client_certificate_works_everywhere(
     tls_port: int, certificates: Path
 ) -> None:
-    """By the parameters that redis-py has for it."""
+    """The URL has the parameters of redis-py."""
     names = {"ssl_ca_certs": "ca.pem", "ssl_certfile": "client.pem", "ssl_keyfile": "client.key"}
     files = "&".join(f"{name}={certificates / file}" for name, file in names.items())
     reach(f"rediss://bot:p%40ss%2Fword@127.0.0.1:{tls_port}/4?{files}")
@@ -120,8 +120,8 @@ def test_tls_with_an_authority_of_ones_own_and_a_client_certificate_counts_every
             client.ping()
 
 
-def test_server_that_became_a_replica_is_left(tmp_path: Path, server: Node) -> None:
-    """A provider moves the address to another machine: the next attempt looks it up again."""
+def test_server_that_became_a_replica_is_looked_up_again(tmp_path: Path, server: Node) -> None:
+    """A provider points the host name to another machine; the next attempt reaches it."""
     node = Node(tmp_path, "demoted")
     node.start()
     try:

@@ -1,4 +1,4 @@
-"""`sayso bench` on real processes: a short run on a given Redis, which is left as it was."""
+"""`sayso bench` with real processes: a short run on a given Redis, whose other keys stay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.config.processes import sayso
 
 @pytest.mark.slow
 def test_short_run_measures_everything_and_leaves_no_key(redis_client: Redis, redis_url: str, tmp_path: Path) -> None:
-    """Keys of others stay."""
+    """Keys of other programs stay."""
     redis_client.set("sayso:shop:something", "of a bot")
     redis_client.hset("rq:job:process-of-a-bot", "origin", "sayso-shop")
     said: list[str] = []
@@ -46,8 +46,8 @@ def test_short_run_measures_everything_and_leaves_no_key(redis_client: Redis, re
         (["-c", "nowhere.yaml"], "nowhere.yaml: no such file"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(arguments: list[str], told: str, tmp_path: Path) -> None:
-    """Nothing is left in the folder, and no password is printed."""
+def test_wrong_arguments_are_refused_in_one_line(arguments: list[str], told: str, tmp_path: Path) -> None:
+    """The folder stays empty, and no password is printed."""
     code, output, errors = sayso("bench", *arguments, "--data", tmp_path / "data")
     assert code == 3
     assert told in errors

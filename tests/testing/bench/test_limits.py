@@ -1,4 +1,4 @@
-"""The limit of a step: named from what the processes, the machine and the disk did."""
+"""What limits a step of `sayso bench`: found from the usage of processes, machine and disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IDLE = {"web": 0.2, "worker": 0.3, "redis": 0.1, "bench": 0.1}
 
 
 def usage(*, processors: int = 8, **changes: Any) -> Usage:
-    """Return what an idle step used, with changes."""
+    """Return the usage of an idle step, with changes."""
     processes = {"web": 1, "worker": 2} | changes.pop("processes", {})
     return Usage(IDLE | changes.pop("cpu", {}), processes, processors, **{"machine": 0.2, "disk_wait": 0.0} | changes)
 
@@ -35,8 +35,8 @@ def usage(*, processors: int = 8, **changes: Any) -> Usage:
         (usage(processors=2, machine=0.95), "other programs on this machine", "measure again without them"),
     ],
 )
-def test_what_is_busy_is_the_limit(used: Usage, name: str, advice: str):
-    """Each comes with the cure."""
+def test_the_busiest_part_is_the_limit(used: Usage, name: str, advice: str):
+    """The cure is printed with it."""
     limit = limit_of(used, 100)
     assert limit.name == name
     assert advice in limit.advice
@@ -48,21 +48,21 @@ def step(per_second: int, *, refused: int = 0) -> Step:
     return Step(1, 1.0, answers, usage())
 
 
-def test_the_best_step_is_the_first_that_no_other_exceeds():
-    """Four times the people for a few percent more is no growth; a bad moment in between does not count."""
+def test_the_best_step_is_the_first_that_no_other_clearly_exceeds():
+    """Four times the users for a few percent more turns is no growth. One slow step in between does not count."""
     assert best([step(10), step(40), step(41), step(42)]).per_second == 40
     assert best([step(10), step(40), step(20), step(60)]).per_second == 60
     assert best([step(10), step(40), step(90)]).per_second == 90
 
 
 def test_a_503_is_the_limit_of_webhooks():
-    """Until then they were accepted."""
+    """The best step is the last one in which all were accepted."""
     result = BenchResult(BenchPlan(), 0.001, 0.001, webhooks=[step(10), step(40, refused=1)])
     assert result.limit(result.webhooks).name == "limits.conversations"
 
 
 def test_percentiles_are_values_that_were_measured():
-    """Nothing was measured: 0."""
+    """Without values each is 0."""
     values = [float(number) for number in range(100, 0, -1)]
     assert [percentile(values, share) for share in (0.5, 0.95, 0.99)] == [51, 96, 100]
     assert percentile([], 0.5) == 0

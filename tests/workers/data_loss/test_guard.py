@@ -345,7 +345,7 @@ def test_lost_seconds_are_reported_as_far_as_known(rig, redis_url):
 
 
 def test_shard_without_a_loss_is_halted_with_its_server(rig, tide):
-    """It may have lost what no process saw. A new process finds all of them halted."""
+    """It may have lost writes that no process saw. A new process finds all shards halted."""
     rig.accept(turn())
     tide.look()
     rig.client.set(TIDE, 0)
@@ -354,8 +354,8 @@ def test_shard_without_a_loss_is_halted_with_its_server(rig, tide):
 
 
 def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, tide, redis_url):
-    """A replica is promoted behind an open connection: nothing is checked before the next look. Each script is told
-    what this process knows, however often it is tried.
+    """A replica is promoted behind an open connection, before the next check. Each script gets the watermark that this
+    process knows, and refuses.
     """
     client = connect(redis_url)
     tide.guard(client)
@@ -374,7 +374,7 @@ def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, tide, redis_url
 
 
 def test_server_that_an_earlier_version_halted_is_refused(redis_client):
-    """Its one halt for the whole server stops no script of this version."""
+    """That version wrote one halt for the whole server, which stops no script of this version."""
     refuse_old_halt(redis_client)
     redis_client.set("sayso:halted", "{}")
     with pytest.raises(RedisUnfit, match="with that version"):
@@ -392,8 +392,8 @@ def test_file_of_an_earlier_version_raises_no_alarm(rig, redis_url, tmp_path, ca
     assert not caplog.records
 
 
-def test_numbers_of_a_server_resumed_before_shards_had_watermarks_are_known(rig, redis_url):
-    """The watermark begins above all numbers that were given out, so that the next resume goes beyond them."""
+def test_first_watermark_of_a_shard_is_above_an_earlier_resume(rig, redis_url):
+    """An earlier version raised all numbers when it resumed. The next resume must go beyond them."""
     rig.client.set(f"sayso:{{{SHARD}}}:floor", 1_000_000_005)
     rig.accept(turn())
     assert looked(DataLossGuard(connect(redis_url))).known[SHARD].n == 1_000_000_005

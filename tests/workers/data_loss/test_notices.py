@@ -1,4 +1,4 @@
-"""Forgotten: after a loss of data, people are told what was lost, and nothing is run twice."""
+"""Notices of a loss: people are told once what was lost, and nothing is run again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rig(redis_client, tmp_path):
 
 
 def notices(rig, files=None) -> LossNotices:
-    """Return what tells people, as in a new process."""
+    """Return the notices of a new process."""
     return LossNotices(
         rig.scripts, no_wake_up, files or rig.files, texts_for_turn=voice, signer=ActionSigner(["key"]),
         resumed=threading.Event(), sleep=lambda _: None,
@@ -71,7 +71,7 @@ def texts_after(bot: Bot, rig) -> list[str]:
 
 
 def test_lost_turns_are_told_once(rig):
-    """Also by a process that starts later, and by one whose machine has noted the same."""
+    """A process that starts later, and another machine with the same notes, tell nothing again."""
     bot = Bot(rig, lines=["one", "two", "three"])
     lose(rig, lambda: bot.say("hello"), lambda: bot.say("is anybody there?"))
     (text,) = texts_after(bot, rig)
@@ -82,7 +82,7 @@ def test_lost_turns_are_told_once(rig):
 
 
 def test_known_turns_are_not_told(rig):
-    """A waiting turn was not lost: it is answered."""
+    """A turn that waits was not lost: it is answered."""
     bot = Bot(rig, lines=["one", "two"])
     bot.hear("hello")
     lose(rig, lambda: rig.client.incr(TIDE))
@@ -90,7 +90,7 @@ def test_known_turns_are_not_told(rig):
 
 
 def test_nothing_is_told_without_a_resume(rig):
-    """Keys that are missing prove nothing as long as nobody has resumed the server."""
+    """Before an operator resumes the server, missing keys prove nothing."""
     bot = Bot(rig, lines=["one"])
     bot.say("hello")
     rig.client.delete(*rig.client.scan_iter("sayso:*seen*"))
@@ -98,7 +98,7 @@ def test_nothing_is_told_without_a_resume(rig):
 
 
 def test_effect_whose_question_is_lost_too_is_told_as_it_ended(rig):
-    """The notice explains the lost turns before it, so they get none of their own."""
+    """This notice explains the lost turns before it, so they get no notice of their own."""
     bot = Bot(rig, "A")
     lose(rig, lambda: bot.say("delete it"), lambda: bot.say("yes"))
     (text,) = texts_after(bot, rig)
@@ -108,7 +108,7 @@ def test_effect_whose_question_is_lost_too_is_told_as_it_ended(rig):
 
 
 def test_lost_turn_after_a_known_effect_is_told(rig):
-    """The effect does not explain what was written after it."""
+    """The effect does not explain a message that was written after it."""
     bot = Bot(rig, "A", lines=["fine"])
     lose(rig, lambda: bot.say("delete it"), lambda: bot.say("yes"), lambda: bot.say("thanks"))
     known, lost = texts_after(bot, rig)
@@ -117,7 +117,7 @@ def test_lost_turn_after_a_known_effect_is_told(rig):
 
 
 def test_effect_of_a_known_question_is_told_and_repeated_to_a_second_yes(rig):
-    """The resume has closed the question as unknown; the notes of its worker know better."""
+    """The resume closed the question as unknown. The notes of the worker have the real outcome."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     lose(rig, lambda: bot.say("yes"))
@@ -128,7 +128,7 @@ def test_effect_of_a_known_question_is_told_and_repeated_to_a_second_yes(rig):
 
 
 def test_effect_that_was_cut_off_is_told_as_unknown(rig):
-    """Its worker died before it noted an end."""
+    """Its worker died before it noted how the action ended."""
     bot = Bot(rig, "A")
     lose(rig, lambda: bot.say("delete it"), lambda: bot.hear("yes"), lambda: bot.die_after("start"))
     (text,) = texts_after(bot, rig)
@@ -138,7 +138,7 @@ def test_effect_that_was_cut_off_is_told_as_unknown(rig):
 
 
 def test_lost_yes_whose_effect_never_began_is_told(rig):
-    """Nobody knows that it was not done, so the notice says so, and the yes is not run later."""
+    """The notice says that the outcome is unknown, and the action is not run later."""
     bot = Bot(rig, "A", lines=["small talk"])
     bot.say("delete it")
     rig.pass_time(600)  # its window is over when Redis is resumed
@@ -148,8 +148,8 @@ def test_lost_yes_whose_effect_never_began_is_told(rig):
     assert bot.deleted == []
 
 
-def test_question_that_is_still_open_is_told_to_be_closed(rig):
-    """Its user has not answered; a later yes runs nothing."""
+def test_open_question_is_told_to_be_closed(rig):
+    """Its user had not answered. A later yes runs nothing."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     lose(rig, lambda: rig.client.incr(TIDE))
@@ -161,7 +161,7 @@ def test_question_that_is_still_open_is_told_to_be_closed(rig):
 
 
 def test_question_whose_answer_waits_is_told_once(rig):
-    """The yes is answered after the resume, so no notice follows. The same if the question had been repeated."""
+    """The yes is answered after the resume, so no notice is sent, even if the question had been repeated."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     assert "could not tell" in bot.say("ok")
@@ -172,7 +172,7 @@ def test_question_whose_answer_waits_is_told_once(rig):
 
 
 def test_closed_question_with_a_changed_record_is_not_repeated(rig):
-    """Its text may come from anybody who can write to Redis."""
+    """Anybody who can write to Redis may have changed its text."""
     bot = Bot(rig, "A")
     bot.say("delete it")
     (key,) = rig.client.scan_iter("*:pending:*")
@@ -182,8 +182,8 @@ def test_closed_question_with_a_changed_record_is_not_repeated(rig):
 
 
 @pytest.mark.parametrize("answer", ["yes", "no"])
-def test_answer_without_a_question_is_no_small_talk_after_a_loss(rig, answer):
-    """The question was lost with everything else. A second answer is for the model."""
+def test_yes_without_a_question_is_explained_after_a_loss(rig, answer):
+    """Its question was lost. A second yes goes to the model."""
     bot = Bot(rig, "A", lines=["small talk"])
     lose(rig, lambda: bot.say("delete it"))
     assert UNKNOWN_ANSWER in bot.say(answer)
@@ -192,7 +192,7 @@ def test_answer_without_a_question_is_no_small_talk_after_a_loss(rig, answer):
 
 
 def test_tap_on_a_lost_question_says_so(rig):
-    """Not that nothing was done: it may have been."""
+    """The reply does not claim that nothing was done: the action may have run."""
     bot = Bot(rig, "A")
     taps = []
     lose(rig, lambda: bot.say("delete it"), lambda: taps.append(bot.buttons[0].data), lambda: bot.say("yes"))
@@ -200,14 +200,14 @@ def test_tap_on_a_lost_question_says_so(rig):
     assert bot.deleted == ["A"]
 
 
-def test_yes_without_a_loss_is_for_the_model(rig):
-    """The answer about a loss is given after a resume only."""
+def test_yes_without_a_question_goes_to_the_model_if_nothing_was_lost(rig):
+    """The explanation is given only after a resume."""
     bot = Bot(rig, lines=["small talk"])
     assert bot.say("yes") == "small talk"
 
 
-def test_notice_that_is_cut_off_is_told_by_the_next_process(rig):
-    """What was told before is not told again."""
+def test_notices_that_were_interrupted_are_sent_by_the_next_process(rig):
+    """A notice that was sent before is not sent again."""
     bot = Bot(rig, lines=["one", "two"])
     other = Turn("e-other", Conversation("chat", "other"), "bo", "hello")
     lose(rig, lambda: bot.say("hello"), lambda: rig.accept(other))
@@ -227,7 +227,7 @@ def test_notice_that_is_cut_off_is_told_by_the_next_process(rig):
 
 
 def test_one_process_of_a_machine_tells_at_a_time(rig):
-    """The others leave it to that one."""
+    """The other processes of the machine leave it to that one."""
     bot = Bot(rig, lines=["one"])
     lose(rig, lambda: bot.say("hello"))
     with rig.files.alone() as is_alone:
@@ -237,7 +237,7 @@ def test_one_process_of_a_machine_tells_at_a_time(rig):
 
 
 def test_notice_is_in_the_language_of_the_history(rig):
-    """Its platform does not say which, and the lost turn is gone."""
+    """The platform does not report the language, and the text of the lost turn is not stored."""
     bot = Bot(rig, lines=["eins", "zwei"])
     bot.say("Bitte schreibe mir heute noch einen kurzen Text")
     lose(rig, lambda: bot.say("ja"))
@@ -248,7 +248,7 @@ def test_notice_is_in_the_language_of_the_history(rig):
 
 
 def test_notes_hold_no_text_of_a_turn(rig):
-    """The data folder needs no more than who wrote where."""
+    """They say only who wrote, where and when."""
     rig.accept(Turn("e1", CHAT, "ana", "my secret is in this message", language="en"))
     (path,) = rig.files._folder.glob("*.jsonl")
     assert "secret" not in path.read_text()
@@ -257,7 +257,7 @@ def test_notes_hold_no_text_of_a_turn(rig):
 
 
 def test_notes_of_a_person_can_be_erased(tmp_path):
-    """Those of others stay, also those of the same id on another channel."""
+    """Notes of other people stay, also those of the same id on another channel."""
     files = NoteFiles(tmp_path)
     work = AcknowledgedWork(files)
     for event, channel, user in (("e1", "chat", "ana"), ("e2", "chat", "bo"), ("e3", "desk", "ana")):
@@ -271,7 +271,7 @@ def test_notes_of_a_person_can_be_erased(tmp_path):
 
 
 def test_old_notes_are_removed_by_new_ones_only(tmp_path):
-    """Hours without work, as in a halt, remove nothing; days make a note too old to count."""
+    """Hours without notes, as during a halt, remove none. Notes of some days ago are not used."""
     now = [1_000_000.0]
     files = NoteFiles(tmp_path, clock=lambda: now[0])
     for number in range(KEPT_FILES + 2):

@@ -426,7 +426,7 @@ def test_planted_entries_stop_no_worker(bare, make, turns):
     enqueue(bare, 2)
     worker = make()
     worker.work(burst=True, logging_level="CRITICAL")
-    assert sorted(turns.ended) == [chat(1), chat(2), chat(9), chat(9)]  # odd dates and states are read by nobody
+    assert sorted(turns.ended) == [chat(1), chat(2), chat(9), chat(9)]  # no code reads the odd dates and states
     assert (bare.llen(QUEUE_KEY), bare.lrange(ON_THEIR_WAY, 0, -1)) == (0, [])
     assert not worker.stopping
 
