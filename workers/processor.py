@@ -20,6 +20,7 @@ from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.channels.records import OtherVersion
 from sayso.channels.storage.media import MediaFiles
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
 from sayso.pending.context import call_context, context_field
@@ -420,7 +421,7 @@ class ConversationProcessor:
                     return named(await call_in_thread(sink.keep, file, owner=owner, **kinds))
         except Exception as exc:  # noqa: BLE001  # the user is answered all the same
             # No traceback and no foreign message: they may hold a link or a file name.
-            reason = str(exc) if isinstance(exc, FetchError) else type(exc).__name__
+            reason = str(exc) if isinstance(exc, FetchError | StoreUnavailable) else type(exc).__name__
             log.warning("media.not_fetched", extra={"reason": reason})
             return replace(media, size=0)
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, is_long, shorten, with_lost_note
 from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
 from sayso.agent.run.state import UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer
 from sayso.agent.tools.context import Artifact, TimerChange
+from sayso.channels.storage.media import NoRoom, TooLarge
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import Media
 from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
@@ -23,6 +26,8 @@ from sayso.pending.turns import JournalUnreadable, Lease, LeaseLost, QueuedTurn,
 MAX_RESULT_CHARS = MAX_TEXT_CHARS
 #: Characters of a journal, including long texts. Once it has this many, the run ends politely without further calls.
 MAX_JOURNAL_CHARS = 1_000_000
+
+log = logging.getLogger(__name__)
 
 #: Stores a file that a tool produced outside of this process.
 StoreFile = Callable[[Artifact], Awaitable[Artifact]]
@@ -132,9 +137,9 @@ class TurnJournal:
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call, with its files stored and its texts cut to MAX_RESULT_CHARS."""
-        files = [await self._store_file(artifact) for artifact in outcome.artifacts]
-        content, final_text = (shorten(text, MAX_RESULT_CHARS) for text in (outcome.content, outcome.final_text))
-        stored = replace(outcome, content=content, final_text=final_text, artifacts=tuple(files))
+        stored = await self._with_files(outcome)
+        content, final_text = (shorten(text, MAX_RESULT_CHARS) for text in (stored.content, stored.final_text))
+        stored = replace(stored, content=content, final_text=final_text)
         if content != outcome.content:
             stored = replace(stored, raw_digest=outcome.fingerprint)
         entry = {"call": at, **_outcome_to_dict(stored)}
@@ -147,6 +152,25 @@ class TurnJournal:
             entry["kept"] = {name: reference.to_dict() for name, reference in kept.items()}
         self._record(json.dumps(entry, default=str))
         return stored
+
+    async def _with_files(self, outcome: CallOutcome) -> CallOutcome:
+        """Return the outcome with its files stored. The model is told of those that cannot be, and goes on.
+
+        The call may have had an effect, so that the user must hear of it all the same.
+        """
+        stored, lost = list[Artifact](), list[str]()
+        for artifact in outcome.artifacts:
+            try:
+                stored.append(await self._store_file(artifact))
+            except (NoRoom, TooLarge, OSError) as exc:
+                may_show = not isinstance(exc, OSError) or isinstance(exc, StoreUnavailable)  # others may name a path
+                log.warning("media.not_stored", extra={"reason": str(exc) if may_show else type(exc).__name__})
+                lost.append(artifact.filename or "file")
+        if not lost:
+            return replace(outcome, artifacts=tuple(stored))
+        note = f"[{', '.join(lost)}: could not be stored, so the user does not get it]"
+        ends: Literal["", "pending"] = "pending" if outcome.ends == "pending" else ""
+        return replace(outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored))
 
     def idempotency_key(self, at: int) -> str:
         """Return a hash of the turn's event, the position of the call in the turn, and its tool and arguments."""

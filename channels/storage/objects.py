@@ -29,6 +29,10 @@ class StoreUnavailable(OSError):
         return str(self)
 
 
+class StoreSilent(StoreUnavailable):
+    """Raised when the bucket does not answer at all."""
+
+
 class StoreRefused(StoreUnavailable):
     """Raised when the bucket, its region or the credentials are wrong, so that waiting does not help."""
 

@@ -17,6 +17,7 @@ from sayso.channels.storage.objects import (
     DATE_SECONDS,
     StoredObject,
     StoreRefused,
+    StoreSilent,
     StoreUnavailable,
     check_name,
     sweep,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 #: How long a connection may take, a read from it, and a whole answer, in seconds. No upload or call takes longer.
 CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 3, 10, 60
 #: How often a call is repeated after a refused connection or a server's error, and until when, in seconds.
-RETRIES, RETRY_SECONDS = 2, 8
+RETRIES, RETRY_SECONDS = 4, 8
 #: How long no call is made after one without an answer, in seconds. Then one tries, and the others fail until it ends:
 #: a bucket that hangs must not hold every thread for READ_SECONDS.
 PAUSE_SECONDS = 2.0
@@ -145,12 +146,10 @@ class Bucket:
         try:
             with self.errors(action):
                 yield
-        except StoreRefused:
-            raise
-        except StoreUnavailable as exc:
+        except StoreSilent as exc:
             self._failure, self._paused_until = exc.reason, time.monotonic() + PAUSE_SECONDS
             raise
-        except FileNotFoundError:
+        except (StoreUnavailable, FileNotFoundError):  # an answer: one such as SlowDown is not that of the next call
             self._failure = ""
             raise
         self._failure = ""
@@ -160,7 +159,7 @@ class Bucket:
         if self._failure:
             now = time.monotonic()
             if now < self._paused_until:
-                raise StoreUnavailable(self._failure)
+                raise StoreSilent(self._failure)
             self._paused_until = now + READ_SECONDS
 
     @contextmanager
@@ -199,20 +198,20 @@ class Bucket:
         for part, reason, cure in _TLS_FAILURES:
             if part in message:
                 return self._refused(reason, cure)
-        return StoreUnavailable(f"{self.url}: could not {action} objects: {_no_success(message, code)}")
+        return self._failed(f"{self.url}: could not {action} objects", message, code)
+
+    def _failed(self, beginning: str, message: str, code: str) -> StoreUnavailable:
+        """Return an error that may pass, from the library's message and the server's code."""
+        if status := _STATUS.search(message):
+            hint = code or "not as S3 does: see media.endpoint"
+            return StoreUnavailable(f"{beginning}: it answered {status[1]} ({hint})")
+        if "HTTP error" in message:
+            details = [f" ({meaning})" for part, meaning in _SILENCES if part in message]
+            return StoreSilent(f"{beginning}: it did not answer{''.join(details[:1])}")
+        return StoreUnavailable(f"{beginning}: its answer is not that of S3: see media.endpoint")
 
     def _refused(self, reason: str, cure: str) -> StoreRefused:
         return StoreRefused(f"{self.url}: {reason}", cure)
-
-
-def _no_success(message: str, code: str) -> str:
-    """Return why a call may work later, from the library's message and the server's code."""
-    if status := _STATUS.search(message):
-        return f"it answered {status[1]} ({code or 'not as S3 does: see media.endpoint'})"
-    if "HTTP error" in message:
-        details = [meaning for part, meaning in _SILENCES if part in message]
-        return f"it did not answer ({details[0]})" if details else "it did not answer"
-    return "its answer is not that of S3: see media.endpoint"
 
 
 class S3Objects:

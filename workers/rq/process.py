@@ -17,6 +17,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from rq.serializers import JSONSerializer
 
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.client import connect_rq
@@ -127,6 +128,8 @@ async def _sweep(sweeps: Mapping[str, Callable[[], int]]) -> None:
         for name, sweep in sweeps.items():
             try:
                 removed = await call_in_thread(sweep)
+            except StoreUnavailable as exc:  # the next time will do
+                log.warning(f"{name}.not_swept", extra={"reason": exc.reason})
             except Exception:
                 log.exception(f"{name}.not_swept")
             else:

@@ -12,6 +12,9 @@ from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
+from sayso.agent.tools.context import Artifact
+from sayso.channels.storage.media import NoRoom
+from sayso.channels.storage.objects import StoreUnavailable
 from sayso.pending.concurrency import run_sync
 from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn
@@ -40,11 +43,11 @@ async def keep_file(artifact):
     return artifact
 
 
-def noted(shelf: Shelf, event: str = "e1") -> TurnJournal:
+def noted(shelf: Shelf, event: str = "e1", *, keep=keep_file) -> TurnJournal:
     """Return a journal with an answer that makes two calls."""
     given = turn("go", event=event)
     queued = QueuedTurn(1, 0.0, "ana", given, None, None, "", journal=tuple(shelf.entries))
-    journal = TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, ""))
+    journal = TurnJournal(shelf, LEASE, queued, keep, LongTexts(None, ""))
     run_sync(journal.next_answer()) or journal.record_answer(
         ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats())
     )
@@ -101,6 +104,30 @@ def test_failed_write_is_repeated_with_newer_entries():
 
     asyncio.run(twice())
     assert (outcomes(shelf), len(shelf.entries)) == ({0: "result 0", 1: "result 1"}, 4)
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away"), NoRoom("all files have 5 bytes of 5"), OSError(28, "full")]
+)
+def test_file_that_cannot_be_stored_does_not_hide_what_the_call_did(error: Exception, caplog: pytest.LogCaptureFixture):
+    """The model is told and goes on, also where the call would have ended the run with a text of its own."""
+
+    async def refuse(artifact: Artifact) -> Artifact:
+        if artifact.filename == "b.csv":
+            raise error
+        return artifact
+
+    shelf = Shelf()
+    journal = noted(shelf, keep=refuse)
+    files = (Artifact(filename="a.csv", data=b"a"), Artifact(filename="b.csv", data=b"b"))
+    done = CallOutcome(CALLS[0], "exported", ends="terminal", final_text="Here they are.", artifacts=files)
+    stored = run_sync(journal.record_outcome(0, done))
+    assert stored.content == "[b.csv: could not be stored, so the user does not get it]\nexported"
+    assert ([each.filename for each in stored.artifacts], stored.ends) == (["a.csv"], "")
+    assert stored.fingerprint == done.fingerprint
+    run_sync(journal.save())
+    assert outcomes(shelf) == {0: stored.content}
+    assert [record.getMessage() for record in caplog.records] == ["media.not_stored"]
 
 
 def test_each_call_has_its_own_idempotency_key():
