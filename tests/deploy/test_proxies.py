@@ -85,7 +85,7 @@ def proxy(request: pytest.FixtureRequest, web: Site) -> Iterator[Proxy]:
     else:
         file = put(ROOT / "deploy/caddy/Caddyfile", layer / "etc/caddy/Caddyfile")
         # In place of a certificate that it would fetch.
-        file.write_text(file.read_text().replace(f"{HOST} {{\n", f"{HOST} {{\n\ttls {CERTIFICATE} {KEY}\n"))
+        file.write_text(file.read_text().replace(f"\n{HOST} {{\n", f"\n{HOST} {{\n\ttls {CERTIFICATE} {KEY}\n"))
         config = ["--config", "/etc/caddy/Caddyfile", "--adapter", "caddyfile"]
         check, run = [command, "validate", *config], [command, "run", *config]
     layers = ["certificate"]
@@ -135,6 +135,13 @@ def test_forged_webhooks_are_refused(proxy: Proxy):
     assert proxy.hook("wa?more=1", whatsapp("wa", "x", SECRETS["TWILIO_AUTH_TOKEN"])[1]) == 403
     assert proxy.hook("desk", signing.slack_hook("another", signing.slack_text("1.1", "x"), time.time())) == 403
     assert proxy.hook("tg", signing.telegram_hook("another", signing.telegram_text(1, "x"))) == 403
+
+
+def test_a_webhook_to_another_name_is_never_answered_with_success(proxy: Proxy):
+    """A platform would take it for stored: Caddy by itself answers 200 to names that it does not serve."""
+    other = {"Host": "other.example.com"}
+    assert not proxy.request("POST", "/hooks/tg", headers=other).is_success
+    assert not proxy.site.post("http://127.0.0.1/hooks/tg", headers=other).is_success
 
 
 def test_upload_at_the_limit_is_stored_and_a_larger_one_refused(proxy: Proxy):
