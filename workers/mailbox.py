@@ -401,8 +401,8 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
 
 
 def _readable_action(row: Sequence[Any]) -> StoredAction | None:
-    """Return an action of a turn. Raises OtherVersion."""
-    stored = StoredAction.from_row(row)
+    """Return an action of a turn, None if it has none. Raises OtherVersion."""
+    stored = StoredAction.from_row(row) if row else None
     if stored and '"v":' in stored.record:  # most have none: they are of version 1
         check_readable(stored.version)
     return stored

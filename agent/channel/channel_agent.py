@@ -35,7 +35,7 @@ from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.state import NoJournal
 from sayso.agent.tools.call_texts import result_text
-from sayso.agent.tools.context import TurnTimers, own_environment
+from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of_user
@@ -47,6 +47,7 @@ from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, read_answer
+from sayso.pending.context import own_context
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
 from sayso.pending.repository import WAITING_STATES, Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
@@ -165,7 +166,7 @@ class ChannelAgent:
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
-        with own_environment() as own:
+        with own_context(ToolEnvironment) as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
             settled = context.settled
             if settled and settled.action.kind != CHOICE_KIND:
@@ -212,7 +213,7 @@ class ChannelAgent:
         text = user_message_text(turn) or ("" if turn.media else "(nothing)")
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
-        with own_environment() as own:
+        with own_context(ToolEnvironment) as own:
             own.timers = timers
             result = await self.agent.arun(
                 [Message(Role.USER, text, media=turn.media)],

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall
-from sayso.agent.tools.context import own_environment, tool_environment
+from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
 from sayso.pending.concurrency import run_sync
+from sayso.pending.context import own_context
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -40,7 +41,7 @@ def in_scope(scope: str) -> Iterator[str]:
 
     It is the user or the conversation that the current run belongs to.
     """
-    with own_environment() as own:
+    with own_context(ToolEnvironment) as own:
         own.memory_scope = scope
         yield scope
 

@@ -33,10 +33,11 @@ from sayso.agent.run.structured import (
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
-from sayso.agent.tools.context import own_environment
+from sayso.agent.tools.context import ToolEnvironment
 from sayso.agent.tools.registry import Toolset, schemas_for_model
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
+from sayso.pending.context import own_context
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class AgentLoop:
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request. Raises SessionError."""
         if run.events.has_observers:
-            with own_environment() as own:
+            with own_context(ToolEnvironment) as own:
                 own.memory_scope = run.run_memory.tool_scope  # observers may ask for it
                 await run.events.tell("run_start", list(run.request.messages), self._model_caller.prompt)
         if session is not None:
@@ -136,7 +137,7 @@ class AgentLoop:
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
-        with own_environment() as own:
+        with own_context(ToolEnvironment) as own:
             own.artifacts, own.memory_scope = run.artifacts, run.run_memory.tool_scope
             if token is None:
                 return await self._run(run)

@@ -21,12 +21,13 @@ from sayso.agent.run.state import (
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result
-from sayso.agent.tools.context import Artifact, TimerChange, own_environment, restore_timers
+from sayso.agent.tools.context import Artifact, TimerChange, ToolEnvironment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
 from sayso.agent.tools.screening import result_for_model, screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
+from sayso.pending.context import own_context
 from sayso.pending.proposals import ProposedAction, begin_round, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
@@ -177,7 +178,7 @@ class _CallsRunner:
         choices: list[str] = []
         suspicions: list[str] = []
         key = self.journal.idempotency_key(at)
-        with own_environment() as own:
+        with own_context(ToolEnvironment) as own:
             own.artifacts, own.timer_changes, own.choices, own.suspicions = files, timers, choices, suspicions
             own.proposals, own.position, own.idempotency_key = proposals, at, key or own.idempotency_key
             tool_run = await self.caller.run(request, suspicions)

@@ -141,15 +141,10 @@ def tool_environment() -> ToolEnvironment:
     return context if isinstance(context, ToolEnvironment) else _OUTSIDE
 
 
-def own_environment() -> own_context[ToolEnvironment]:
-    """Give a block an environment to set fields of: `with own_environment() as own: own.timers = timers`."""
-    return own_context(ToolEnvironment)
-
-
 @contextmanager
 def collect_artifacts() -> Iterator[list[Artifact]]:
     """Collect what `emit_artifact` makes in this block, including tasks and threads started in it."""
-    with own_environment() as own:
+    with own_context(ToolEnvironment) as own:
         own.artifacts = []
         yield own.artifacts
 
@@ -157,7 +152,7 @@ def collect_artifacts() -> Iterator[list[Artifact]]:
 @contextmanager
 def collect_choices() -> Iterator[list[str]]:
     """Collect what `offer_choices` offers in this block, including tasks and threads started in it."""
-    with own_environment() as own:
+    with own_context(ToolEnvironment) as own:
         own.choices = []
         yield own.choices
 
@@ -180,7 +175,7 @@ class ArtifactsOfCall:
         self._outer = tool_environment().artifacts
         if self._outer is not None:
             self._own: list[Artifact] = []
-            self._block = own_environment()
+            self._block = own_context(ToolEnvironment)
             self._block.__enter__().artifacts = self._own
 
     def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:

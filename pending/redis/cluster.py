@@ -213,7 +213,7 @@ class ClusterConnections(Connections):
         self.pipeline = None
         self.replicas = 0
         self.halted = threading.Event()
-        self.watermark_of = lambda _: 0
+        self.watermarks = {}
         self._client = client
         self._breakers: defaultdict[str, RedisCircuitBreaker] | None = None
 

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -154,8 +154,8 @@ class Connections:
         self.replicas = 0
         #: Set while the server has lost writes and could not be halted: then no command is sent.
         self.halted = threading.Event()
-        #: Returns the watermark of a shard that this process knows, for the scripts (`sayso.workers.data_loss.guard`).
-        self.watermark_of: Callable[[int | str], int] = lambda _: 0
+        #: The watermarks that this process knows, by shard, for the scripts (`sayso.workers.data_loss.guard`).
+        self.watermarks: Mapping[int | str, int] = {}
         #: The circuit breaker for calls of threads; None: they wait as long as it takes.
         self.circuit_breaker: RedisCircuitBreaker | None = None
         self._pool = pool

@@ -175,7 +175,7 @@ class LuaScripts:
         No key has the first name. So while a cluster moves the slot, no node has both keys, and none runs the script
         on the part of the data that it has: it answers TRYAGAIN.
         """
-        named = to_json({"conversation": conversation, "watermark": self._connections.watermark_of(shard), **args})
+        named = to_json({"conversation": conversation, "watermark": self._connections.watermarks.get(shard, 0), **args})
         key = f"{self._prefix}{{{shard}}}"
         return self._scripts[name], (2, key, f"{key}:tide", named, *payloads)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sayso.agent.tools.context import TurnTimers, own_environment
+from sayso.agent.tools.context import ToolEnvironment, TurnTimers
+from sayso.pending.context import own_context
 from tests.docs.pages import part
 
 PAGE = part("ask-before-acting.md", begin="Say something later")
@@ -17,7 +18,7 @@ def test_the_tool_of_the_page_sets_its_timers() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(block, "docs/how-to/ask-before-acting.md", "exec"), names)
     book = TurnTimers("ana", 1000.0, "en")
-    with own_environment() as own:
+    with own_context(ToolEnvironment) as own:
         own.timers = book
         assert names["call_back"](about="the offer") == "I will."
     assert [(timer.at, timer.text) for timer in book.added] == [

@@ -7,8 +7,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sayso.agent.tools.context import MAX_TIMER_CHARS, TurnTimers, own_environment
+from sayso.agent.tools.context import MAX_TIMER_CHARS, ToolEnvironment, TurnTimers
 from sayso.examples.reminders import ZONE_VARIABLE, cancel_reminder, list_reminders, moment, remind_me
+from sayso.pending.context import own_context
 from sayso.pending.limits import MAX_TIMERS
 from sayso.pending.turns import Timer
 
@@ -22,7 +23,7 @@ def book(monkeypatch):
     """Return the timer book of ana's turn at NOW in Berlin, where bob has a reminder."""
     monkeypatch.setenv(ZONE_VARIABLE, "Europe/Berlin")
     given = TurnTimers("ana", NOW, "en", (Timer("3", NOW + 60, "Reminder: tea", "bob", "tea"),))
-    with own_environment() as own:
+    with own_context(ToolEnvironment) as own:
         own.timers = given
         yield given
 

@@ -98,8 +98,10 @@ class DataLossGuard:
         self._prefix = prefix
         self._clock = clock
         self._stored = dict(file.read()) if file else {}
-        #: Replaced as a whole, so that who holds it knows what was known then.
+        #: Never changed but replaced, so that a check can hold what was known when it began.
         self._known: Watermarks = self._stored.get(self._address, {})
+        #: The same numbers by shard, for the scripts. Changed in place.
+        self._numbers: dict[int | str, int] = {shard: watermark.n for shard, watermark in self._known.items()}
         #: The last answers that were learned, and what was known then: most checks find the same again.
         self._learned: tuple[Mapping[int, Sequence[Any]], Watermarks] = {}, {}
         self._stored_at = float("-inf")
@@ -124,21 +126,18 @@ class DataLossGuard:
         return CURE if self._halts or self._refusing.is_set() else ""
 
     def guard(self, client: Redis) -> None:
-        """Check the watermarks first on every connection that this client, or its pipeline, makes from now on, and in
-        every script that it runs. To a node of a cluster a connection may be open before it has the shard: there the
-        scripts and the looks check.
+        """From now on check the watermarks on each new connection of this client and its pipeline, and in each script.
+
+        A connection to a node of a cluster may be older than the shard's move there. So on a cluster only the scripts
+        and the regular checks compare.
         """
         connections = Connections.of(client)
         connections.halted = self._refusing
-        connections.watermark_of = self._watermark_of
+        connections.watermarks = self._numbers
         if not isinstance(client, ClusterClient):
             client.connection_pool.connection_kwargs["redis_connect_func"] = self.greet
         if isinstance(connections.pipeline, AutoPipeline):
             connections.pipeline.on_connect(self._greet_async)
-
-    def _watermark_of(self, shard: int | str) -> int:
-        known = self._known.get(shard) if isinstance(shard, int) else None
-        return known.n if known else 0
 
     def greet(self, connection: Connection) -> None:
         """Check the watermarks on a new connection. Raises redis.RedisError: the connection must not be used."""
@@ -343,6 +342,7 @@ class DataLossGuard:
                     self._moments[shard].append((self._clock(), state.n))
             if known != self._known:
                 self._known = known
+                self._numbers.update((shard, watermark.n) for shard, watermark in known.items())
             self._refuse(self._refused - states.keys())
             resumed = self._halts.keys() & states.keys()
             for shard in resumed:

@@ -21,7 +21,8 @@ from sayso.agent import (
     tool,
 )
 from sayso.agent.run.tool_results import cache_key
-from sayso.agent.tools.context import TurnTimers, own_environment, schedule_reply
+from sayso.agent.tools.context import ToolEnvironment, TurnTimers, schedule_reply
+from sayso.pending.context import own_context
 from sayso.pending.proposals import ChannelRun, stash_pending
 from tests.agent.run.test_compression import LONG, Summarizer
 
@@ -172,7 +173,7 @@ def test_calls_with_effects_run_each_time(function, runs):
         runs.append(of)
         return function()
 
-    with own_environment() as own:
+    with own_context(ToolEnvironment) as own:
         own.timers, own.run = TurnTimers("ana", 1000.0, "en"), ChannelRun("ana", "web", "chat", 60.0, "test")
         run_agent([price], AGAIN)
     assert len(runs) == 2
