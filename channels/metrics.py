@@ -2,21 +2,73 @@
 
 They are all defined here, so that their labels stay few and known: channels, tools and models of the configuration, and
 outcomes. They hold no message, name or number of a person. docs/reference/observability.md lists them.
+
+Processes that have a common folder in FOLDER count in files there, as prometheus-client's multiprocess mode does. Each
+process has a file of its own, and the successor of a dead process takes over its file, so that no count falls and the
+number of files stays that of the processes.
 """
 
 from __future__ import annotations
 
+import fcntl
+import itertools
+import os
+import re
 import threading
 from functools import cache
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 
 disable_created_metrics()  # a second series for each counter, which no graph needs
 
+#: The variable with the folder of the common files, as prometheus-client calls it.
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+#: Bytes of a process's files, enough for MAX_VALUES tools and models. They are on the disk from the start: a process
+#: that writes to a mapped file for which the disk has no room is killed (SIGBUS).
+_FILE_BYTES = {"counter": 256 * 1024, "histogram": 1024 * 1024}
+
+
+class _ProcessNumber:
+    """Returns the number of this process: the lowest that no other live process has, held by a file lock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._pid, self._number = folder, 0, 0
+
+    def __call__(self) -> int:
+        if self._pid != os.getpid():
+            self._number, self._pid = self._take(), os.getpid()
+        return self._number
+
+    def _take(self) -> int:
+        for number in itertools.count():
+            file = os.open(self._folder / f"{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(file)
+            else:  # the file stays open for as long as the process lives
+                self._allocate(number)
+                return number
+        raise AssertionError("unreachable")
+
+    def _allocate(self, number: int) -> None:
+        if not hasattr(os, "posix_fallocate"):  # macOS
+            return
+        for kind, size in _FILE_BYTES.items():
+            with (self._folder / f"{kind}_{number}.db").open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+
+
+if os.environ.get(FOLDER):  # prometheus-client chooses at its import, too
+    values.ValueClass = values.MultiProcessValue(_ProcessNumber(Path(os.environ[FOLDER])))
+
 #: All metrics below, and none of other libraries.
 REGISTRY = CollectorRegistry()
-#: How many values of one label are counted separately. A model may invent tool names; further ones count as OTHER.
+#: How many values of one label are counted separately, and what all others count as: further ones, and texts that are
+#: no name, which may hold anything.
 MAX_VALUES, OTHER = 100, "other"
+_NAME = re.compile(r"[\w.:/@+-]{1,100}")
 
 #: Returns the counter or histogram of some labels, as their method `labels` does in several times the time.
 of_labels = cache(lambda metric, *values: metric.labels(*values))
@@ -93,11 +145,11 @@ _values_lock = threading.Lock()
 
 
 def bounded(label: str, value: str) -> str:
-    """Return the value of a label, or OTHER if it is one of too many."""
+    """Return the value of a label, or OTHER if it is one of too many, or no name."""
     known = _values.setdefault(label, set())
     if value not in known:
         with _values_lock:
-            if len(known) >= MAX_VALUES:
+            if len(known) >= MAX_VALUES or not _NAME.fullmatch(value):
                 return OTHER
             known.add(value)
     return value

@@ -7,6 +7,7 @@ from typing import Any
 
 from sayso.agent.observability.observer import AgentObserver, LlmCall
 from sayso.agent.providers.base import ProviderError
+from sayso.agent.tools.errors import ToolNotFoundError
 from sayso.channels import metrics
 
 
@@ -26,7 +27,7 @@ class MetricsObserver(AgentObserver):
 
     def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
         """Count a tool call that returned."""
-        self._count(tool_name, "ok", duration_ms)
+        self._count(metrics.bounded("tool", tool_name), "ok", duration_ms)
 
     def on_tool_error(
         self,
@@ -37,10 +38,10 @@ class MetricsObserver(AgentObserver):
         tool_args: Mapping[str, Any],
         duration_ms: float,
     ) -> None:
-        """Count a tool call that failed, also one of an unknown tool."""
-        self._count(tool_name, "failed", duration_ms)
+        """Count a tool call that failed. A name that the model invented may hold anything: it counts as OTHER."""
+        is_invented = isinstance(error, ToolNotFoundError)
+        self._count(metrics.OTHER if is_invented else metrics.bounded("tool", tool_name), "failed", duration_ms)
 
-    def _count(self, tool_name: str, outcome: str, duration_ms: float) -> None:
-        tool = metrics.bounded("tool", tool_name)
+    def _count(self, tool: str, outcome: str, duration_ms: float) -> None:
         metrics.TOOL_CALLS.labels(tool, outcome).inc()
         metrics.TOOL_SECONDS.labels(tool).observe(duration_ms / 1000)

@@ -22,7 +22,13 @@ from sayso.agent.run.state import UNCLEAR, CallOutcome, RunState, text_digest
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
-from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError, ToolParameterError
+from sayso.agent.tools.errors import (
+    EffectUnknownError,
+    ToolError,
+    ToolExecutionError,
+    ToolNotFoundError,
+    ToolParameterError,
+)
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
@@ -71,12 +77,12 @@ class ToolCaller:
         self._config = config
         self._analytics = analytics
 
-    async def on_invalid_call(self, outcome: CallOutcome) -> None:
+    async def on_invalid_call(self, outcome: CallOutcome, *, is_known: bool) -> None:
         """Report a call of an unknown tool, or with invalid arguments."""
         call = outcome.call
         self._events.note("error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content)
         if self._events.has_observers:
-            error = ValueError(outcome.content.removeprefix("Error: "))
+            error = (ValueError if is_known else ToolNotFoundError)(outcome.content.removeprefix("Error: "))
             await self._events.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
 
     async def on_decision(self, request: ToolRequest) -> str:

@@ -158,7 +158,7 @@ class _CallsRunner:
         if self._repeats_unclear_call(at):
             return CallOutcome(self.calls[at], UNCLEAR)
         if isinstance(request, CallOutcome):
-            await self.caller.on_invalid_call(request)
+            await self.caller.on_invalid_call(request, is_known=self.calls[at].tool_name in self.tools)
             return request
         objection = await self.caller.on_decision(request)
         return CallOutcome(request.call, f"Error: {objection}") if objection else request

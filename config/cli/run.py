@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
-from sayso.config.server.metrics import MetricsAddress, share_counts
+from sayso.config.server.metrics import MetricsAddress, MetricsUnusable, share_counts
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
@@ -103,7 +103,7 @@ def demo(options: Options, host: str, port: int, workers: int) -> None:
 def _run_up(
     options: Options, host: str, port: int, workers: int, metrics: MetricsAddress = None, *, reload: bool = False
 ) -> None:
-    share_counts(metrics, forks=True)
+    _share_counts(metrics, forks=True)
     from sayso.config.server.up import Up, UpError
 
     set_up_logs()
@@ -116,6 +116,13 @@ def _run_up(
             Up(settings, file, options.data, host, port, workers, metrics, say=click.echo).run()
         except UpError as exc:
             fail(str(exc))
+
+
+def _share_counts(metrics: MetricsAddress, *, forks: bool) -> None:
+    try:  # `clear_errors` imports modules that count, which is too early
+        share_counts(metrics, forks=forks)
+    except MetricsUnusable as exc:
+        fail(str(exc))
 
 
 def _address(text: str | None) -> MetricsAddress:
@@ -194,7 +201,7 @@ def chat(options: Options, channel: str | None) -> None:
 @pass_options
 def web(options: Options, host: str, port: int, threads: int, processes: int | None, metrics: MetricsAddress) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
-    share_counts(metrics, forks=bool(processes))
+    _share_counts(metrics, forks=bool(processes))
     from sayso.config.server.http import serve
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import (
@@ -240,7 +247,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
 @pass_options
 def worker(options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool) -> None:
     """Run a worker process: it answers turns and sends replies."""
-    share_counts(metrics, forks=bool(processes))
+    _share_counts(metrics, forks=bool(processes))
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import prefork
     from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis, preload
@@ -269,7 +276,7 @@ def worker(options: Options, processes: int | None, metrics: MetricsAddress, *, 
 @pass_options
 def poll(options: Options, metrics: MetricsAddress) -> None:
     """Run the process that fetches messages from Telegram, for channels with `polling: true`."""
-    share_counts(metrics, forks=False)
+    _share_counts(metrics, forks=False)
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.wiring import ingress
     from sayso.config.wiring.bootstrap import bootstrap, check_redis

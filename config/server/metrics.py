@@ -1,42 +1,41 @@
 """The /metrics endpoint: who may read it, where it listens, and how the processes of one command count together.
 
-A command that forks processes has one endpoint for all of them. They count in common files, as prometheus-client's
-multiprocess mode does. Each process has its own file, and the successor of a dead process takes over its file, so that
-no count falls and the number of files stays that of the processes.
+A command that forks processes has one endpoint for all of them: they count in common files (`sayso.channels.metrics`).
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import hmac
-import itertools
 import os
 import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from socket import socket
-from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from flask import Blueprint
     from prometheus_client.registry import Collector
 
-#: The variable with the folder of the common files, as prometheus-client calls it.
+#: The variable with the folder of the common files, as `sayso.channels.metrics` and prometheus-client call it.
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 #: The variable with the token of readers, and the one with the file that holds it.
 TOKEN, TOKEN_FILE = "SAYSO_METRICS_TOKEN", "SAYSO_METRICS_TOKEN_FILE"
 #: The variable with the address, where no option gives one.
 ADDRESS = "SAYSO_METRICS"
-#: Seconds that a reader may take for its request.
-REQUEST_SECONDS = 10.0
+#: Threads that answer readers. One that reads slowly holds none (`sayso.config.server.http`).
+READER_THREADS = 2
+#: How the folders of common files begin. One that is in nobody's use for so many seconds is left of a killed process.
+_PREFIX, _LEFT_SECONDS = "sayso-metrics-", 60.0
 
 
 #: Host and port of the endpoint, None for no port of its own.
@@ -63,47 +62,51 @@ def read_token() -> str:
 def share_counts(address: MetricsAddress, *, forks: bool) -> None:
     """Let this process count in common files, if its parent does, or if it `forks` and anybody may read what it counts.
 
-    Call it before `sayso.channels.metrics` is imported: prometheus-client chooses then where it counts.
+    Call it before `sayso.channels.metrics` is imported, which chooses then where it counts. Raises MetricsUnusable.
     """
     is_read = address or os.environ.get(TOKEN) or os.environ.get(TOKEN_FILE)
     if not (os.environ.get(FOLDER) or (forks and is_read)):
         return
     if "sayso.channels.metrics" in sys.modules:
         raise RuntimeError("share_counts must be called before sayso.channels.metrics is imported")
-    if not os.environ.get(FOLDER):
-        os.environ[FOLDER] = tempfile.mkdtemp(prefix="sayso-metrics-")
-        atexit.register(_remove, os.environ[FOLDER], os.getpid())
-    from prometheus_client import values
+    given = os.environ.get(FOLDER)
+    try:
+        if not given:
+            _remove_left(Path(tempfile.gettempdir()))
+            os.environ[FOLDER] = tempfile.mkdtemp(prefix=_PREFIX)
+            atexit.register(_remove, os.environ[FOLDER], os.getpid())
+        import sayso.channels.metrics  # noqa: F401  # it opens its files
+    except OSError as exc:
+        where = f"{FOLDER}: cannot count in {given!r}" if given else "cannot count for --metrics in a temporary folder"
+        cure = "name a folder that this user may write to" if given else "set TMPDIR to a folder that has room"
+        cure = "make room there" if given and exc.errno == errno.ENOSPC else cure
+        raise MetricsUnusable(f"{where} ({exc.strerror or exc}): {cure}") from exc
 
-    values.ValueClass = values.MultiProcessValue(_ProcessNumber(Path(os.environ[FOLDER])))
+
+def _remove_left(temporary: Path) -> None:
+    """Remove the folders of commands that were killed."""
+    for folder in temporary.glob(f"{_PREFIX}*"):
+        try:
+            info = folder.lstat()
+            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _LEFT_SECONDS and not _is_in_use(folder):
+                shutil.rmtree(folder)
+        except OSError:  # another process removes it, too
+            continue
+
+
+def _is_in_use(folder: Path) -> bool:
+    for path in folder.glob("*.lock"):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
 
 
 def _remove(folder: str, owner: int) -> None:
     if os.getpid() == owner:  # forked processes run it, too
         shutil.rmtree(folder, ignore_errors=True)
-
-
-class _ProcessNumber:
-    """Returns the number of this process: the lowest that no other live process has, held by a file lock."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._pid, self._number = folder, 0, 0
-
-    def __call__(self) -> int:
-        if self._pid != os.getpid():
-            self._number, self._pid = self._take(), os.getpid()
-        return self._number
-
-    def _take(self) -> int:
-        for number in itertools.count():
-            file = os.open(self._folder / f"{number}.lock", os.O_CREAT | os.O_RDWR, 0o600)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(file)
-            else:
-                return number  # the file stays open for as long as the process lives
-        raise AssertionError("unreachable")
 
 
 def listen_for_readers(address: MetricsAddress) -> socket | None:
@@ -119,7 +122,8 @@ def listen_for_readers(address: MetricsAddress) -> socket | None:
     host, port = address
     if not token and not is_loopback(host):
         cure = f"set {TOKEN} or {TOKEN_FILE}, or write --metrics {port} for this machine alone"
-        raise MetricsUnusable(f"--metrics {host}:{port} can be reached by others, and no token is set: {cure}")
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise MetricsUnusable(f"--metrics {where} can be reached by others, and no token is set: {cure}")
     return listen(host, port, option="--metrics")
 
 
@@ -190,29 +194,11 @@ class MetricsEndpoint:
         return blueprint
 
 
-class _Handler(WSGIRequestHandler):
-    """Logs no request, and waits no longer than REQUEST_SECONDS for one."""
-
-    timeout = REQUEST_SECONDS
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each reader. It ends with the process."""
-
-    daemon_threads = True
-
-
 def serve_metrics(app: WSGIApplication, listening: socket | None) -> None:
     """Serve the endpoint on a listening socket, if any, in threads, until the process ends. Call it after a fork."""
     if listening is None:
         return
-    server = _Server(listening.getsockname()[:2], _Handler, bind_and_activate=False)
-    server.socket.close()
-    server.socket = listening
-    server.server_name, server.server_port = listening.getsockname()[:2]
-    server.setup_environ()
-    server.set_app(app)
-    threading.Thread(target=server.serve_forever, name="sayso-metrics", daemon=True).start()
+    from sayso.config.server.http import WsgiServer
+
+    server = WsgiServer(app, listening, threads=READER_THREADS)
+    threading.Thread(target=server.run, name="sayso-metrics", daemon=True).start()

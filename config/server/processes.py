@@ -146,7 +146,10 @@ class _Parent:
     """The parent of forked processes. `run` returns in each child (`is_child`), and after the last end."""
 
     def __init__(self, count: int) -> None:
+        from sayso.channels.metrics import RESTARTS  # once it is decided where the counts are kept
+
         self.is_child, self.code = False, 0
+        self._deaths = RESTARTS.labels("fork")  # 0 from the start: an alert would not see the first one else
         self._count = count
         self._started_at: dict[int, float] = {}
         self._quick_deaths = 0
@@ -206,9 +209,7 @@ class _Parent:
             self.code = code
             self._stop()
             return
-        from sayso.channels.metrics import RESTARTS  # once it is decided where the counts are kept
-
-        RESTARTS.labels("fork").inc()
+        self._deaths.inc()
         log.warning("prefork.died", extra={"pid": pid, "code": code, "seconds": round(lived, 1)})
         self._quick_deaths = self._quick_deaths + 1 if lived < QUICK_SECONDS else 0
         if self._quick_deaths > 1:

@@ -50,6 +50,9 @@ class SupervisedPart:
     _failures: int = 0
     _due: float | None = None
 
+    def __post_init__(self) -> None:
+        RESTARTS.labels(self.name)  # 0 from the start: an alert would not see the first death else
+
     def check(self, now: float) -> None:
         """Start the part again when it died and its pause is over."""
         if self.is_alive():

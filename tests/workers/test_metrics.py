@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import generate_latest
 from redis import Redis
 
+from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
+from sayso.agent.observability.metrics import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
 from sayso.channels.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
 from sayso.channels.types import Reply
@@ -91,6 +94,28 @@ def test_number_of_label_values_is_bounded():
     assert names[MAX_VALUES - 1] == f"tool{MAX_VALUES - 1}"
     assert set(names[MAX_VALUES:]) == {OTHER}
     assert bounded("of this test", "tool0") == "tool0"
+
+
+@pytest.mark.parametrize("name", ["call +49 151 00042", "x\ud800", "a" * 101, "", "two\nlines"])
+def test_a_text_that_is_no_name_is_no_label(name: str):
+    """It may hold a phone number, or what no scrape can encode."""
+    assert bounded("of this test, too", name) == OTHER
+
+
+def test_a_tool_that_the_model_invents_counts_as_other(grown):
+    """Whatever its name says. A known tool with wrong arguments counts by its name."""
+
+    @tool(read_only=True)
+    def look(place: str) -> str:
+        """Look somewhere."""
+        return place
+
+    calls = [ToolCall("call_ana_at_4915100042", {}), ToolCall("x\ud800", {}), ToolCall("look", {"wrong": 1})]
+    config = AgentConfig(observers=[MetricsObserver()])
+    Agent([look], ScriptedProvider([*calls, "done"]), config).run("hi")
+    assert grown("sayso_tool_calls_total", tool=OTHER, outcome="failed") == 2
+    assert grown("sayso_tool_calls_total", tool="look", outcome="failed") == 1
+    assert b"4915100042" not in generate_latest(REGISTRY)
 
 
 def measured(client: Redis) -> dict[str, int]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
+import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sayso.config.server.metrics import (
+    FOLDER,
     TOKEN,
     TOKEN_FILE,
     MetricsEndpoint,
     MetricsUnusable,
+    _remove_left,
     listen_for_readers,
     read_token,
     serve_metrics,
@@ -24,11 +30,12 @@ from sayso.config.server.processes import AddressUnusable
 from tests.config.processes import free_port, sayso
 
 WORD = "a-long-metrics-token"
-#: Counts 1, forks a child that counts 10 and is killed, then one that counts 100; prints what a reader gets.
+#: Counts 1, forks a child that counts 10 and is killed, then one that counts 100; prints what a reader gets. In common
+#: files of its own, or in those of a folder that the environment names, as under gunicorn.
 FORKS = """
 import os, signal
 from sayso.config.server.metrics import FOLDER, MetricsEndpoint, share_counts
-share_counts(("127.0.0.1", 1), forks=True)
+if not os.environ.get(FOLDER): share_counts(("127.0.0.1", 1), forks=True)
 from sayso.channels import metrics
 metrics.LEASES_LOST.inc(1)
 for amount in (10, 100):
@@ -40,6 +47,7 @@ _, _, body = MetricsEndpoint().answer("")
 print([line for line in body.decode().splitlines() if line.startswith("sayso_leases_lost_total")])
 print(sorted(name for name in os.listdir(os.environ[FOLDER]) if name.startswith("counter")))
 print(os.environ[FOLDER])
+print(min(os.stat(f"{os.environ[FOLDER]}/{name}").st_blocks * 512 for name in ("counter_1.db", "histogram_1.db")))
 """
 
 
@@ -80,8 +88,10 @@ def test_request_with_the_token_gets_the_metrics(port: int) -> None:
 def test_address_that_other_machines_reach_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one only a local address is accepted. The error names the cure."""
     monkeypatch.delenv(TOKEN, raising=False)
-    with pytest.raises(MetricsUnusable, match=r"--metrics 0\.0\.0\.0:9464 can be reached by others.*set SAYSO_METRICS"):
-        listen_for_readers(("0.0.0.0", 9464))
+    for host, shown in (("0.0.0.0", "0.0.0.0"), ("::", "[::]")):
+        where = re.escape(f"--metrics {shown}:9464")
+        with pytest.raises(MetricsUnusable, match=f"^{where} can be reached by others.*set SAYSO_METRICS"):
+            listen_for_readers((host, 9464))
     for host in ("127.0.0.1", "localhost"):
         listening = listen_for_readers((host, free_port()))
         assert listening is not None
@@ -114,13 +124,60 @@ def test_the_token_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_token() == WORD
 
 
-def test_no_count_is_lost_when_a_process_is_killed() -> None:
-    """The process that replaces it continues its file: sums never fall, and there are as many files as processes."""
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
-    counts, files, folder = done.stdout.splitlines()
+@pytest.mark.parametrize("is_given", [False, True])
+def test_no_count_is_lost_when_a_process_is_killed(tmp_path: Path, *, is_given: bool) -> None:
+    """The process that replaces it continues its file: sums never fall, and there are as many files as processes.
+
+    Files have their room on the disk from the start: to write where a full disk has none kills a process.
+    """
+    environ = {**os.environ, FOLDER: str(tmp_path) if is_given else ""}
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, env=environ)
+    counts, files, folder, allocated = done.stdout.splitlines()
     assert counts == "['sayso_leases_lost_total 111.0']", done.stderr
     assert files == "['counter_0.db', 'counter_1.db']"
-    assert not Path(folder).exists(), "the parent removes it at its end"
+    assert Path(folder).exists() == is_given, "the parent removes its own at its end"
+    assert int(allocated) >= 256 * 1024
+
+
+def test_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a command that runs, and what is not ours, stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv(TOKEN, WORD)
+    killed, running, starting = (tmp_path / f"sayso-metrics-{name}" for name in ("killed", "running", "starting"))
+    for folder in (killed, running, starting):
+        folder.mkdir()
+        (folder / "0.lock").touch()
+        os.utime(folder, (0, 0) if folder != starting else None)
+    (tmp_path / "sayso-metrics-link").symlink_to(running)
+    with (running / "0.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_left(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"sayso-metrics-{n}" for n in ("link", "running", "starting")
+    ]
+
+
+@pytest.mark.parametrize("folder", ["/nowhere", "/etc/passwd"])
+def test_folder_that_cannot_be_written_is_named_with_its_cure(folder: str) -> None:
+    """One line, and no traceback."""
+    command, environ = [sys.executable, "-m", "sayso", "worker"], {**os.environ, FOLDER: folder}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    assert done.stderr.startswith(f"Error: {FOLDER}: cannot count in {folder!r}")
+    assert done.stderr.endswith("name a folder that this user may write to\n")
+
+
+def test_slow_readers_hold_no_thread(port: int) -> None:
+    """A hundred that never finish their request, and one with endless headers, keep nobody from reading."""
+    before, slow = threading.active_count(), [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+    for each in slow:
+        each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+    slow[0].sendall(b"X: " + b"x" * 40_000 + b"\r\n")
+    assert slow[0].recv(12) == b"HTTP/1.0 431"
+    assert ask(port, Authorization=f"Bearer {WORD}")[0] == 200
+    assert threading.active_count() <= before
+    for each in slow:
+        each.close()
 
 
 @pytest.mark.parametrize("given", ["nine", "0", "65536", "host:", "1.2.3.4"])
