@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import platform
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +19,10 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Literal
 
 from redis import Redis
-from redis.exceptions import LockError, RedisError
+from redis.exceptions import LockError, NoPermissionError, RedisError
 from redis.lock import Lock
 
 from sayso.channels.metrics import WORKERS_DIED
@@ -132,15 +134,40 @@ def own_version() -> str:
 
 
 class Heartbeat:
-    """The heartbeat of one worker, with its version of Sayso, and those of all live workers; by the clock of Redis."""
+    """The heartbeat of one process, with its version of Sayso, and those of all live processes of its kind; by the
+    clock of Redis. The kinds are workers, and what takes messages in: web and poll processes.
+    """
 
-    def __init__(self, client: Redis, name: str = "", *, prefix: str = PREFIX, version: str = "") -> None:
+    def __init__(
+        self,
+        client: Redis,
+        name: str = "",
+        *,
+        kind: Literal["workers", "ingress"] = "workers",
+        prefix: str = PREFIX,
+        version: str = "",
+    ) -> None:
         self._client = client
-        self._key, self._versions = f"{prefix}workers", f"{prefix}workers:versions"
-        self._name, self._version = name, version or own_version()
+        self._key, self._versions = f"{prefix}{kind}", f"{prefix}{kind}:versions"
+        self._name, self._version = name or random_id(8), version or own_version()
+
+    def watch(self) -> None:
+        """Beat in the background for the life of this process. Call it after a fork."""
+        threading.Thread(target=self._beat_for_ever, name="heartbeat", daemon=True).start()
+
+    def _beat_for_ever(self) -> None:
+        while True:
+            try:
+                self.beat()
+            except NoPermissionError as exc:  # of a login that was made for an earlier version
+                log.warning("heartbeat.refused", extra={"reason": str(exc)})
+                return
+            except RedisError:  # away: the callers of Redis notice it themselves
+                pass
+            time.sleep(INTERVAL)
 
     def beat(self) -> None:
-        """Record that this worker lives, and forget those that are gone."""
+        """Record that this process lives, and forget those that are gone."""
         now, _ = self._client.time()
         self._client.zadd(self._key, {self._name: now})
         self._client.zremrangebyscore(self._key, "-inf", f"({now - GONE_SECONDS}")
@@ -151,17 +178,20 @@ class Heartbeat:
                 self._client.hdel(self._versions, *gone)
 
     def leave(self, name: str = "") -> None:
-        """Record that this worker stops, or that the worker `name` has stopped."""
+        """Record that this process stops, or that the process `name` has stopped."""
         self._client.zrem(self._key, name or self._name)
         self._client.hdel(self._versions, name or self._name)
 
     def count(self) -> int:
-        """Return how many workers live. Raises redis.RedisError."""
+        """Return how many processes of its kind live. Raises redis.RedisError."""
         now, _ = self._client.time()
         return int(self._client.zcount(self._key, now - GONE_SECONDS, "+inf"))
 
     def versions(self) -> dict[str, int]:
-        """Return how many workers of each version live; "" for an unknown one. Raises redis.RedisError."""
+        """Return how many processes of its kind and of each version live; "" for an unknown version.
+
+        Raises redis.RedisError.
+        """
         now, _ = self._client.time()
         names = list(map(str, self._client.zrangebyscore(self._key, now - GONE_SECONDS, "+inf")))
         versions = self._client.hmget(self._versions, names) if names else []

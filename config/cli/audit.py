@@ -6,14 +6,24 @@ import heapq
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoGroup, clear_errors, fail, one_line, pass_options, utc_time
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoGroup,
+    clear_errors,
+    counted,
+    fail,
+    one_line,
+    pass_options,
+    utc_time,
+)
 
 if TYPE_CHECKING:
     from sayso.pending.audit.chain import ChainReport
@@ -50,7 +60,7 @@ def verify(options: Options, files: tuple[Path, ...], *, whole: bool, offline: b
         report = collector.verify(paths, keys, tail=uncollected, whole=whole)
     notes = [*notes, *report.notes]
     value = {"entries": report.entries, "shards": report.shards, "faults": [*map(str, report.faults)], "notes": notes}
-    options.print(value, _report_lines(report, notes))
+    options.print(value, chain_lines(report, notes))
     sys.exit(FINDING if report.faults else 0)
 
 
@@ -72,15 +82,16 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
         return None, ["Redis cannot be reached: entries missing at the end of the log would not be noticed"]
 
 
-def _report_lines(report: ChainReport, notes: list[str]) -> Iterator[str]:
+def chain_lines(report: ChainReport, notes: Sequence[str]) -> Iterator[str]:
+    """Yield what a check of the audit log found."""
     yield from (f"note: {note}" for note in notes)
     yield from (f"fault: {fault}" for fault in report.faults[:MAX_FAULTS])
     if len(report.faults) > MAX_FAULTS:
         yield f"... and {len(report.faults) - MAX_FAULTS:,} more"
     conclusion = "the chain is broken" if report.faults else "the chain holds"
     yield (
-        f"{_counted(report.entries, 'entry', 'entries')}, {_counted(report.shards, 'shard', 'shards')}, "
-        f"{_counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
+        f"{counted(report.entries, 'entry', 'entries')}, {counted(report.shards, 'shard', 'shards')}, "
+        f"{counted(len(report.faults), 'fault', 'faults')}: {conclusion}"
     )
 
 
@@ -170,20 +181,15 @@ def erase(options: Options, user: str) -> None:
         erase_notes(ledger.path.parent, [user])
         texts, memories = erase_texts(settings, data, [user]), erase_memories(data, [user])
     lines = [
-        f"{_counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
-        f"{_counted(texts, 'long text', 'long texts')} erased from {data}.",
-        f"{_counted(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
+        f"{counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
+        f"{counted(texts, 'long text', 'long texts')} erased from {data}.",
+        f"{counted(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
         f"{data}.",
         "Redis holds records for up to 48 hours: run this again to erase those that come from there later.",
         "Redis holds each conversation's last messages, its short texts, its summary and entities for 30 days: "
         "`sayso people erase` erases them. A cache of answers holds each until its ttl.",
     ]
     options.print({"user": user, "bodies": bodies, "texts": texts, "memories": memories}, lines)
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    """Return a number with its noun, such as `2 entries`."""
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def _ledger(options: Options) -> AuditLedger:

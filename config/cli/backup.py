@@ -14,7 +14,18 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from sayso.config.cli.command import FINDING, Options, SaysoCommand, clear_errors, fail, pass_options, utc_time
+from sayso.config.cli.audit import chain_lines
+from sayso.config.cli.command import (
+    FINDING,
+    Options,
+    SaysoCommand,
+    clear_errors,
+    counted,
+    fail,
+    pass_options,
+    resumed_parts,
+    utc_time,
+)
 
 if TYPE_CHECKING:
     from sayso.config.server.backup import Bot, Manifest
@@ -186,11 +197,15 @@ def _disk_errors(name: str) -> Iterator[None]:
 
 def _contents(manifest: Manifest) -> str:
     counts = manifest.counts
-    kinds = (
-        ("keys", "keys of Redis"), ("conversations", "conversations"), ("people", "people approved or blocked"),
-        ("open_actions", "open questions"), ("waiting_turns", "waiting messages"), ("files", "files"),
-    )  # fmt: skip
-    return ", ".join(f"{counts[name]:,} {words}" for name, words in kinds if name in counts)
+    kinds = {
+        "keys": ("key of Redis", "keys of Redis"),
+        "conversations": ("conversation", "conversations"),
+        "people": ("person approved or blocked", "people approved or blocked"),
+        "open_actions": ("open question", "open questions"),
+        "waiting_turns": ("waiting message", "waiting messages"),
+        "files": ("file", "files"),
+    }
+    return ", ".join(counted(counts[name], *words) for name, words in kinds.items() if name in counts)
 
 
 def _report(file: str, restored: Restored) -> Iterator[str]:
@@ -198,14 +213,13 @@ def _report(file: str, restored: Restored) -> Iterator[str]:
     yield f"{file}: taken {utc_time(manifest.taken_at)} UTC by sayso {manifest.sayso}: {_contents(manifest)}"
     if done := restored.resumed:
         yield (
-            f"redis: {restored.keys:,} keys that are not over yet; {done.conversations:,} conversations have new "
-            f"numbers, {done.replies:,} waiting replies go out marked as perhaps repeated, {done.actions:,} open "
-            "questions are closed; they may have run"
+            f"redis: {counted(restored.keys, 'key that has not expired', 'keys that have not expired')}; "
+            f"{resumed_parts(done)}"
         )
+    else:
+        yield "redis: nothing was restored"
     if chain := restored.chain:
-        yield from (f"fault: {fault}" for fault in chain.faults[:20])
-        conclusion = "the chain is broken" if chain.faults else "the chain holds"
-        yield f"audit: {chain.entries:,} entries, {chain.shards} shards, {len(chain.faults):,} faults: {conclusion}"
+        yield from (f"audit: {line}" for line in chain_lines(chain, ()))
 
 
 def _chain(restored: Restored) -> dict[str, object] | None:

@@ -23,6 +23,7 @@ from sayso.channels.redaction import redact
 if TYPE_CHECKING:
     from sayso.channels.setup import CheckResult
     from sayso.config.settings.schema import Settings
+    from sayso.workers.data_loss.resume import Resumed
 
 #: Exit codes. Wrong usage is click's 2.
 FINDING, CANNOT_RUN = 1, 3
@@ -180,6 +181,19 @@ def one_line(text: str, width: int) -> str:
     """Return a text as one line of at most `width` characters, without secrets and without terminal control codes."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(text)).split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """Return a number with its noun, such as `2 entries`."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
+def resumed_parts(done: Resumed) -> str:
+    """Return what was done before a Redis resumed, in words."""
+    conversations = counted(done.conversations, "conversation has new numbers", "conversations have new numbers")
+    replies = counted(done.replies, "waiting reply goes out", "waiting replies go out")
+    actions = counted(done.actions, "open question is closed", "open questions are closed")
+    return f"{conversations}, {replies} marked as perhaps repeated, {actions}; what they asked may have run"
 
 
 def utc_time(unix: float) -> str:

@@ -20,6 +20,7 @@ from sayso.config.cli.command import (
     fail,
     one_line,
     pass_options,
+    resumed_parts,
     utc_time,
 )
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from sayso.config.settings.schema import Settings
     from sayso.workers.alerts import Alert
-    from sayso.workers.data_loss.resume import Resumed
     from sayso.workers.deliveries import DeliveryStatus, RedisDeliveries, UndeliveredState
 
 #: Characters of a reason, and of a reply's text, in one line of `list` and of `show`.
@@ -134,13 +134,21 @@ def redis() -> None:
 @pass_options
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
+    from sayso.config.server.restore import backup_being_restored
     from sayso.pending.redis.scripts import SHARDS
     from sayso.workers.data_loss.resume import halts_of
     from sayso.workers.data_loss.watermarks import HaltReason
 
     with clear_errors():
         settings = options.load()
-        halts = halts_of(_checked_client(settings, options.data), prefix=settings.key_prefix)
+        client = _checked_client(settings, options.data)
+        halts = halts_of(client, prefix=settings.key_prefix)
+        taken_at = backup_being_restored(client, prefix=settings.key_prefix)
+    if taken_at:
+        says = f"a restore of the backup of {utc_time(taken_at)} UTC has not ended, so a part of it is missing"
+        cure = "run `sayso restore` again, with this or another backup. To give up, delete this bot's keys"
+        options.print({"redis": says}, [f"redis: halted: {says}", cure])
+        sys.exit(FINDING)
     halt = HaltReason.sum(halts.values()) if halts else None
     part = f" ({len(halts)} of {SHARDS} shards)" if 0 < len(halts) < SHARDS else ""
     lines = [f"redis: {f'halted{part}: {halt}' if halt else 'whole'}"]
@@ -170,7 +178,7 @@ def resume(options: Options) -> None:
         result = resume_server(client, prefix=settings.key_prefix)
     options.print(
         {"redis": asdict(result) if result else None},
-        [f"redis: {_summary(result) if result else 'not halted'}"],
+        [f"redis: goes on; {result.halt}. {resumed_parts(result)}" if result else "redis: not halted"],
     )
 
 
@@ -188,21 +196,14 @@ def _checked_client(settings: Settings, data: Path) -> Redis:
     return parts.client
 
 
-def _summary(result: Resumed) -> str:
-    return (
-        f"goes on; {result.halt}. {result.conversations:,} conversations have new numbers, {result.replies:,} waiting "
-        f"replies go out marked as perhaps repeated, {result.actions:,} open questions are closed; they may have run"
-    )
-
-
 @click.command(cls=SaysoCommand, examples=["sayso migrate", "sayso migrate --apply"])
 @click.option("--apply", "is_real", is_flag=True, help="Do it. Without this option nothing is changed.")
 @pass_options
 def migrate(options: Options, *, is_real: bool) -> None:
-    """Show what an upgrade still has to change in stored data, and which versions of workers and records there are.
+    """Show what an upgrade still has to change in stored data, and which versions of processes and records there are.
 
     Upgrade all processes first. After --apply older versions cannot be started on this Redis. It is refused while
-    workers of an older version run, and may be killed and run again.
+    processes of another version run, and may be killed and run again.
     """
     from sayso.config.server import migration
     from sayso.config.wiring.stores import RedisParts
@@ -214,13 +215,14 @@ def migrate(options: Options, *, is_real: bool) -> None:
             state = (migration.migrate if is_real else migration.inspect)(
                 client, settings.name, prefix=settings.key_prefix
             )
-        except migration.OtherWorkers as exc:
+        except migration.OtherProcesses as exc:
             fail(str(exc))
     done = "done" if is_real else "would"
     steps = [f"{done}: {step}" for step in state.steps] or ["nothing to do"]
     if state.steps and not is_real:
-        steps.append("nothing was changed: stop old web processes, which are not seen here, then add --apply")
+        unseen = "stop web processes of layout 1, which are not seen here, then " if state.layout == 1 else ""
+        steps.append(f"nothing was changed: {unseen}add --apply")
     records = [{"kind": kind, "version": number, "count": n} for (kind, number), n in sorted(state.records.items())]
     value = {"layout": state.layout, "steps": state.steps, "applied": is_real, "records": records}
-    value["workers"] = dict(state.workers)
+    value |= {"workers": dict(state.workers), "ingress": dict(state.ingress)}
     options.print(value, [*migration.describe(state), *steps])

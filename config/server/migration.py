@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from redis import Redis
 from redis.client import Pipeline
 
-from sayso.channels.records import READABLE, VERSION, version_of
+from sayso.channels.records import READABLE, version_of
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LAYOUT
 from sayso.workers.deployment import check_layout
-from sayso.workers.recovery import Heartbeat, own_version
+from sayso.workers.recovery import GONE_SECONDS, Heartbeat, own_version
 
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
@@ -39,8 +39,8 @@ _KINDS = {
 }  # fmt: skip
 
 
-class OtherWorkers(Exception):
-    """Raised when data cannot be migrated because workers of another version may need it as it is. The message names
+class OtherProcesses(Exception):
+    """Raised when data cannot be migrated because processes of another version may need it as it is. The message names
     the cure.
     """
 
@@ -49,13 +49,15 @@ class OtherWorkers(Exception):
 class MigrationState:
     """What is stored: the layout of the keys, the keys of older layouts, and how many records have each version.
 
-    `workers`: how many workers of each version of Sayso live, "" for those that note none.
+    `workers`, `ingress`: how many workers, and web and poll processes, of each version of Sayso live, "" for those that
+    note none.
     """
 
     layout: int
     old_keys: tuple[str, ...] = ()
     records: Mapping[tuple[str, int], int] = field(default_factory=dict)
     workers: Mapping[str, int] = field(default_factory=dict)
+    ingress: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def steps(self) -> list[str]:
@@ -77,20 +79,25 @@ def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState
     layout = check_layout(record, name) if record else LAYOUT
     old_keys = tuple(key for key in _LAYOUT_1 if client.exists(f"{prefix}{key}"))
     records = Counter(_records(client, prefix))
-    return MigrationState(layout, old_keys, records, Heartbeat(client, prefix=prefix).versions())
+    workers, ingress = Heartbeat(client, prefix=prefix), Heartbeat(client, kind="ingress", prefix=prefix)
+    return MigrationState(layout, old_keys, records, workers.versions(), ingress.versions())
 
 
 def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
     """Change the stored data as this version needs it. Return what was found before. May be killed and run again.
 
-    Raises OtherWorkers while workers of another version than this process are alive, RedisUnfit and redis.RedisError.
+    Raises OtherProcesses while those of another version than this one are alive, RedisUnfit and redis.RedisError.
     """
     found = inspect(client, name, prefix=prefix)
-    others = sum(count for version, count in found.workers.items() if version != own_version())
+    others = [
+        f"{count} of {sum(versions.values())} {kind}"
+        for kind, versions in (("workers", found.workers), ("web and poll processes", found.ingress))
+        if (count := sum(versions.values()) - versions.get(own_version(), 0))
+    ]
     if others:
-        raise OtherWorkers(
-            f"{others} of {sum(found.workers.values())} workers are of another version than this command and may need "
-            "the data as it is: restart them with this version first, and the web processes too"
+        raise OtherProcesses(
+            f"of another version than this command: {', '.join(others)}. They may need the data as it is: restart them "
+            f"with this version first. A process that was killed counts for {GONE_SECONDS} seconds"
         )
     if found.old_keys:
         client.delete(*(f"{prefix}{key}" for key in found.old_keys))
@@ -124,8 +131,9 @@ def describe(state: MigrationState) -> Iterator[str]:
     yield f"keys: layout {state.layout}, this version writes {LAYOUT}"
     for (kind, version), count in sorted(state.records.items()):
         note = "" if version in READABLE else " (this version leaves them to others)"
-        yield f"records: {count:,} {kind} of version {version}{note}"
-    for sayso, count in sorted(state.workers.items()):
-        yield f"workers: {count} of version {sayso or 'unknown, which is older'}"
+        yield f"records: {kind} of version {version}: {count:,}{note}"
+    for kind, versions in (("workers", state.workers), ("web and poll processes", state.ingress)):
+        for sayso, count in sorted(versions.items()):
+            yield f"{kind}: {count} of version {sayso or 'unknown, which is older'}"
     if state.unreadable:
-        yield f"{state.unreadable:,} records are not of version {VERSION}: start workers that can read them"
+        yield f"records that this version cannot read: {state.unreadable:,}. Run workers of a version that can"

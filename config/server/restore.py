@@ -47,7 +47,7 @@ from sayso.workers.data_loss.resume import Resumed, halt, halts_of, resume
 from sayso.workers.data_loss.watermarks import FILE as TIDE
 from sayso.workers.data_loss.watermarks import HaltReason, WatermarkFile
 from sayso.workers.deployment import key_digests
-from sayso.workers.recovery import Heartbeat
+from sayso.workers.recovery import GONE_SECONDS, Heartbeat
 
 #: A key that tells a server that is halted by a restore from one that lost data.
 RESTORING = "restoring"
@@ -100,6 +100,11 @@ def restore_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, over: bool
 def is_restoring(client: Redis, *, prefix: str) -> bool:
     """Return whether a restore has begun and not ended: Redis is halted, and holds a part of a backup."""
     return bool(client.exists(f"{prefix}{RESTORING}")) and bool(halts_of(client, prefix=prefix))
+
+
+def backup_being_restored(client: Redis, *, prefix: str) -> float:
+    """Return when the backup was taken whose restore has begun and not ended, in Unix seconds; 0 for none."""
+    return float(client.get(f"{prefix}{RESTORING}") or 0) if is_restoring(client, prefix=prefix) else 0.0
 
 
 def _checked(file: IO[bytes], folder: Path) -> Manifest:
@@ -165,8 +170,15 @@ def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: 
 
 def _check_stopped(bot: Bot, client: Redis | None) -> None:
     """Refuse to restore while processes of the bot run. Raises BackupError."""
-    if client is not None and (workers := Heartbeat(client, prefix=bot.prefix).count()):
-        raise BackupError(f"running workers of this bot: {workers}. Stop all its processes first")
+    if client is None:
+        return
+    workers = Heartbeat(client, prefix=bot.prefix).count()
+    ingress = Heartbeat(client, kind="ingress", prefix=bot.prefix).count()
+    if workers or ingress:
+        raise BackupError(
+            f"this bot runs (workers: {workers}, web and poll processes: {ingress}): stop all its processes, then run "
+            f"this again. One that was killed counts for {GONE_SECONDS} seconds"
+        )
 
 
 def _check_target(bot: Bot, client: Redis | None, folder: Path) -> None:

@@ -20,7 +20,7 @@ from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.config.wiring.people import rules_of
 from sayso.pending.redis.checks import unreachable
 from sayso.workers.mailbox import Ingress
-from sayso.workers.recovery import LeaderLock
+from sayso.workers.recovery import Heartbeat, LeaderLock
 
 if TYPE_CHECKING:
     from sayso.channels.setup import MessageLog
@@ -36,10 +36,12 @@ def store_of(services: Services) -> StoreReceived:
 
 
 def start_watching(services: Services) -> None:
-    """Start the threads that watch Redis for lost data, tell people of it, and empty the spool.
+    """Start the threads that watch Redis for lost data, tell people of it, empty the spool, and show that this process
+    lives.
 
     Call it after the process has forked.
     """
+    Heartbeat(services.redis, kind="ingress", prefix=services.settings.key_prefix).watch()
     services.data_loss_guard.watch()
     services.loss_notices.watch()
     if services.spool:

@@ -17,6 +17,10 @@ def main() -> None:
 
     records.VERSION, records.READABLE = int(sys.argv.pop(1)), range(1, 3)
 
+    from sayso.workers import recovery
+
+    recovery.own_version = lambda: f"99.{records.VERSION}"
+
     from sayso.agent.memory.conversation import ConversationMemory
     from sayso.config.cli.main import main as sayso
 

@@ -1,4 +1,4 @@
-"""Old and new releases side by side: a rolling upgrade, its rollback, and an upgrade that skips a release."""
+"""Old and new releases side by side: a rolling upgrade, its rollback, an upgrade that skips a release, and back."""
 
 from __future__ import annotations
 
@@ -71,11 +71,22 @@ def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
         web = system.of_release(1, "web", "--port", str(port))
         system.replace_web(web, port, old_web)
         until(lambda: len(load.done) > 3)
+        _names_other_processes(system)
         system.replace_worker(system.start_worker(), worker)
+        port = free_port()
+        system.replace_web(system.process("web", "--port", str(port)), port, web)
         until(lambda: len(load.done) == len(INVOICES))
         load.stop()
         assert [system.effects("delete", invoice) for invoice in INVOICES] == [1] * len(INVOICES)
         _skips_a_release(system)
+
+
+def _names_other_processes(system: Fleet) -> None:
+    """Let this release migrate while processes of the next one run."""
+    lines = system.printed("migrate").splitlines()
+    assert {"workers: 1 of version 99.1", "web and poll processes: 1 of version 99.1"} <= set(lines)
+    code, _, errors = system.command("migrate", "--apply")
+    assert (code, "of another version than this command: 1 of 1 workers, 1 of" in errors) == (3, True)
 
 
 def _skips_a_release(system: Fleet) -> None:
@@ -95,3 +106,19 @@ def _skips_a_release(system: Fleet) -> None:
     assert any(json.loads(each)["v"] == 2 for each in whole)
     assert "conversation.other_version" in system.log.read_text()
     stop(worker)
+    _goes_back(system, people)
+
+
+def _goes_back(system: Fleet, people: list[TelegramPerson]) -> None:
+    """Take version 2 back, one release after the other: messages wait for a worker that can read it."""
+    for person in people:
+        person.say("four")
+    assert "records: histories of version 2: " in system.printed("migrate")
+    worker = system.of_release(1, "worker")
+    for person in people:
+        assert person.hears()[0]["text"].startswith("You said: four")
+    stop(worker)
+    assert "of version 2" not in system.printed("migrate")
+    for person in people:
+        person.say("five")
+        assert person.hears()[0]["text"].startswith("You said: five")

@@ -61,6 +61,21 @@ def test_redis_emptied_on_purpose_is_resumed_by_one_command(tmp_path: Path, clie
     assert sayso("redis", "status", *common, **environ(clients))[:2] == (0, "redis: whole\n")
 
 
+def test_restore_that_has_not_ended_is_named(tmp_path: Path, clients: dict[str, Redis]):
+    """Nothing is gone but what the restore still has to bring, and no resume brings that."""
+    common = ("--config", _config(tmp_path), "--data", tmp_path)
+    clients["a"].set(f"{PREFIX}restoring", "1795737600.5")
+    clients["a"].set(HALTED, "{}")
+    code, output, _ = sayso("redis", "status", *common, **environ(clients))
+    expected = (
+        "redis: halted: a restore of the backup of 2026-11-27 00:00:00 UTC has not ended, so a part of it is missing"
+    )
+    assert (code, output.splitlines()[0]) == (1, expected)
+    assert "run `sayso restore` again" in output
+    code, _, errors = sayso("redis", "resume", *common, **environ(clients))
+    assert (code, "run `sayso restore` again" in errors) == (3, True)
+
+
 def test_deliveries_of_a_halted_redis_name_the_cure(tmp_path: Path, clients: dict[str, Redis]):
     """Every command that needs it names the cause, without a traceback."""
     for shard in range(SHARDS):

@@ -222,7 +222,7 @@ def test_restore_is_not_run_again_beside_workers(source: Machine, target: Machin
     target.client.set(f"{PREFIX}{RESTORING}", "1")
     halt(target.client, {3: HaltReason("", 2, 1)}, prefix=PREFIX)
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
-    with pytest.raises(BackupError, match="Stop all its processes first"):
+    with pytest.raises(BackupError, match="stop all its processes"):
         target.restore(source.backup())
 
 
@@ -312,11 +312,15 @@ def test_target_in_use_is_refused_without_over(source: Machine, target: Machine)
         target.restore(content)
 
 
-def test_restore_is_refused_while_workers_run(source: Machine, target: Machine):
+def test_restore_is_refused_while_processes_run(source: Machine, target: Machine):
     """Even with `over`: they would work on half of the data."""
     content = source.backup()
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
-    with pytest.raises(BackupError, match=r"running workers of this bot: 1\. Stop all its processes first"):
+    with pytest.raises(BackupError, match=r"this bot runs \(workers: 1, web and poll processes: 0\): stop all"):
+        target.restore(content, over=True)
+    Heartbeat(target.client, "ab12", prefix=PREFIX).leave()
+    Heartbeat(target.client, kind="ingress", prefix=PREFIX).beat()
+    with pytest.raises(BackupError, match=r"this bot runs \(workers: 0, web and poll processes: 1\): stop all"):
         target.restore(content, over=True)
 
 

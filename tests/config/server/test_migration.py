@@ -17,7 +17,7 @@ from redis import Redis
 
 from sayso.channels.records import VERSION, OtherVersion, check_version, version_of, versioned
 from sayso.channels.types import Reply, Turn
-from sayso.config.server.migration import OtherWorkers, describe, inspect, migrate
+from sayso.config.server.migration import OtherProcesses, describe, inspect, migrate
 from sayso.config.server.snapshot import StoredKey, write_keys
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE as LEDGER
@@ -92,7 +92,7 @@ def test_dry_run_changes_nothing(redis_client: Redis, state: Path):
     assert steps[2] == f"note layout {LAYOUT} in place of 1: older versions then refuse to start"
     lines = list(describe(inspect(redis_client, "bot", prefix=PREFIX)))
     assert saved(redis_client) == before
-    assert "records: 1 waiting messages of version 1" in lines
+    assert "records: waiting messages of version 1: 1" in lines
 
 
 def test_migration_is_done_once(redis_client: Redis, state: Path):
@@ -119,16 +119,22 @@ def test_migration_that_is_killed_can_be_repeated(redis_client: Redis, state: Pa
     assert inspect(redis_client, "bot", prefix=PREFIX).steps == []
 
 
-def test_migration_is_refused_while_older_workers_run(redis_client: Redis, state: Path):
+def test_migration_is_refused_while_older_processes_run(redis_client: Redis, state: Path):
     """A worker without a version is old. Without the old keys it would conclude that the server lost data."""
     del state
     Heartbeat(redis_client, "new1", prefix=PREFIX).beat()
     seconds, _ = redis_client.time()
     redis_client.zadd(f"{PREFIX}workers", {"old1": seconds})
-    with pytest.raises(OtherWorkers, match="1 of 2 workers are of another version than this command"):
+    web = Heartbeat(redis_client, kind="ingress", prefix=PREFIX, version="0.0.1")
+    web.beat()
+    with pytest.raises(
+        OtherProcesses, match=r"of another version .*: 1 of 2 workers, 1 of 1 web and poll processes. They"
+    ):
         migrate(redis_client, "bot", prefix=PREFIX)
     assert redis_client.exists(f"{PREFIX}tide")
+    assert "web and poll processes: 1 of version 0.0.1" in describe(inspect(redis_client, "bot", prefix=PREFIX))
     Heartbeat(redis_client, prefix=PREFIX).leave("old1")
+    web.leave()
     assert migrate(redis_client, "bot", prefix=PREFIX).steps
 
 
