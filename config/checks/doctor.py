@@ -40,8 +40,9 @@ from sayso.config.wiring.stores import (
     open_bucket,
     risks_of,
 )
-from sayso.pending.redis.checks import unreachable, wrong_server
+from sayso.pending.redis.checks import explain, unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, servers_of
+from sayso.pending.redis.failures import Failure
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
@@ -124,13 +125,13 @@ class Doctor:
             yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
             return
         except RedisError as exc:  # a cluster's client connects at once
-            says = f"no node of the cluster that REDIS_URL names answers ({type(exc).__name__})"
-            yield CheckResult("redis", "fail", says, "start it, and check REDIS_URL and its password", id="redis-away")
+            yield _away(explain(exc, "the cluster of REDIS_URL"))
             return
         try:
+            client.ping()
             yield from self._server(client)
         except RedisError as exc:
-            yield CheckResult("redis", "fail", *unreachable(client, exc), id="redis-away")
+            yield _away(unreachable(client, exc))
 
     def _server(self, client: Redis) -> Iterator[CheckResult]:
         place = address_of(client)
@@ -374,6 +375,10 @@ def _fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckRes
         for finding in _safety(server, address_of(server)):
             if finding.id not in map(_risk_id, risks):  # Sentinels and a cluster say so, too
                 yield finding
+
+
+def _away(failure: Failure) -> CheckResult:
+    return CheckResult("redis", "fail", failure.says, failure.cure, id="redis-away")
 
 
 def _risk_id(risk: str) -> str:

@@ -135,6 +135,7 @@ def clear_errors() -> Iterator[None]:
     from sayso.config.server.processes import AddressUnusable
     from sayso.config.settings.loader import ConfigError, UnknownChannel
     from sayso.pending.audit.ledger import LedgerUnusable
+    from sayso.pending.redis.checks import explain
     from sayso.pending.redis.client import RedisUnfit
     from sayso.pending.redis.connections import Halted
     from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent
@@ -153,7 +154,7 @@ def clear_errors() -> Iterator[None]:
     except (NoPrimary, PrimarySilent) as exc:
         fail(f"no Redis: {exc}")
     except RedisError as exc:
-        fail(f"Redis does not answer ({exc}): check REDIS_URL, or run `sayso up`, which brings its own")
+        fail(str(explain(exc, "the Redis of REDIS_URL")))
 
 
 def fail(message: str) -> NoReturn:

@@ -56,8 +56,8 @@ def check_redis_if_reachable(services: Services) -> None:
     try:
         check_redis(services)
     except RedisError as exc:
-        says, cure = unreachable(services.redis, exc)
-        log.warning("redis.away", extra={"reason": type(exc).__name__, "advice": f"{says}: {cure}"})
+        advice = str(unreachable(services.redis, exc))
+        log.warning("redis.away", extra={"reason": type(exc).__name__, "advice": advice})
 
 
 def polled_channels(settings: Settings) -> list[str]:

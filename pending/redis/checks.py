@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
-
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from sayso.pending.redis.client import RedisUnfit, address_of
-from sayso.pending.redis.cluster import ClusterClient
+from sayso.pending.redis.cluster import ClusterAway, ClusterClient
+from sayso.pending.redis.connections import NotReplicated
+from sayso.pending.redis.failures import Failure, failure_of
 from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent, SentinelService
 from sayso.pending.redis.url import NotWritable
 
@@ -46,24 +46,37 @@ def cluster_node(place: str) -> tuple[str, str]:
     return "is a node of a Redis Cluster", cure
 
 
-def unreachable(client: Redis, exc: RedisError) -> tuple[str, str]:
+def unreachable(client: Redis, exc: RedisError) -> Failure:
     """Return why a server cannot be used, and the cure."""
-    place = address_of(client)
-    failed: BaseException | None = exc
-    while failed and not isinstance(failed, ssl.SSLError):
-        failed = failed.__cause__ or failed.__context__
-    if isinstance(failed, ssl.SSLCertVerificationError):
-        cure = "add ?ssl_ca_certs=FILE with its authority to REDIS_URL, and use the name in its certificate"
-        return f"{place} has a certificate that fails the check: {failed.verify_message}", cure
-    if isinstance(failed, ssl.SSLError):
-        says = f"{place} does not speak TLS as REDIS_URL asks for ({failed.reason})"
-        return says, "use redis:// for a port without TLS, or the port that has it"
+    return explain(exc, address_of(client))
+
+
+def explain(exc: RedisError, place: str) -> Failure:
+    """Return why the server at `place` cannot be used, and the cure."""
     if isinstance(exc, NotWritable):
-        return f"{place} takes no writes now: {exc}", "see that it is the primary and that its replicas are connected"
+        cure = "see that it is the primary and that its replicas are connected"
+        return Failure(f"{place} takes no writes now: {exc}", cure, lasts=False)
+    if isinstance(exc, NotReplicated):
+        cure = "start the replicas, or lower redis_wait_replicas"
+        return Failure(f"{place} has too few replicas: {exc}", cure, lasts=False)
     if isinstance(exc, NoPrimary | PrimarySilent):
         says, _, cure = str(exc).partition(": ")
-        return says, cure
-    return f"{place} does not answer ({type(exc).__name__})", "start it, and check REDIS_URL and its password"
+        return Failure(says, cure, lasts=False)
+    if isinstance(exc, ClusterAway):
+        return Failure(str(exc), "start its nodes, and see `CLUSTER INFO` and REDIS_URL", lasts=False)
+    return failure_of(exc, place)
+
+
+def check_reachable(client: Redis) -> Failure | None:
+    """Return why a server does not answer now, None where it does. Raises RedisUnfit where waiting is of no use."""
+    try:
+        client.ping()
+    except RedisError as exc:
+        failure = unreachable(client, exc)
+        if failure.lasts:
+            raise RedisUnfit(str(failure)) from exc
+        return failure
+    return None
 
 
 def replication_risks(client: Redis, replicas: int) -> list[str]:

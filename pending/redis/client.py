@@ -199,7 +199,8 @@ def check_guarded(client: Redis) -> None:
         return
     secure = {name: value for name, value in given.items() if name in ("ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs")}
     is_tls = issubclass(client.connection_pool.connection_class, SSLConnection)
-    with Redis(host=host, port=port, ssl=is_tls, socket_timeout=2, socket_connect_timeout=2, **secure) as anonymous:
+    once: dict[str, Any] = {"socket_timeout": 2, "socket_connect_timeout": 2, "retry": Retry(NoBackoff(), 0)}
+    with Redis(host=host, port=port, ssl=is_tls, **once, **secure) as anonymous:
         try:
             anonymous.ping()
         except RedisError:  # it requires a login or a certificate

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
+from urllib.parse import parse_qsl
 
 from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
@@ -48,7 +49,14 @@ from sayso.pending.redis.connections import (
     log_not_replicated,
 )
 from sayso.pending.redis.sentinel import Address
-from sayso.pending.redis.url import NotWritable, RedisUrl, addresses_of, takes_no_writes
+from sayso.pending.redis.url import (
+    NotWritable,
+    RedisUrl,
+    addresses_of,
+    check_password,
+    split_login,
+    takes_no_writes,
+)
 
 #: The schemes of a cluster's URL, and those of a connection to one node.
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
@@ -64,6 +72,10 @@ _NOT_BY_ITSELF = (RedisConnectionError, RedisTimeoutError)
 #: The errors of a node that has the slot no more, or is away. While a slot moves, AskError and TryAgainError say so.
 _ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
 _SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
+
+
+class ClusterAway(RedisConnectionError):
+    """Raised when a cluster cannot serve a key now: no node answers, or no master has the slot."""
 
 
 def is_cluster(url: str) -> bool:
@@ -85,11 +97,12 @@ class ClusterUrl:
         scheme, _, rest = url.partition("://")
         if scheme not in SCHEMES:
             raise ValueError(f"no URL of a Redis Cluster: write it as {FORM}")
-        hosts, *after = rest.partition("?")[0].rpartition("@")[2].split("/", 1)
-        if "".join(after).strip("/"):
+        check_password(rest, has_host=True)
+        before, _, query = rest.partition("?")
+        netloc, _, db = before.partition("/")
+        if db.strip("/") or "db" in dict(parse_qsl(query)):
             raise ValueError(f"names a database, and a Redis Cluster has only one: write {FORM}")
-        login, _, _ = rest.partition("?")[0].rpartition("@")
-        query = rest.partition("?")[2]
+        login, hosts = split_login(netloc)
         at = f"{login}@" if login else ""
         node = RedisUrl.parse(f"{SCHEMES[scheme]}://{at}node/?{query}".rstrip("?"))
         options = {name: value for name, value in node.options.items() if name not in ("host", "port", "db")}
@@ -203,7 +216,7 @@ def _raise_as_away(exc: Exception) -> None:
     if isinstance(exc, ResponseError) and takes_no_writes(exc):
         raise NotWritable(str(exc)) from exc
     if isinstance(exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError):
-        raise RedisConnectionError(f"the cluster cannot serve this key now: {exc}") from exc
+        raise ClusterAway(f"the cluster cannot serve this key now: {exc}") from exc
 
 
 class ClusterConnections(Connections):

@@ -12,6 +12,8 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from sayso.pending.redis.failures import failure_of
+
 #: Seconds that one Sentinel may take to be connected to, and to answer: the next one is asked then.
 SENTINEL_SECONDS = 0.5
 #: The port of a Sentinel where the URL names none.
@@ -161,14 +163,14 @@ class _Problem:
         place = _text(sentinel)
         if isinstance(exc, _NotUsable):
             return cls(exc.rank, str(exc))
-        if isinstance(exc, AuthenticationError | NoPermissionError):
-            cure = (
-                "write ?sentinel_username=...&sentinel_password=... into REDIS_URL: a Sentinel has a login of its own"
-            )
-            return cls(1, f"the Sentinel at {place} refuses the login: {cure}")
-        if isinstance(exc, ResponseError):
+        if isinstance(exc, ResponseError) and not isinstance(exc, AuthenticationError | NoPermissionError):
             cure = "write the address of a Sentinel, usually port 26379, or a URL that begins with redis://"
             return cls(2, f"the server at {place} is no Sentinel ({exc}): {cure}")
+        if isinstance(exc, NoPermissionError):
+            exc = AuthenticationError(str(exc))
+        failure = failure_of(exc, f"the Sentinel at {place}", of_sentinel=True)
+        if failure.lasts or "closes" in failure.says or "handshake" in failure.says:
+            return cls(1, str(failure))
         return cls(0, f"no Sentinel answers, last asked {place} ({type(exc).__name__}): start them, or see REDIS_URL")
 
 

@@ -6,12 +6,13 @@ is left: the next attempt opens a new connection, which finds the new primary.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ssl import SSLError
 from typing import Any, NoReturn
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from redis import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio import Connection as AsyncConnection
@@ -33,7 +34,22 @@ _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 #: The errors of a server that takes no writes now: it has become a replica, or has too few replicas of its own.
 _NO_WRITES = re.compile(r"(^|[ -])(READONLY|NOREPLICAS) ")
 #: What the pool takes of a URL, and not its connections.
-_OF_POOL = {"max_connections", "timeout"}
+_OF_POOL = {"max_connections"}
+#: The parameters of a URL, for all schemes and for TLS. redis-py takes others as texts, and fails when it uses them.
+_PARAMETERS = (
+    "client_name", "db", "health_check_interval", "max_connections", "password", "protocol", "retry_on_timeout",
+    "socket_connect_timeout", "socket_keepalive", "socket_timeout", "username",
+)  # fmt: skip
+_TLS_PARAMETERS = (
+    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile",
+    "ssl_min_version", "ssl_password",
+)  # fmt: skip
+#: Those that name a file, and those that are numbers above 0.
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_POSITIVE = ("max_connections", "socket_connect_timeout", "socket_timeout")
+#: The prefix of the parameters that are about the connections to Sentinels, and the values of `sentinel_tls`.
+_OF_SENTINEL = "sentinel_"
+_YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 class NotWritable(RedisConnectionError):
@@ -56,11 +72,13 @@ class RedisUrl:
         """Read a URL. Raises ValueError, without the URL in its message: it may hold a password."""
         scheme, separator, rest = url.partition("://")
         if not separator or scheme not in _SYNC:
-            raise ValueError(f"no URL of a Redis: write it as {FORMS}")
-        before, *after = re.split("[/?#]", rest, maxsplit=1)
-        if scheme != "unix" and "@" in "".join(after) and "@" not in before:
-            raise ValueError("has a password with / ? or # in it: write these as %2F, %3F and %23")
-        parts = urlsplit(url)
+            begins = f"begins with {scheme!r}: " if separator and scheme.isalpha() else ""
+            raise ValueError(f"{begins}no URL of a Redis: write it as {FORMS}")
+        check_password(rest, has_host=scheme != "unix")
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ValueError("has an address in [ without its ]: write [::1]:6379") from None
         if scheme in _SENTINEL:
             return _sentinel_url(scheme, parts)
         if scheme == "unix":
@@ -88,23 +106,52 @@ class RedisUrl:
 
 
 def _sentinel_url(scheme: str, parts: SplitResult) -> RedisUrl:
-    login, _, hosts = parts.netloc.rpartition("@")
+    login, hosts = split_login(parts.netloc)
     service, _, db = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError(f"names no service of the Sentinels: write {scheme}://host:26379,host:26379/service/0")
     _check_db(db)
-    query = dict(parse_qsl(parts.query))
-    of_sentinel = {name: query.pop(f"sentinel_{name}", "") for name in ("username", "password", "tls")}
-    options = _options(_SENTINEL[scheme], f"{_SENTINEL[scheme]}://{login}@service/{db or 0}?{urlencode(query)}")
+    query = parse_qsl(parts.query)
+    of_sentinel = {name.removeprefix(_OF_SENTINEL): value for name, value in query if name.startswith(_OF_SENTINEL)}
+    rest = [(name, value) for name, value in query if not name.startswith(_OF_SENTINEL)]
+    options = _options(_SENTINEL[scheme], f"{_SENTINEL[scheme]}://{login}@service/{db or 0}?{urlencode(rest)}")
     del options["host"]
-    login_of_sentinel: dict[str, Any] = {
-        name: of_sentinel[name] for name in ("username", "password") if of_sentinel[name]
-    }
-    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
-    if of_sentinel["tls"].lower() in ("1", "true", "yes", "on"):
-        login_of_sentinel |= {"ssl": True, **tls}
+    shared = {name: value for name, value in rest if name in _TLS_PARAMETERS}
     addresses = addresses_of(hosts, "a Sentinel", SENTINEL_PORT)
-    return RedisUrl(scheme, options, SentinelService(service, addresses, login_of_sentinel))
+    sentinel = SentinelService(unquote(service), addresses, _sentinel_options(of_sentinel, shared))
+    return RedisUrl(scheme, options, sentinel)
+
+
+def _sentinel_options(given: dict[str, str], shared: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a connection to a Sentinel. `given` are its own parameters, `shared` those of TLS that
+    hold for the primary, too. Raises ValueError.
+    """
+    tls = given.pop("tls", "").lower()
+    if tls not in (*_YES, *_NO):
+        raise ValueError(f"has sentinel_tls={tls!r}: write sentinel_tls=yes, or leave it out")
+    scheme, whole = ("rediss", {**shared, **given}) if tls in _YES else ("redis", given)
+    if "db" in given:
+        raise ValueError("has a parameter that Sentinels do not take: 'sentinel_db'")
+    try:
+        options = _options(scheme, f"{scheme}://?{urlencode(whole)}")
+    except ValueError as exc:
+        raise ValueError(f"{exc} (each begins with sentinel_ here)") from None
+    return {**options, "ssl": True} if tls in _YES else options
+
+
+def check_password(rest: str, *, has_host: bool) -> None:
+    """Refuse a URL, without its scheme, whose password has a letter that ends its part. Raises ValueError."""
+    before, *after = re.split("[/?#]", rest, maxsplit=1)
+    if (has_host and "@" in "".join(after) and "@" not in before) or "#" in rest:
+        raise ValueError("has a password with / ? or # in it: write these as %2F, %3F and %23")
+
+
+def split_login(netloc: str) -> tuple[str, str]:
+    """Return the login and the list of hosts. Raises ValueError where each host has a login."""
+    login, _, hosts = netloc.rpartition("@")
+    if "@" in login and "," in login:
+        raise ValueError("has a login before more than one host: write it once, before the first, and @ in it as %40")
+    return login, hosts
 
 
 def addresses_of(hosts: str, what: str, default_port: int) -> tuple[Address, ...]:
@@ -116,7 +163,7 @@ def addresses_of(hosts: str, what: str, default_port: int) -> tuple[Address, ...
             host, port = parts.hostname, parts.port
         except ValueError:
             host, port = None, None
-        if not host:
+        if not host or port == 0 or " " in text:
             raise ValueError(f"{text!r} is no address of {what}: write host:{default_port}")
         addresses.append((host, port or default_port))
     return tuple(addresses)
@@ -129,21 +176,39 @@ def _check_db(text: str) -> None:
 
 def _options(scheme: str, url: str) -> dict[str, Any]:
     """Return the options of the connections, after one was made of them that opens nothing. Raises ValueError."""
+    known = (*_PARAMETERS, *_TLS_PARAMETERS) if scheme == "rediss" else _PARAMETERS
+    unknown = [name for name, _ in parse_qsl(urlsplit(url).query) if name not in known]
+    if unknown:
+        cure = f"write {scheme}s:// for TLS" if scheme == "redis" and unknown[0] in _TLS_PARAMETERS else ""
+        cure = cure or f"it takes {', '.join(known)}"
+        raise ValueError(f"has a parameter that {scheme}:// does not take: {unknown[0]!r}; {cure}")
     try:
+        if scheme != "unix" and urlsplit(url).port == 0:
+            raise ValueError
         options: dict[str, Any] = parse_url(url)
     except ValueError as exc:
         if "connection URL" in str(exc):  # names a parameter; others may repeat a part of a password
             raise ValueError(f"no URL of a Redis: {exc}") from None
         raise ValueError("no URL of a Redis: its port is no number from 1 to 65535") from None
     options.pop("connection_class", None)
+    _check_values(options)
     try:
         _SYNC[scheme](**{name: value for name, value in options.items() if name not in _OF_POOL})
-    except TypeError as exc:
-        name = str(exc).rpartition("argument ")[2]
-        raise ValueError(f"has a parameter that {scheme}:// does not take: {name}") from None
     except RedisError as exc:
         raise ValueError(f"has a parameter with a wrong value: {exc}") from None
     return options
+
+
+def _check_values(options: Mapping[str, Any]) -> None:
+    for name in _POSITIVE:
+        if name in options and not options[name] > 0:
+            raise ValueError(f"has a parameter with a wrong value: {name}={options[name]:g}: write more than 0")
+    for name in _FILES:
+        if name in options and not os.access(options[name], os.R_OK):
+            raise ValueError(f"names a file that cannot be read: {name}={options[name]}")
+    client_name = str(options.get("client_name", ""))
+    if not client_name.isprintable() or " " in client_name:
+        raise ValueError(f"has a parameter with a wrong value: client_name={client_name!r}: write it without spaces")
 
 
 def _refuse(exc: ResponseError) -> NoReturn:

@@ -99,8 +99,8 @@ def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url
 def test_redis_that_refuses_connections_is_named(tmp_path: Path):
     """An unreachable Redis at start is an operator's mistake."""
     errors = refusal("worker", "--data", tmp_path, REDIS_URL=f"redis://:s3cr3t@127.0.0.1:{free_port()}")
-    assert "Redis does not answer" in errors
-    assert "check REDIS_URL, or run `sayso up`" in errors
+    assert "nothing listens there" in errors
+    assert "correct REDIS_URL, or run `sayso up`" in errors
     assert "s3cr3t" not in errors
 
 
