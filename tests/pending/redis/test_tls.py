@@ -133,8 +133,8 @@ def test_what_is_wrong_with_tls_or_a_login_is_told_with_its_cure(sentinels: TlsS
     sentinel, node = f"the Sentinel at 127.0.0.1:{sentinels.sentinel}", f"shop@127.0.0.1:{sentinels.sentinel}"
     wrong = {
         sentinels.url(sentinel_tls=""): f"{sentinel} closes the connection: if it speaks TLS, write ?sentinel_tls=yes",
-        sentinels.url(ssl_ca_certs=""): f"{sentinel} has a certificate that fails the check: self-signed certificate in "
-        "certificate chain: add ?sentinel_ssl_ca_certs=FILE",
+        sentinels.url(ssl_ca_certs=""): f"{sentinel} has a certificate that fails the check: self-signed certificate "
+        "in certificate chain: add ?sentinel_ssl_ca_certs=FILE",
         sentinels.url(sentinel_password="no"): f"{sentinel} refuses the login: write ?sentinel_username=",
         sentinels.url(sentinel_username="", sentinel_password=""): f"{sentinel} refuses the login",
         sentinels.url(password="no"): f"{node} refuses the login: write user and password into REDIS_URL",
