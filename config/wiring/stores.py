@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Self
 
 from redis import Redis
@@ -60,7 +61,8 @@ def open_data(data: Path) -> list[str]:
     os.umask(0o077)  # also for what libraries and tools create in it
     try:
         make_tree_private(data)
-        keys = secret_keys(data)
+        with TemporaryFile(dir=data):  # a volume that another user owns can be read, and not written
+            keys = secret_keys(data)
     except OSError as exc:
         raise ConfigError(
             [f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data"]

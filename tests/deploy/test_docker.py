@@ -9,8 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sayso.testing.platforms import webhooks as signing
-from tests.deploy.conftest import SECRETS, Site, compose, compose_program, docker_compose, example_environ, program
+from tests.deploy.conftest import SECRETS, Site, compose, compose_program, docker_compose, example_environ, own, program
 from tests.deploy.dockerfile import Image
 from tests.deploy.sandbox import ROOT, Sandbox
 from tests.flows.system import until
@@ -91,6 +93,20 @@ def test_services_of_the_compose_file_answer_a_message(site: Site):
         until(lambda: site.get("http://127.0.0.1:8000/healthz?full").status_code == 200)
     assert {path.name for path in site.sandbox.layer("data").iterdir()} <= {"bots", "media", "texts"}
     assert (site.sandbox.layer("redis-data") / "appendonlydir").is_dir()
+
+
+@pytest.mark.parametrize("service", ["web", "worker"])
+def test_a_volume_of_another_user_is_named(site: Site, service: str):
+    """A folder of the host that Docker mounts belongs to root. The log has one line with the cure."""
+    own(site.sandbox.layer("of-root"), "0:0", 0o755)
+    image, mounts = site.image, {"/tmp": "tmp", "/etc/sayso": "bot", "/var/lib/sayso": "of-root"}
+    command = site.sandbox.command(
+        [*image.entrypoint, service], layers=image.layers, user=image.user, cwd=image.cwd, mounts=mounts,
+        environ={**image.environ, **compose()["services"][service]["environment"]},
+    )  # fmt: skip
+    done = run(*command)
+    cure = "Error: data folder '/var/lib/sayso': Permission denied: give one you may write to with --data\n"
+    assert (done.returncode, done.stderr) == (3, cure)
 
 
 def test_poll_service_stores_what_it_fetches(site: Site):
