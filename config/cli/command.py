@@ -71,7 +71,12 @@ class Options:
         """
         text = json.dumps(value, indent=2, ensure_ascii=False) if self.as_json else "\n".join(lines)
         if text:
-            click.echo(text.encode(errors="backslashreplace").decode())
+            try:
+                click.echo(text.encode(errors="backslashreplace").decode())
+            except BrokenPipeError:
+                raise
+            except OSError as exc:
+                fail(f"the result cannot be written ({exc.strerror}): make room for it")
 
 
 pass_options = click.make_pass_decorator(Options, ensure=True)

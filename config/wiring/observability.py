@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ import time
 import traceback
 import warnings
 from functools import lru_cache
+from textwrap import indent
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -30,6 +32,8 @@ FORMAT_VARIABLE, LEVEL_VARIABLE = "SAYSO_LOG_FORMAT", "SAYSO_LOG_LEVEL"
 FORMATS, LEVELS = ("pretty", "json"), ("debug", "info", "warning", "error")
 #: An event with its facts in one text, such as `model.cut_off run=a3f2 model=gpt-5-mini`.
 _EVENT_LINE = re.compile(r"([a-z_]+\.[a-z_]+)((?: [a-z_]+=\S*)+)")
+#: Characters of one fact or traceback. A longer one is cut in its middle: log stores split or refuse long lines.
+MAX_CHARS = 10_000
 #: What a terminal shows in color: the level.
 _COLORS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31"}
 
@@ -47,8 +51,10 @@ class EventFormatter(logging.Formatter):
         if self._color:
             level = f"\x1b[{_COLORS.get(level, '0')}m{level}\x1b[0m"
         extras = " ".join(f"{key}={_one_line(value)}" for key, value in _facts(record).items())
-        line = f"{at} {level} {record.getMessage()} {extras}".rstrip()
-        return redact(f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line)
+        line = f"{at} {level} {_message(record)} {extras}".rstrip()
+        if record.exc_info:  # indented: what an exception quotes must not begin a line that looks like ours, either
+            line += "\n" + indent(_printable(self.formatException(record.exc_info)), "  ")
+        return redact(line)
 
 
 class JsonFormatter(logging.Formatter):
@@ -56,7 +62,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as a line of JSON. A traceback is in `exception`."""
-        message, facts = record.getMessage(), _facts(record)
+        message, facts = _message(record), _facts(record)
         if run := _event_of_a_run(message):
             message = f"run.{run.pop('event')}"
             facts = {"event" if name == "turn_event" else name: value for name, value in run.items()} | facts
@@ -64,10 +70,10 @@ class JsonFormatter(logging.Formatter):
             message = line[1]
             facts = {**dict(fact.split("=", 1) for fact in line[2].split()), **facts}
         time_ = f"{_timestamp(int(record.created))[:-1]}.{int(record.msecs):03}Z"
-        line_ = {"time": time_, "level": record.levelname.lower(), "message": message, "logger": record.name, **facts}
+        own = {"time": time_, "level": record.levelname.lower(), "message": message, "logger": record.name}
         if record.exc_info:
-            line_["exception"] = self.formatException(record.exc_info)
-        return json.dumps({key: _redacted(value) for key, value in line_.items()}, ensure_ascii=False)
+            own["exception"] = self.formatException(record.exc_info)
+        return json.dumps({key: _redacted(value) for key, value in (own | facts | own).items()}, ensure_ascii=False)
 
 
 def _event_of_a_run(message: str) -> dict[str, Any]:
@@ -84,14 +90,42 @@ def _facts(record: logging.LogRecord) -> dict[str, Any]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001  # a library's line with wrong arguments: logging itself would print them
+        return str(record.msg)
+
+
 def _one_line(value: object) -> str:
     """Return a value as text on one line: a text from outside must not begin a line that looks like ours."""
     text = str(value)
-    return text if text.isprintable() or "\n  File " in text else text.replace("\r", "\\r").replace("\n", "\\n")
+    if len(text) <= MAX_CHARS and text.isprintable():
+        return text
+    return _printable(text) if "\n  File " in text else _printable(text).replace("\t", "\\t").replace("\n", "\\n")
+
+
+def _printable(text: str) -> str:
+    """Return a text without secrets, with escapes for control characters, which could steer a terminal.
+
+    Line ends and tabs stay.
+    """
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in _cut(redact(text))
+    )
+
+
+def _cut(text: str) -> str:
+    """Return the beginning and the end of a long text. Its secrets must have been replaced: one could be cut in two."""
+    half = MAX_CHARS // 2
+    return text if len(text) <= MAX_CHARS else f"{text[:half]} … {text[-half:]}"
 
 
 def _redacted(value: object) -> Any:
-    return value if isinstance(value, bool | int | float | None) else redact(str(value))
+    if isinstance(value, bool | int | None) or (isinstance(value, float) and math.isfinite(value)):
+        return value  # JSON has no NaN
+    return _cut(redact(str(value)))
 
 
 @lru_cache(maxsize=1)

@@ -103,6 +103,48 @@ def test_text_from_outside_begins_no_line():
     ]
 
 
+@pytest.mark.parametrize("text", ["up\x1b[A\x1b[2K", "\u2028INFO", "\x85INFO", "\x9b2J", "a\ud800", "\u202etxt"])
+def test_text_from_outside_steers_no_terminal(text: str):
+    """Not as a fact, and not in a traceback, whose lines are indented."""
+    made = record("tool.failed", reason=text)
+    try:
+        raise ValueError(f"{text}\n2026-11-20T21:50:00Z INFO redis.resumed")
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    first, *others = EventFormatter().format(made).split("\n")
+    assert (first.isprintable(), all(line.isprintable() for line in others)) == (True, True)
+    assert [line for line in others if not line.startswith("  ")] == []
+
+
+def test_fact_named_like_a_field_of_each_line_does_not_replace_it():
+    """Such as one of a tool that logs."""
+    line = json.loads(JsonFormatter().format(record("mine", level="none", time="never", logger="not me")))
+    assert (line["level"], line["logger"], line["time"][:4]) == ("warning", "sayso.test", "2026")
+
+
+def test_each_line_is_json_whatever_its_facts():
+    """JSON has no NaN; a long text is cut in its middle; wrong arguments of a library lose no line, and print none."""
+    made = record("%s and %s", seconds=float("nan"), reason="x" * 10**6)
+    made.args = (SECRET,)
+    text = JsonFormatter().format(made)
+    line = json.loads(text, parse_constant=pytest.fail)
+    assert (line["message"], line["seconds"], len(text) < 11_000) == ("%s and %s", "nan", True)
+    assert "%s and %s seconds=nan" in EventFormatter().format(made)
+
+
+def test_secret_of_several_lines_is_in_no_traceback():
+    """Such as a private key. It is replaced before lines are indented and long texts are cut."""
+    remember([key := "-----BEGIN KEY-----\nhush-hush\n-----END KEY-----"])
+    made = record("tool.failed", reason=f"{'x' * 4990}{key}{'y' * 6000}")
+    try:
+        raise ValueError(key)
+    except ValueError:
+        made.exc_info = sys.exc_info()
+    for formatter in (EventFormatter(), JsonFormatter()):
+        text = formatter.format(made)
+        assert [word for word in ("hush", "BEGIN", "END KEY") if word in text] == []
+
+
 def test_terminal_shows_the_level_in_color():
     """The rest of the line has no color."""
     line = EventFormatter(color=True).format(record("reply.dead", delivery="web:12ab#3"))
