@@ -89,8 +89,8 @@ class Doctor:
         self._web, self._own, self._running = web, own, running
         given = os.environ.get("SAYSO_PUBLIC_URL", "") or (running.public_url or running.url if running else "")
         self._url = find_public_url(settings, given)
-        #: Whether it is known where the web answers, and that it is another bot that answers there.
-        self._is_known, self._is_other = bool(settings.public_url or given), False
+        #: Whether it is known where the web answers, and whether webhooks can be tried there: this bot may answer.
+        self._is_known = self._takes_webhooks = bool(settings.public_url or given)
         try:
             self._ids = bot_ids(settings, known_keys(data))
         except OSError:  # of another user
@@ -203,6 +203,7 @@ class Doctor:
             answer = await self._web.get(f"{url}/healthz")
             is_sayso = answer.status_code == 200 and answer.json() == {"status": "ok"}
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            self._takes_webhooks = self._takes_webhooks and url != self._url
             says = f"{given} does not answer from here ({type(exc).__name__})"
             return CheckResult(check, "fail", says, cure, id="web-away")
         except ValueError:  # no JSON
@@ -213,7 +214,7 @@ class Doctor:
             return CheckResult(check, "fail", says, cure, id="web-foreign")
         shown = answer.headers.get(BOT_HEADER, "")
         if shown and self._ids and shown not in self._ids:  # without the header it is an older version
-            self._is_other = self._is_other or url == self._url
+            self._takes_webhooks = self._takes_webhooks and url != self._url
             says = f"another bot of Sayso answers at {given}, or this one with other secret keys"
             cure = "see what listens there and where public_url leads; give both the same SAYSO_SECRET_KEYS and name"
             return CheckResult(check, "fail", says, cure, id="web-other-bot")
@@ -244,7 +245,7 @@ class Doctor:
                 cure = "run `sayso poll`; `sayso up` does"
                 yield CheckResult("poller", "fail", "no process polls for its updates", cure, name)
         forged, signed = setup.probe(self._own(), forged=True), setup.probe(self._own())
-        if forged and signed and self._is_known and not self._is_other:  # it takes webhooks
+        if forged and signed and self._takes_webhooks:
             yield await _probe(self._web, name, hook_url(self._url, name), forged, signed)
 
     async def _silence(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
@@ -438,6 +439,9 @@ def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
     except StoreUnavailable as exc:
         cure = exc.cure or "see that its server runs, and that this machine reaches it"
         yield CheckResult("files", "fail", exc.says, cure)
+    except OSError as exc:
+        says = f"the data folder {str(data)!r} cannot be used ({exc.strerror})"
+        yield CheckResult("disk", "fail", says, "let this user write to it, or name another with --data")
     else:
         cure = "free some of it, or change `media:` in the configuration"
         yield CheckResult("disk", "fail", full, cure) if full else CheckResult("disk", "ok", "there is room for files")

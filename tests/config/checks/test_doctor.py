@@ -210,13 +210,19 @@ def test_proxy_that_answers_by_itself_is_found(clinic: Clinic, answer: httpx.Res
 
 
 def test_unreachable_web_is_found(clinic: Clinic):
-    """It is a finding of its own and of each channel."""
+    """It is one finding, since it has one cause: webhooks are not tried."""
 
     def away(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
     clinic.web = away
-    assert clinic.wrong().keys() == {"healthz", "wa signature", "tg signature", "sl signature"}
+    assert clinic.wrong().keys() == {"healthz"}
+
+
+def test_data_folder_that_is_a_file_is_found(clinic: Clinic):
+    """With its path, and without a traceback."""
+    clinic.folder = clinic.config
+    assert f"the data folder {str(clinic.config)!r} cannot be used (Not a directory)" in clinic.wrong()["disk"]
 
 
 def test_public_url_of_this_machine_is_found(clinic: Clinic):
