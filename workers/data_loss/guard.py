@@ -57,7 +57,7 @@ LOOK_SECONDS = 0.25
 KEEP_SECONDS = 1.0
 #: Changes of a shard's watermark that a process remembers with their times: the last minute of a busy shard.
 MOMENTS = 300
-_FOUND = """
+_IDENTIFY = """
 -- Give this shard an identity. KEYS: founded (the identities), tide (the watermark). ARGV: identity, the key of the
 -- floor (the lowest new number after a resume), which the web may only read. The watermark is never below the numbers
 -- that were given out.
@@ -203,9 +203,9 @@ class DataLossGuard:
         if lost:
             await self._write_halts(ask, lost, states, seen)
             return
-        unfounded = [shard for shard, state in states.items() if not state.ids]
-        if creates_identity and unfounded:
-            await self._found(ask, unfounded)
+        unidentified = [shard for shard, state in states.items() if not state.ids]
+        if creates_identity and unidentified:
+            await self._identify(ask, unidentified)
             answers = await read_shards(ask, self._prefix, in_cluster=self._in_cluster)
             states = {shard: ShardState.of(answers[shard]) for shard in states}
         if self._replicas and not creates_identity:
@@ -243,12 +243,12 @@ class DataLossGuard:
         stored = (marks[shard] for marks in self._stored.values() if shard in marks and marks[shard].id in state.ids)
         return max(stored, key=lambda watermark: watermark.n, default=None)
 
-    async def _found(self, ask: Ask, shards: Sequence[int]) -> None:
+    async def _identify(self, ask: Ask, shards: Sequence[int]) -> None:
         name = random_id(8)
         commands = []
         for shard in shards:
-            tide, founded, _ = keys_of(shard, self._prefix)
-            commands.append(("EVAL", _FOUND, 2, founded, tide, name, f"{self._prefix}{{{shard}}}:floor"))
+            watermark, identities, _ = keys_of(shard, self._prefix)
+            commands.append(("EVAL", _IDENTIFY, 2, identities, watermark, name, f"{self._prefix}{{{shard}}}:floor"))
         raise_error(await ask(commands))
 
     def watch(self) -> None:

@@ -60,8 +60,8 @@ class ShardState:
     @classmethod
     def of(cls, answers: Sequence[Any]) -> ShardState:
         """Return the state from the answers to the keys of `keys_of`."""
-        tide, founded, halted = (str(answer or "") for answer in answers)
-        return cls(tuple(founded.split()), int(tide) if tide.isdigit() else 0, halted)
+        watermark, identities, halted = (str(answer or "") for answer in answers)
+        return cls(tuple(identities.split()), int(watermark) if watermark.isdigit() else 0, halted)
 
     def forgot(self, known: Watermark | None) -> bool:
         """Return whether the shard knows less than was seen before. A shard without any writes has

@@ -14,7 +14,7 @@ from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import RedisUnfit, address_of, connect
 from sayso.pending.redis.connections import AutoPipeline, Connections, Halted
 from sayso.pending.redis.scripts import SHARDS, LuaScripts, shard_of
-from sayso.workers.data_loss import guard
+from sayso.workers.data_loss import guard as guard_module
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import refuse_old_halt
 from sayso.workers.data_loss.watermarks import MAX_ADDRESSES, ShardState, Watermark, WatermarkFile, keys_of
@@ -37,42 +37,42 @@ def rig(redis_client):
 
 
 @pytest.fixture
-def tide(redis_client, redis_url):
+def guard(redis_client, redis_url):
     """Return the guard of one process, after its first look."""
     return looked(DataLossGuard(connect(redis_url)))
 
 
-def looked(tide: DataLossGuard) -> DataLossGuard:
+def looked(guard: DataLossGuard) -> DataLossGuard:
     """Let the guard look; return it."""
-    tide.look()
-    return tide
+    guard.look()
+    return guard
 
 
-def test_server_with_a_lower_counter_is_halted(rig, tide):
+def test_server_with_a_lower_counter_is_halted(rig, guard):
     """A turn was accepted and seen; then the server is back in its earlier state."""
     rig.accept(turn())
-    tide.look()
+    guard.look()
     before = saved(rig.client)
     rig.accept(turn())
-    tide.look()
+    guard.look()
     put_back(rig.client, before)
-    tide.look()
+    guard.look()
     assert rig.client.exists(HALTED)
-    assert "sayso redis resume" in tide.trouble
+    assert "sayso redis resume" in guard.trouble
 
 
-def test_server_that_was_emptied_is_halted(rig, tide):
+def test_server_that_was_emptied_is_halted(rig, guard):
     """Its identity is gone. A new process that gives it another one does not change that."""
     rig.accept(turn())
-    tide.look()
+    guard.look()
     rig.client.flushall()
     looked(DataLossGuard(rig.client))
     rig.accept(turn())
-    tide.look()
+    guard.look()
     assert json.loads(rig.client.get(HALTED))["found"] == 0
 
 
-def test_halted_server_refuses_every_script_of_every_process(rig, tide):
+def test_halted_server_refuses_every_script_of_every_process(rig, guard):
     """This includes processes that never saw the old state. No key changes."""
     rig.accept(turn())
     for key in rig.client.scan_iter("sayso:*:pace:*"):
@@ -93,30 +93,30 @@ def test_halted_server_refuses_every_script_of_every_process(rig, tide):
     assert saved(rig.client) == before
 
 
-def test_new_connection_notices_before_it_is_used(rig, tide, redis_url):
+def test_new_connection_notices_before_it_is_used(rig, guard, redis_url):
     """The first command after a restart may be the accept itself, which must not succeed."""
     rig.accept(turn())
     client = connect(redis_url)
-    tide.guard(client)
+    guard.guard(client)
     mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
-    tide.look()
+    guard.look()
     rig.client.flushall()
     with pytest.raises(Halted):
         mailbox.accept(turn())
     assert set(rig.client.keys()) == HALTS
 
 
-def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url):
+def test_new_connection_of_a_loop_notices_before_it_is_used(rig, guard, redis_url):
     """A worker's pipeline reconnects by itself and repeats unanswered commands."""
     rig.accept(turn())
-    tide.look()
+    guard.look()
     rig.client.flushall()
 
     async def ask() -> None:
         client = connect(redis_url)
         connections = Connections.of(client)
         connections.pipeline = AutoPipeline(redis_url)
-        tide.guard(client)
+        guard.guard(client)
         mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
         with pytest.raises(Halted):
             await mailbox.lease("chat:x", "token")
@@ -126,21 +126,21 @@ def test_new_connection_of_a_loop_notices_before_it_is_used(rig, tide, redis_url
     assert set(rig.client.keys()) == HALTS
 
 
-def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, tide, redis_url):
+def test_process_that_cannot_write_the_halt_refuses_by_itself(rig, guard, redis_url):
     """A full server stores no key. Open connections are refused too until the halt is written."""
     rig.accept(turn())
     client = connect(redis_url)
-    tide.guard(client)
+    guard.guard(client)
     mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
     mailbox.accept(turn())
-    tide.look()
+    guard.look()
     with pytest.raises(Halted):
-        check(tide, answering(EMPTY, ResponseError("OOM")))
+        check(guard, answering(EMPTY, ResponseError("OOM")))
     with pytest.raises(Halted):
         mailbox.accept(turn())
-    assert "sayso redis resume" in tide.trouble
-    tide.look()
-    assert (tide.trouble, mailbox.accept(turn()).outcome) == ("", "new")
+    assert "sayso redis resume" in guard.trouble
+    guard.look()
+    assert (guard.trouble, mailbox.accept(turn()).outcome) == ("", "new")
 
 
 def test_worker_leaves_conversations_of_a_halted_server_alone(rig):
@@ -154,7 +154,7 @@ def test_worker_leaves_conversations_of_a_halted_server_alone(rig):
     assert bot.work() == "Sunny."
 
 
-def test_turn_that_runs_during_the_loss_sends_nothing(rig, tide):
+def test_turn_that_runs_during_the_loss_sends_nothing(rig, guard):
     """The model has answered. Its text is not sent, and no confirmed action runs."""
     bot = Bot(rig, "A")
     bot.say("delete it")
@@ -165,10 +165,10 @@ def test_turn_that_runs_during_the_loss_sends_nothing(rig, tide):
     assert (len(bot.channel.sent), bot.deleted) == (sent, [])
 
 
-def test_halt_after_the_operators_resume_is_ignored(rig, tide):
+def test_halt_after_the_operators_resume_is_ignored(rig, guard):
     """Between the look and the halt another process halted it and it was resumed, so the server judges again."""
     rig.accept(turn())
-    tide.look()
+    guard.look()
     halts = []
 
     def ask(*command: str) -> object:
@@ -177,35 +177,35 @@ def test_halt_after_the_operators_resume_is_ignored(rig, tide):
         halts.append(rig.client.execute_command(*command))
         return halts[-1]
 
-    check(tide, ask)
+    check(guard, ask)
     assert (halts, rig.client.exists(HALTED)) == ([0], 0)
 
 
-def test_overtaken_answer_halts_nothing(rig, tide):
+def test_overtaken_answer_halts_nothing(rig, guard):
     """One connection asks; before its answer is read, another one sees a higher counter."""
     rig.accept(turn())
 
     def ask(*command: str) -> object:
         answer = rig.client.execute_command(*command)
         rig.accept(turn())
-        tide.look()
+        guard.look()
         return answer
 
-    check(tide, ask)
-    assert not tide.trouble
+    check(guard, ask)
+    assert not guard.trouble
 
 
 def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     """They see each other's writes in any order."""
-    tide, client = DataLossGuard(connect(redis_url)), connect(redis_url)
-    tide.guard(client)
+    guard, client = DataLossGuard(connect(redis_url)), connect(redis_url)
+    guard.guard(client)
     mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
 
     def busy() -> None:
         for _ in range(30):
             mailbox.accept(turn())
-            tide.look()
-            check(tide, rig.client.execute_command)
+            guard.look()
+            check(guard, rig.client.execute_command)
 
     threads = [threading.Thread(target=busy) for _ in range(6)]
     for thread in threads:
@@ -213,43 +213,43 @@ def test_many_connections_at_once_raise_no_alarm(rig, redis_url):
     for thread in threads:
         thread.join()
     assert not rig.client.exists(HALTED)
-    assert tide.known[SHARD].n == int(rig.client.get(TIDE))
+    assert guard.known[SHARD].n == int(rig.client.get(TIDE))
 
 
-def test_unused_server_may_be_emptied(redis_client, tide):
+def test_unused_server_may_be_emptied(redis_client, guard):
     """It only got its identity, so it holds nothing to lose."""
     redis_client.flushall()
-    tide.look()
-    assert (tide.trouble, redis_client.exists(HALTED)) == ("", 0)
+    guard.look()
+    assert (guard.trouble, redis_client.exists(HALTED)) == ("", 0)
 
 
-def test_looks_write_nothing(rig, tide):
+def test_looks_write_nothing(rig, guard):
     """An idle bot costs a read now and then, and the server's file does not grow."""
     rig.accept(turn())
     before = saved(rig.client)
     rig.reaper._scripts.on_every_shard("overdue", {"most": 10})
-    tide.look()
+    guard.look()
     assert saved(rig.client) == before
 
 
-def test_replica_does_not_count(rig, tide):
+def test_replica_does_not_count(rig, guard):
     """A connection to a lagging replica is refused and halts nothing."""
     rig.accept(turn())
-    tide.look()
+    guard.look()
     with pytest.raises(ReadOnlyError):
-        check(tide, answering(EMPTY, ReadOnlyError("read only")))
-    assert not tide.trouble
+        check(guard, answering(EMPTY, ReadOnlyError("read only")))
+    assert not guard.trouble
 
 
-def test_lost_connection_is_reported_as_one(tide):
+def test_lost_connection_is_reported_as_one(guard):
     """The caller retries, as for any lost connection."""
     with pytest.raises(RedisConnectionError):
-        check(tide, answering(RedisConnectionError("gone")))
-    assert not tide.trouble
+        check(guard, answering(RedisConnectionError("gone")))
+    assert not guard.trouble
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # SystemExit ends the thread
-def test_looks_go_on_after_every_error(tide, monkeypatch):
+def test_looks_go_on_after_every_error(guard, monkeypatch):
     """They run in a thread that is never restarted; a second start makes no second thread."""
     looks, counted = iter([RedisConnectionError("away"), ValueError("broken"), None, SystemExit()]), []
 
@@ -259,10 +259,10 @@ def test_looks_go_on_after_every_error(tide, monkeypatch):
         if error:
             raise error
 
-    monkeypatch.setattr(guard, "LOOK_SECONDS", 0.001)
-    tide.look = look
-    tide.watch()
-    tide.watch()
+    monkeypatch.setattr(guard_module, "LOOK_SECONDS", 0.001)
+    guard.look = look
+    guard.watch()
+    guard.watch()
     for thread in threading.enumerate():
         if thread.name == "data-loss-guard":
             thread.join(10)
@@ -285,7 +285,7 @@ def test_restart_of_all_processes_keeps_the_watermark(rig, redis_url, tmp_path, 
     assert looked(DataLossGuard(connect(redis_url), notes)).trouble
 
 
-def test_another_server_at_another_address_is_no_loss(rig, tide, redis_url, tmp_path):
+def test_another_server_at_another_address_is_no_loss(rig, guard, redis_url, tmp_path):
     """A developer may use a second database with the same folder."""
     rig.accept(turn())
     notes = WatermarkFile(tmp_path / "tide.json")
@@ -328,41 +328,41 @@ def test_server_with_several_identities_is_known_by_each():
 def test_lost_seconds_are_reported_as_far_as_known(rig, redis_url):
     """The process's own clock counts, from the first look that saw a higher counter."""
     now = [100.0]
-    tide = DataLossGuard(connect(redis_url), clock=lambda: now[0])
-    tide.look()
+    guard = DataLossGuard(connect(redis_url), clock=lambda: now[0])
+    guard.look()
     for _ in range(4):
         rig.accept(turn())
         now[0] += 1
-        tide.look()
+        guard.look()
     rig.client.set(TIDE, 2)
-    tide.look()
+    guard.look()
     assert json.loads(rig.client.get(HALTED)) == {
-        "id": tide.known[SHARD].id,
+        "id": guard.known[SHARD].id,
         "remembered": 4,
         "found": 2,
         "seconds": 1.25,
     }
 
 
-def test_shard_without_a_loss_is_halted_with_its_server(rig, tide):
+def test_shard_without_a_loss_is_halted_with_its_server(rig, guard):
     """It may have lost writes that no process saw. A new process finds all shards halted."""
     rig.accept(turn())
-    tide.look()
+    guard.look()
     rig.client.set(TIDE, 0)
-    tide.look()
+    guard.look()
     assert rig.client.exists(*HALTS) == SHARDS
 
 
-def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, tide, redis_url):
+def test_script_on_a_shard_that_lost_writes_changes_nothing(rig, guard, redis_url):
     """A replica is promoted behind an open connection, before the next check. Each script gets the watermark that this
     process knows, and refuses.
     """
     client = connect(redis_url)
-    tide.guard(client)
+    guard.guard(client)
     mailbox = RedisMailbox(LuaScripts(client, LUA), voice)
     for _ in range(3):
         mailbox.accept(turn())
-    tide.look()
+    guard.look()
     rig.client.set(TIDE, 1)
     before = saved(rig.client)
     for _ in range(5):
@@ -399,7 +399,7 @@ def test_first_watermark_of_a_shard_is_above_an_earlier_resume(rig, redis_url):
     assert looked(DataLossGuard(connect(redis_url))).known[SHARD].n == 1_000_000_005
 
 
-def check(tide, answer):
+def check(guard, answer):
     """Check a server that answers with this function."""
 
     def answered(command: object) -> object:
@@ -411,7 +411,7 @@ def check(tide, answer):
     async def ask(commands: object) -> object:
         return [answered(command) for command in commands]
 
-    run_without_loop(tide.check(ask))
+    run_without_loop(guard.check(ask))
 
 
 def answering(*answers):

@@ -179,9 +179,9 @@ def test_all_processes_go_on_after_the_resume(rig, redis_url):
     forget(rig, lambda: answered(rig, "more"))
     new.look()
     resume(rig.client)
-    for tide in (rig.data_loss_guard, new, rig.data_loss_guard):
-        tide.look()
-        assert not tide.trouble
+    for guard in (rig.data_loss_guard, new, rig.data_loss_guard):
+        guard.look()
+        assert not guard.trouble
     assert rig.client.get(HALTED) is None
 
 
@@ -197,9 +197,9 @@ def test_emptied_server_has_both_identities(rig, redis_url):
     rig.data_loss_guard.look()
     assert str(HaltReason.sum(halts_of(rig.client).values())).startswith("everything it knew is gone")
     resume(rig.client)
-    for tide in (rig.data_loss_guard, new):
-        tide.look()
-        assert not tide.trouble
+    for guard in (rig.data_loss_guard, new):
+        guard.look()
+        assert not guard.trouble
     assert int(answered(rig).partition("#")[2]) > RESUME_STEP
 
 
