@@ -1,4 +1,4 @@
-"""The metrics that processes count, for Prometheus. `sayso.config.server.metrics` serves them.
+"""The counters and histograms of each process, for Prometheus. `sayso.config.server.metrics` serves them.
 
 They are all defined here, so that their labels stay few and known: channels, tools and models of the configuration, and
 outcomes. They hold no message, name or number of a person. docs/reference/observability.md lists them.
@@ -70,10 +70,10 @@ REGISTRY = CollectorRegistry()
 MAX_VALUES, OTHER = 100, "other"
 _NAME = re.compile(r"[\w.:/@+-]{1,100}")
 
-#: Returns the counter or histogram of some labels, as their method `labels` does in several times the time.
+#: Returns the counter or histogram of some labels. Its own method `labels` takes several times as long.
 of_labels = cache(lambda metric, *values: metric.labels(*values))
 
-#: Upper bounds of histograms, in seconds: for an answer of this machine, of another one, of a model, and of a person.
+#: Upper bounds of histograms in seconds: for work on this machine, calls of models and platforms, waits, and people.
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _WAITING = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

@@ -1,8 +1,8 @@
 """The version of stored records: each JSON object that outlives a process carries it, and each reader checks it.
 
-A release reads the version that it writes, the one before, and, while a new one is introduced, the one after: a version
-is read by one release before the next one writes it. So old and new processes work side by side, and the newer
-release can be taken back. A process leaves a record that it cannot read to one that can.
+A new version is introduced in two steps: one release can read it, and the next release writes it. So the processes of
+two releases work side by side during an upgrade, and an upgrade can be rolled back. A process leaves a record that it
+cannot read to a process that can.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import re
 VERSION = 1
 #: The versions that are read. A record without a version was written before there were any; it counts as version 1.
 READABLE = range(1, 2)
-#: The version at the end of a record. It is looked for in the text: readers parse a record into its own type at once.
-#: After it comes at most the time that a script notes when it stores a reply.
+#: The version at the end of a record, in its text: it is checked before the record is parsed into its type.
+#: Only the time at which a script stored a reply may follow it.
 _END = re.compile(r'"v": ?(\d{1,9})(?:, "at": \d{1,15})?\}$')
-#: At least as many characters as that has.
+#: Characters at the end of a record in which the version is found.
 _END_CHARS = 50
 
 

@@ -59,7 +59,7 @@ class CheckResult:
 
     @property
     def see(self) -> str:
-        """Return the section with cause and cure, "" for a result that is ok."""
+        """Return the documentation of the finding, "" for a result that is ok."""
         return f"{PAGE}#{self.id}" if self.id else ""
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """One trace from a webhook to the receipt of its reply, across processes, with OpenTelemetry.
 
-Off until `start_tracing`: until then nothing is recorded, stored or imported. A trace context travels as a W3C
-`traceparent`: with a turn in its mailbox, with a reply in its outbox, with an action until its answer.
+Tracing is off until `start_tracing` is called: nothing is recorded, stored or imported. The trace context is stored as
+a W3C `traceparent` with each turn in a mailbox, each reply in an outbox and each pending action.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SpanKind = Literal["internal", "server", "producer", "consumer", "client"]
 
 
 class AnySpan(Protocol):
-    """A span of OpenTelemetry, or none."""
+    """A span of OpenTelemetry, or `_NoSpan` while tracing is off."""
 
     def set_attribute(self, name: str, value: Any, /) -> None:
         """Set an attribute."""
@@ -101,7 +101,7 @@ def _span(
 
 
 def record_wait(name: str, seconds: float, *, parent: str, attributes: Mapping[str, Any]) -> None:
-    """Record a span that ends now and lasted so long."""
+    """Record a span that ends now and lasted this many seconds."""
     if _tracer is not None:
         now = time.time_ns()
         start = now - int(max(0.0, seconds) * 1e9)
@@ -127,7 +127,7 @@ def trace_id(traceparent: str) -> str:
 
 
 def _context_of(traceparent: str | None) -> Any:
-    """Return the context with a remote span as the current one; None for the present context."""
+    """Return the context of a traceparent for a new span; None for the current context."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -217,7 +217,7 @@ class ActionResult:
 
 
 class EffectNotes(Protocol):
-    """Notes outside of the store that effects began and how they ended, for a store that may lose it."""
+    """Notes outside of the store when effects begin and how they end, in case the store loses data."""
 
     def note_start(self, claim: Claim, action: PendingAction) -> None:
         """Note that an effect begins."""

@@ -434,7 +434,7 @@ class QueuedReply:
 
     @property
     def trace(self) -> tuple[str, str]:
-        """Return the traceparents of the turn that it is part of, and of the one that it links to; "" for none."""
+        """Return two traceparents: of the trace that it is part of, and of the one that it links to; "" for none."""
         entry = json.loads(self.text)
         return entry.get("trace", ""), entry.get("link", "")
 

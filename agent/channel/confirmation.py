@@ -105,7 +105,7 @@ class ConfirmationHandler:
         return fixed_answer(context, texts.ignored(preview))
 
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
-        """Answer a yes, a no or a tap whose question the store has lost. It is not known what it was about."""
+        """Answer a yes, a no or a tap whose question Redis has lost, so that the action is unknown."""
         answer = fixed_answer(context, context.texts.forgot_answer(context.lost_at)).changed(tells_loss=True)
         return _for_sender_only(context.turn, answer)
 
@@ -301,7 +301,7 @@ class ConfirmationHandler:
 
 
 def _for_sender_only(turn: Turn, answer: TurnAnswer) -> TurnAnswer:
-    """Return the answer so that in a group only the turn's sender sees it."""
+    """Return the answer. In a group only the sender of the turn sees it."""
     if not turn.in_group:
         return answer
     replies = tuple((replace(reply, only_for=turn.user_id), pid) for reply, pid in answer.change.replies)

@@ -91,7 +91,7 @@ class ConsoleChannel:
         return user_id
 
     def client_address(self, peer: str, forwarded_for: str) -> str:
-        """Return the address of a client: of the peer, or what the peer says if it is a trusted proxy."""
+        """Return the address of a client: the peer's, or the one that the peer reports if it is a trusted proxy."""
         claimed = forwarded_for.rpartition(",")[2].strip()[:MAX_ADDRESS_CHARS]
         try:
             is_proxy = is_loopback(peer) or any(ipaddress.ip_address(peer) in each for each in self._proxies)

@@ -137,11 +137,11 @@ class Texts:
         return self.say("correction", done=self.done(preview, result))
 
     def forgot_turns(self, since: float) -> str:
-        """Return that what the user wrote since then, in Unix seconds, was lost."""
+        """Return the notice that all messages of the user since a time, in Unix seconds, were lost."""
         return self.say("forgot_turns", time=_clock_time(since))
 
     def forgot_answer(self, before: float) -> str:
-        """Return that the question to this yes or no was lost before that time, in Unix seconds."""
+        """Return the reply to a yes or no whose question was lost before a time, in Unix seconds."""
         return self.say("forgot_answer", time=_clock_time(before))
 
     #: An open question was closed, because its answer may be lost.
@@ -334,7 +334,7 @@ TextsForLanguage = Callable[[str], Texts]
 
 
 def _clock_time(at: float) -> str:
-    """Return a time, in Unix seconds, as people read it. The time zone of its reader is unknown."""
+    """Return a time, given in Unix seconds, in UTC: the time zone of the reader is unknown."""
     return time.strftime("%H:%M UTC", time.gmtime(at))
 
 

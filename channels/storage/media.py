@@ -100,7 +100,7 @@ class QuotaExceeded(NoRoom):
 
 
 class LinkedFile(NamedTuple):
-    """The file behind a link. Its type and name are those of the link."""
+    """The file of a link, with the type and the name that the link contains."""
 
     ref: str
     size: int

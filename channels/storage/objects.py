@@ -1,4 +1,4 @@
-"""ObjectStore: where files and long texts are kept. Here: in a folder of this machine. In a bucket: `s3.py`."""
+"""ObjectStore: stores files and long texts, in a folder (`LocalObjects`) or in a bucket (`s3.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 
 from sayso.channels.storage.files import make_private, sync_folder, write_atomically
 
-#: For how long `ObjectStore.put` may leave the date of a stored object as it is, in seconds. It saves a bucket uploads.
+#: Seconds for which `ObjectStore.put` need not renew the date of a stored object. It saves uploads to a bucket.
 DATE_SECONDS = 3600
 _NAME = re.compile(r"[0-9a-f]{2}/[0-9a-z.-]{1,150}")
 
@@ -39,7 +39,7 @@ class StoreRefused(StoreUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """What a store knows of one object: its size in bytes, and when it was stored, in Unix seconds."""
+    """One object in a store: its size in bytes, and when it was stored, in Unix seconds."""
 
     name: str
     size: int
@@ -47,12 +47,12 @@ class StoredObject:
 
 
 class ObjectStore(Protocol):
-    """Keeps bytes under names. A name is `ab/...` in lower case and tells the content: equal names, equal bytes.
+    """Stores bytes under names. A name is `ab/...` in lower case. Objects with equal names have equal bytes.
 
     One instance serves a whole process, from any thread. All methods raise OSError, and KeyError for an invalid name.
     """
 
-    #: Whether bytes come over the network: then each call is a request, and a file that is read cannot be sought in.
+    #: Whether each call is a request over the network. A file that is opened there has no `seek`.
     is_remote: bool
 
     def put(self, name: str, content: bytes | Path) -> bool:
@@ -65,7 +65,7 @@ class ObjectStore(Protocol):
         """Open an object at the byte `start`, to be read once from there. Raises KeyError if there is none."""
 
     def stat(self, name: str) -> StoredObject | None:
-        """Return what is known of an object; None if there is none."""
+        """Return the size and the date of an object; None if there is none."""
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Yield the objects whose names begin with the prefix, which is "" or begins with `ab/`."""
@@ -150,7 +150,7 @@ class LocalObjects:
             self._path(name).unlink(missing_ok=True)
 
     def _is_renewed(self, path: Path, size: int) -> bool:
-        """Date a file of this size now. Return False if there is none."""
+        """Set the date of a file to now, if it has this size. Return whether it has."""
         try:
             if path.stat().st_size != size:
                 return False

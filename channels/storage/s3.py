@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 3, 10, 60
 #: How often a call is repeated after a refused connection or a server's error, and until when, in seconds.
 RETRIES, RETRY_SECONDS = 4, 8
-#: How long no call is made after one without an answer, in seconds. Then one tries, and the others fail until it ends:
-#: a bucket that hangs must not hold every thread for READ_SECONDS.
+#: Seconds without calls after a call that got no answer. Then one call tries again, and all others fail until it ends:
+#: a bucket that does not answer must not block every thread for READ_SECONDS.
 PAUSE_SECONDS = 2.0
 #: Larger files are sent in parts of so many bytes, and so many at a time: what one upload takes of the memory.
 PART_BYTES, PARTS_AT_A_TIME = 5 * 1024 * 1024, 2
@@ -164,7 +164,7 @@ class Bucket:
 
     @contextmanager
     def errors(self, action: str) -> Iterator[None]:
-        """Translate the library's errors, whose messages hold addresses and keys."""
+        """Translate the errors of the library. Their messages contain addresses and keys, which must not be shown."""
         from obstore.exceptions import BaseError
 
         try:
@@ -201,7 +201,7 @@ class Bucket:
         return self._failed(f"{self.url}: could not {action} objects", message, code)
 
     def _failed(self, beginning: str, message: str, code: str) -> StoreUnavailable:
-        """Return an error that may pass, from the library's message and the server's code."""
+        """Return the error for a failure that may pass, from the library's message and the server's code."""
         if status := _STATUS.search(message):
             hint = code or "not as S3 does: see media.endpoint"
             return StoreUnavailable(f"{beginning}: it answered {status[1]} ({hint})")

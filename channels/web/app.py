@@ -114,7 +114,7 @@ def _add_media(app: Flask, store: MediaFiles) -> None:
 
 
 class _Download:
-    """The bytes of a file that comes over the network. The thread of the request reads them, not the server's loop."""
+    """The bytes of a file from a bucket. The thread of the request reads them, and not the loop of the server."""
 
     def __init__(self, store: MediaFiles, release: Callable[[], None] | None) -> None:
         self._store, self._release = store, release
@@ -128,7 +128,7 @@ class _Download:
         return self
 
     def seekable(self) -> bool:
-        """Return True: before the first read, `seek` chooses where it begins."""
+        """Return True: `seek` works before the first read."""
         return True
 
     def seek(self, start: int) -> None:

@@ -156,7 +156,7 @@ class Doctor:
         yield from self._queue(client)
 
     def _queue(self, client: Redis) -> Iterator[CheckResult]:
-        """Yield what is wrong with the queue, which may have a server of its own."""
+        """Yield the problems of the queue, which may have its own server."""
         url = find_queue(self._settings)
         try:
             queue = connect(url) if url else client
@@ -360,7 +360,7 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
 
 
 def _fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:
-    """Yield what may lose messages of a server, or that nothing does."""
+    """Yield the settings of a server that may lose messages, or one result that says it is fit."""
     try:
         risks = risks_of(client, settings)
     except RedisUnfit as exc:
@@ -383,12 +383,12 @@ def _away(failure: Failure) -> CheckResult:
 
 
 def _risk_id(risk: str) -> str:
-    """Return the id of a risk, or of what makes a server unfit."""
+    """Return the id of the finding for a risk, or for an unfit server."""
     return next((name for words, name in _RISK_IDS.items() if words in risk), "redis-settings")
 
 
 def _safety(client: Redis, place: str) -> Iterator[CheckResult]:
-    """Yield what endangers the data of a server beside its settings. A server that hides its INFO has no findings."""
+    """Yield the risks to a server's data that are not settings. A server that hides its INFO has no findings."""
     try:
         persistence, replication = client.info("persistence"), client.info("replication")
     except ResponseError:
@@ -405,7 +405,7 @@ def _safety(client: Redis, place: str) -> Iterator[CheckResult]:
 
 
 def no_replica(place: str) -> CheckResult:
-    """Return the warning about a server whose machine nothing replaces."""
+    """Return the warning about a server without a replica."""
     says = f"{place} has no replica: if its machine is lost, all that came in since the last backup is lost"
     cure = "add a replica and Sentinels, or use a managed Redis with a standby"
     return CheckResult("redis", "warn", says, cure, id="redis-no-replica")

@@ -1,5 +1,5 @@
-"""Story: the values of the story of one message, and answers in words: why something was said twice, why a message was
-not answered, and who confirmed an action.
+"""MessageStory: what happened to one message, and sentences that say why it was answered twice or not at all, and who
+confirmed an action.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TracedTurn:
 
 @dataclass(frozen=True, slots=True)
 class TracedEvent:
-    """One state that an action entered. `by` is the hash of the event that decided it; `turn` is its turn."""
+    """One change of an action's state. `by` is the hash of the event that caused it; `turn` is its turn."""
 
     event: str
     at: float
@@ -80,13 +80,13 @@ class TracedAction:
 
     @property
     def newest(self) -> str:
-        """Return the state that it is in, "" where nothing is known of it."""
+        """Return the current state of the action, "" if it is unknown."""
         return self.state or (self.events[-1].event if self.events else "")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStory:
-    """The story of one message, oldest first. `busy` says who has the conversation, or why no worker works on it."""
+    """What happened to one message, oldest first. `busy` names the worker of the conversation, or why none has it."""
 
     conversation: str
     turns: tuple[TracedTurn, ...] = ()
@@ -164,7 +164,7 @@ def _twice(story: MessageStory) -> Iterator[str]:
 
 
 def _ended_before(story: MessageStory, turn: TracedTurn) -> str:
-    """Return the state in which an action had ended when this turn answered it; "" for any other turn."""
+    """Return how an action had ended before this turn answered it; "" if it had not ended."""
     events = [event for action in story.actions if action.pid == turn.about for event in action.events]
     return next((event.event for event in events if event.event in _ENDED and event.at <= turn.at), "")
 

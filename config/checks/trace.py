@@ -1,7 +1,4 @@
-"""Trace: the story of one message, from what Redis and the audit ledger hold.
-
-`Tracer` finds a message by any id that a person may have, and builds its `MessageStory`.
-"""
+"""Tracer: find a message by any of its ids, and tell its story from Redis and the audit ledger."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ def _why_idle(client: Redis, prefix: str) -> str:
 
 @dataclass(slots=True)
 class _State:
-    """What Redis holds of a conversation."""
+    """The stored state of a conversation in Redis."""
 
     conversation: str
     now: float = 0.0
@@ -211,7 +208,7 @@ class Tracer:
         return Clue(f"{channel}:{digest(address)}" if channel and address else "", pid=pid)
 
     def _events(self, wanted: str) -> Iterator[Clue]:
-        """Yield the turns of an event id, or of its hash, and the actions that it decided."""
+        """Yield the turn of an event id or its hash, and the actions that the event decided."""
         escaped = "*" if _HASH.fullmatch(wanted) else re.sub(r"([\\*?\[\]^-])", r"\\\1", wanted)
         for key in self._scan(f"{{*}}:seen:*:{escaped}"):
             seen = _SEEN.fullmatch(key)
@@ -223,7 +220,7 @@ class Tracer:
                 yield self._action(entry.pid)
 
     def _receipts(self, wanted: str) -> Iterator[Clue]:
-        """Yield the replies that the platform calls so."""
+        """Yield the replies with this id of the platform."""
         for key in self._scan("{*}:delivery:*"):
             delivery = _DELIVERY.fullmatch(key)
             entries = self._client.hgetall(f"{self._prefix}{key}") if delivery and self._client else {}
@@ -300,7 +297,7 @@ class Tracer:
         return TracedTurn(name, "forgotten", webhooks=webhooks) if is_known else None
 
     def _steps(self, journal: Sequence[str]) -> Iterator[str]:
-        """Yield what the journal of the turn under work says: calls that the model asked for, begun and returned."""
+        """Yield the steps of the turn in progress from its journal: tool calls requested, begun and returned."""
         names: list[str] = []
         for entry in map(_fields, journal[1:]):
             try:

@@ -60,7 +60,7 @@ def read_token() -> str:
 
 
 def share_counts(address: MetricsAddress, *, forks: bool) -> None:
-    """Let this process count in common files, if its parent does, or if it `forks` and anybody may read what it counts.
+    """Count in shared files if the parent process does, or if this one `forks` and its metrics can be read.
 
     Call it before `sayso.channels.metrics` is imported, which chooses then where it counts. Raises MetricsUnusable.
     """
@@ -138,7 +138,7 @@ def is_loopback(host: str) -> bool:
 
 
 class MetricsEndpoint:
-    """Answers readers with what all processes of this command count, and what `collectors` read. One per process."""
+    """Serves the counts of all processes of this command, and what `collectors` read. One per process."""
 
     def __init__(self, *collectors: Collector, token: str = "") -> None:
         from prometheus_client import CollectorRegistry, multiprocess
@@ -160,7 +160,7 @@ class MetricsEndpoint:
         return bool(self._token)
 
     def answer(self, authorization: str) -> tuple[str, dict[str, str], bytes]:
-        """Return status, headers and body for a request with this `Authorization` header."""
+        """Return the status, headers and body of the answer to a request with this `Authorization` header."""
         from prometheus_client import generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
@@ -195,7 +195,7 @@ class MetricsEndpoint:
 
 
 def serve_metrics(app: WSGIApplication, listening: socket | None) -> None:
-    """Serve the endpoint on a listening socket, if any, in threads, until the process ends. Call it after a fork."""
+    """Serve the endpoint on a listening socket in background threads. None: do nothing. Call it after a fork."""
     if listening is None:
         return
     from sayso.config.server.http import WsgiServer

@@ -1,7 +1,7 @@
-"""Migration: what an upgrade still has to change in stored data, and the change itself.
+"""Migration: change stored data for a new release, and show what is left to change.
 
-A release works on the layout that it finds, so processes are upgraded first and data afterwards. What is changed then
-is what older processes need. So it is refused while any of them works.
+A release can work on the data of the release before, so processes are upgraded first and the data afterwards. The
+migration removes what only older processes need, so it is refused while any of them runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
     "history": lambda pipe, key: pipe.get(key),
     "people": lambda pipe, key: pipe.hvals(key),
 }
-#: What the records of a key are, in words.
+#: Names of the kinds of records, for messages.
 _KINDS = {
     "in": "waiting messages", "out": "waiting replies", "timer": "timers", "history": "histories",
     "people": "people approved or blocked",
@@ -47,7 +47,7 @@ class OtherProcesses(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """What is stored: the layout of the keys, the keys of older layouts, and how many records have each version.
+    """The stored data: the layout of the keys, keys of older layouts, and the number of records by kind and version.
 
     `workers`, `ingress`: how many workers, and web and poll processes, of each version of Sayso live, "" for those that
     note none.
@@ -74,7 +74,7 @@ class MigrationState:
 
 
 def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
-    """Return what is stored of a bot. Changes nothing. Raises RedisUnfit for a newer layout, and redis.RedisError."""
+    """Return the state of a bot's data. Changes nothing. Raises RedisUnfit for a newer layout, and redis.RedisError."""
     record = json.loads(str(client.get(f"{prefix}deployment") or "null"))
     layout = check_layout(record, name) if record else LAYOUT
     old_keys = tuple(key for key in _LAYOUT_1 if client.exists(f"{prefix}{key}"))
@@ -84,7 +84,7 @@ def inspect(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState
 
 
 def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState:
-    """Change the stored data as this version needs it. Return what was found before. May be killed and run again.
+    """Change the stored data for this version, and return the state before. If it is killed, run it again.
 
     Raises OtherProcesses while those of another version than this one are alive, RedisUnfit and redis.RedisError.
     """

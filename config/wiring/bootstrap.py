@@ -223,7 +223,7 @@ def _trusted_url(settings: Settings, given: str) -> str:
 def _open_agent_deps(
     settings: Settings, data: Path, media: MediaFiles, redis: RedisParts, provider: Provider | None, *, is_worker: bool
 ) -> AgentDeps:
-    """Return what agents are built of. The web builds agents and runs none: no model, no library, no key."""
+    """Return the dependencies of the agents. The web runs no agent, so its agents have no model, library or key."""
     if is_worker:
         return AgentDeps.open(settings, data, media=media, redis=redis, provider=provider)
     trace_if_configured(settings)
@@ -304,7 +304,7 @@ def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisShar
 
 
 def check_bucket(services: Services) -> None:
-    """Refuse a bucket that is wrong or denied. One that does not answer is logged: it may come back.
+    """Refuse a bucket that does not exist or denies access. Log one that does not answer: it may come back.
 
     Raises ConfigError.
     """
@@ -355,7 +355,7 @@ def check_redis(services: Services) -> None:
 
 
 def _queue_servers(services: Services) -> list[Redis]:
-    """Return the queue server if the queue has one of its own, and it answers: otherwise work waits for it.
+    """Return the queue server, if there is one and it answers. If it does not, work waits for it.
 
     Raises RedisUnfit if RQ cannot run there.
     """

@@ -1,4 +1,6 @@
-"""What is read when Prometheus asks: the state in Redis, the disk, the version. What processes count is elsewhere.
+"""Collectors of metrics that are read when Prometheus scrapes: the state in Redis, the disk, the version.
+
+What each process counts is in `sayso.channels.metrics`.
 
 The web alone reports the state in Redis, since it is the same for all processes.
 """
@@ -29,9 +31,9 @@ from sayso.workers.spool import SpoolUnusable
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which what was read is given again: several Prometheus servers cost no more than one.
+#: Seconds for which the state is cached: several Prometheus servers cost no more than one.
 CACHE_SECONDS = 5.0
-#: Conversations of one shard that are looked at: in all 12,800. Beyond it the numbers are too low.
+#: Conversations that are read per shard, 12,800 in all. With more of them the numbers are too low.
 MAX_CONVERSATIONS = 200
 #: What waits in Redis: name of the metric, what `measure.lua` calls it, help.
 _COUNTS = (
@@ -49,7 +51,7 @@ _UNDELIVERED = ("dead", "failed", "ambiguous", "held")
 
 
 def metrics_endpoint(data: Path, services: Services | None = None) -> MetricsEndpoint:
-    """Return the endpoint of a process; the web, which has `services`, reports the state in Redis, too.
+    """Return the endpoint of a process. With `services`, as in the web, it also reports the state in Redis.
 
     Raises MetricsUnusable.
     """

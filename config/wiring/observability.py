@@ -77,7 +77,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _event_of_a_run(message: str) -> dict[str, Any]:
-    """Return the fields of a line of `observe.log`, which is JSON already; none of any other line."""
+    """Return the fields of a line about a run (`agent.observe.log`), which is JSON already; {} for other lines."""
     try:
         run = json.loads(message) if message.startswith('{"event"') else {}
     except ValueError:
@@ -98,7 +98,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _one_line(value: object) -> str:
-    """Return a value as text on one line: a text from outside must not begin a line that looks like ours."""
+    """Return a value as text on one line, so that a text from outside cannot forge a log line."""
     text = str(value)
     if len(text) <= MAX_CHARS and text.isprintable():
         return text
@@ -171,7 +171,7 @@ def add_trace_id(record: logging.LogRecord) -> bool:
 
 
 def _choice(variable: str, known: tuple[str, ...], default: str) -> str:
-    """Return what a variable of the environment chooses. Raises ConfigError for a word that is not known."""
+    """Return the value of a variable of the environment. Raises ConfigError if it is not one of the choices."""
     given = os.environ.get(variable, "").strip().lower() or default
     if given not in known:
         from sayso.config.settings.loader import ConfigError

@@ -93,7 +93,7 @@ def erase_texts(settings: Settings | None, data: Path, users: Iterable[str]) -> 
 
 
 def erase_notes(state: Path, users: Iterable[str], channel: str = "") -> int:
-    """Erase what this machine noted of a person's acknowledged turns and actions, on one channel where it is given.
+    """Erase the notes of this machine about acknowledged turns and actions of a person, on one channel if it is given.
 
     Return how many notes. Raises ConfigError where the disk refuses.
     """

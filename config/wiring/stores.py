@@ -1,6 +1,4 @@
-"""What a bot stores its state in: the data folder with its secret keys, the Redis, which is checked for fitness, and
-the store of files and long texts.
-"""
+"""The stores of a bot: its data folder with the secret keys, its Redis, and the store of files and long texts."""
 
 from __future__ import annotations
 
@@ -97,7 +95,7 @@ def known_keys(data: Path) -> list[str]:
 
 
 def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:
-    """Return the public id of a bot by each of its secret keys, the one that it shows first.
+    """Return the public id of a bot for each of its secret keys. The bot shows the first one.
 
     The processes of a bot have the same id on all machines; another bot has another name or other keys.
     """
@@ -162,7 +160,7 @@ def open_bucket(settings: Settings) -> Bucket | None:
 
 @dataclass(frozen=True, slots=True)
 class RedisParts:
-    """The Redis of one process, and what is built on it directly. Lives as long as the process."""
+    """The clients of Redis of one process, and the parts that need nothing else. Lives as long as the process."""
 
     url: str
     client: Redis
@@ -187,7 +185,7 @@ class RedisParts:
         if patient:
             connections.pipeline = open_loop_client(url)
         queue = client
-        if queue_url != url:  # asked in passing, while the work itself is stored: neither web nor worker waits for it
+        if queue_url != url:  # the work is stored elsewhere, so neither web nor worker waits long for this server
             queue = _open(queue_url, "QUEUE_URL (or queue_url)")
             set_web_timeouts(queue)
         jobs = WakeUps(queue, settings.queue, prefix=prefix)
@@ -197,7 +195,7 @@ class RedisParts:
 
     @property
     def wake_up(self) -> WakeUp:
-        """Return what creates the jobs that scripts store: none where the queue has a server of its own."""
+        """Return what creates the jobs that scripts store. With a queue server, scripts store none."""
         return no_wake_up if self.queue_server else self.jobs
 
     @classmethod
@@ -232,7 +230,7 @@ def _open(url: str, name: str, *, patient: bool = False) -> Redis:
 
 
 def _check_queue(queue_url: str, url: str) -> str:
-    """Return the URL of the queue. Raises ConfigError where RQ could not run."""
+    """Return the URL of the queue. Raises ConfigError for a Redis on which RQ cannot run."""
     if is_cluster(queue_url):
         raise ConfigError(
             ["QUEUE_URL (or queue_url) names a Redis Cluster, and RQ does not run there: name one server"]
@@ -246,7 +244,7 @@ def _check_queue(queue_url: str, url: str) -> str:
 
 
 def find_queue(settings: Settings) -> str:
-    """Return the URL of a queue server of its own, "" for none."""
+    """Return the URL of the queue server, "" if the queue is on the server of the conversations."""
     return settings.queue_url or os.environ.get("QUEUE_URL", "")
 
 

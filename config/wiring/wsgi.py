@@ -130,7 +130,7 @@ def readiness(services: Services) -> HealthReport:
 
 
 def _found(findings: list[str]) -> dict[str, list[str]]:
-    """Return the part of a report that names what was found, as `sayso doctor` names it; empty when all is well."""
+    """Return the findings of a health report under the ids of `sayso doctor`; {} if all is well."""
     return {"findings": findings} if findings else {}
 
 

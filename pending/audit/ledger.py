@@ -320,7 +320,7 @@ class AuditLedger:
         return {body.pid: body for body in bodies}
 
     def find_told(self, text: str) -> list[str]:
-        """Return the actions of which a person was told something that contains a text. Raises LedgerUnusable."""
+        """Return the actions whose outcome, as its person read it, contains a text. Raises LedgerUnusable."""
         with self._read() as connection:
             rows = connection.execute("SELECT pid FROM bodies WHERE instr(told, ?)", (text,)).fetchall()
         return [str(_legible(pid)) for (pid,) in rows]

@@ -1,4 +1,4 @@
-"""Checks of a Redis at start and by the doctor: is it a primary, what is forbidden, what a failover may lose."""
+"""Checks of a Redis at start and by the doctor: its role, forbidden commands, and what a failover may lose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sayso.pending.redis.url import NotWritable
 
 
 def sentinel_of(client: Redis) -> SentinelService | None:
-    """Return the service that a client follows, None for a client of one server."""
+    """Return the Sentinel service that a client uses, None for a client of one server."""
     if isinstance(client, ClusterClient):
         return None
     service: SentinelService | None = client.connection_pool.connection_kwargs.get("sentinel")
@@ -22,7 +22,7 @@ def sentinel_of(client: Redis) -> SentinelService | None:
 
 
 def wrong_server(client: Redis) -> tuple[str, str] | None:
-    """Return what a server is instead of a primary, and the cure. Raises redis.RedisError."""
+    """Return what a server is if it is not a usable primary, and the cure. Raises redis.RedisError."""
     try:
         info = client.info()
     except ResponseError:  # one that hides its INFO
@@ -41,7 +41,7 @@ def wrong_server(client: Redis) -> tuple[str, str] | None:
 
 
 def cluster_node(place: str) -> tuple[str, str]:
-    """Return what one node of a cluster is under the URL of one server, and the cure."""
+    """Return what is wrong with the URL of one server for a node of a cluster, and the cure."""
     cure = f"write redis+cluster://{place} into REDIS_URL, and another Redis, for the queue, into QUEUE_URL"
     return "is a node of a Redis Cluster", cure
 
@@ -80,7 +80,7 @@ def check_reachable(client: Redis) -> Failure | None:
 
 
 def replication_risks(client: Redis, replicas: int) -> list[str]:
-    """Return what a failover may lose, where writes wait for so many replicas. Raises redis.RedisError."""
+    """Return what a failover may lose when writes wait for this many replicas. Raises redis.RedisError."""
     try:
         connected = int(client.info("replication").get("connected_slaves", 0))
     except ResponseError:  # one that hides its INFO

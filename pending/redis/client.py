@@ -73,7 +73,7 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
 def connect_rq(url: str) -> Redis:
     """Return a client for RQ, which answers in bytes and has the timeout that RQ sets.
 
-    It retries a lost connection but not a silent one: RQ's loop does, and sees signals then.
+    It retries after a lost connection, not after a timeout: RQ's loop retries then, and handles signals first.
     """
     retry = Retry(ConstantBackoff(0.1), 2, supported_errors=(RedisConnectionError,))
     parsed = RedisUrl.parse(url)
@@ -101,8 +101,8 @@ class _EvalScript(Script):
 
 
 def connect_async(url: str) -> AsyncRedis:
-    """Return a client for one event loop, for subscriptions: it waits for an answer without a limit. Each node of a
-    cluster tells what is published on any.
+    """Return a client for subscriptions in one event loop. It waits for messages without a limit. On a cluster any node
+    delivers what is published on another.
     """
     parsed = ClusterUrl.parse(url).node_url if is_cluster(url) else RedisUrl.parse(url)
     return AsyncRedis.from_pool(
@@ -111,12 +111,12 @@ def connect_async(url: str) -> AsyncRedis:
 
 
 def open_loop_client(url: str) -> LoopClient:
-    """Return what sends the commands of one event loop, and waits while the server is away."""
+    """Return a client for one event loop that waits while the server does not answer."""
     return AsyncCluster(ClusterUrl.parse(url)) if is_cluster(url) else AutoPipeline(url)
 
 
 def _keepalive(url: RedisUrl) -> dict[str, Any]:
-    """Return the options by which a subscription notices within 20 seconds that the machine of its server is gone."""
+    """Return TCP keep-alive options: a subscription notices within 20 seconds that the server's machine is gone."""
     if url.scheme == "unix":
         return {}
     seconds = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3}

@@ -1,7 +1,7 @@
-"""Redis Cluster: reads its URL, and has the clients for threads and for one event loop.
+"""Redis Cluster: its URL, and its clients for threads and for one event loop.
 
-Both are redis-py's. They follow moved slots and new masters. Here their errors become those of a server that is away,
-and a patient client waits through a failover.
+redis-py's clients follow moved slots and new masters. Here their errors become those of a server that does not answer,
+and a patient client waits until a failover is over.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def is_cluster(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUrl:
-    """A cluster as a URL names it: some of its nodes, and the options of the connections to all of them."""
+    """The URL of a cluster, parsed: some of its nodes, and the options of the connections to all nodes."""
 
     addresses: tuple[Address, ...]
     options: Mapping[str, Any] = field(repr=False)
@@ -110,12 +110,12 @@ class ClusterUrl:
 
     @property
     def client_options(self) -> dict[str, Any]:
-        """Return the options of a client, for threads or a loop, without those of time."""
+        """Return the options of a client, for threads or a loop, without timeouts."""
         return {**self.options, **({"ssl": True} if self.tls else {}), "decode_responses": True}
 
     @property
     def node_url(self) -> RedisUrl:
-        """Return the URL of any one of the nodes that this one names."""
+        """Return the URL of one of the nodes in the cluster's URL, chosen by chance."""
         host, port = random.choice(self.addresses)  # noqa: S311  # no secret
         scheme = "rediss" if self.tls else "redis"
         return RedisUrl(scheme, {**self.options, "host": host, "port": port})
@@ -212,7 +212,7 @@ def _told(send: Callable[[], Any]) -> Any:
 
 
 def _raise_as_away(exc: Exception) -> None:
-    """Raise an error of a cluster that cannot serve a key now as that of a server that is away."""
+    """Raise the error of a server that does not answer, in place of that of a cluster that cannot serve a key now."""
     if isinstance(exc, ResponseError) and takes_no_writes(exc):
         raise NotWritable(str(exc)) from exc
     if isinstance(exc, RedisClusterException | ClusterError | MasterDownError | TryAgainError | AskError):
@@ -231,7 +231,7 @@ class ClusterConnections(Connections):
         self._breakers: defaultdict[str, RedisCircuitBreaker] | None = None
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
-        """From now on let calls of threads to a node fail at once while it does not answer."""
+        """From now on calls of threads to a node fail at once while it does not answer."""
         create = partial(RedisCircuitBreaker, slow_seconds=slow_seconds, pause_seconds=pause_seconds)
         self._breakers = defaultdict(create)
 

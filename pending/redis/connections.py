@@ -198,7 +198,7 @@ class Connections:
         return await call_in_thread(self._ask, self._packed(command), replicas)
 
     def break_circuit(self, *, slow_seconds: float, pause_seconds: float = 0.0) -> None:
-        """From now on let calls of threads fail at once while the server does not answer."""
+        """From now on calls of threads fail at once while the server does not answer."""
         self.circuit_breaker = RedisCircuitBreaker(slow_seconds=slow_seconds, pause_seconds=pause_seconds)
 
     def _packed(self, command: tuple[str | bytes | int | float, ...]) -> Any:

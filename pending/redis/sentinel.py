@@ -1,4 +1,4 @@
-"""Sentinel: asks the Sentinels of a service for the address of its primary, and says what is wrong with an answer."""
+"""SentinelService: asks Sentinels for the address of the primary, and explains why they name none."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SentinelService:
         return f"{self.name}@{','.join(f'{host}:{port}' for host, port in sorted(self.addresses))}"
 
     def primary(self) -> Address:
-        """Return the address of the primary as the first Sentinel that knows it says. Raises NoPrimary."""
+        """Return the address of the primary from the first Sentinel that knows it. Raises NoPrimary."""
         problems = []
         for address in list(self._order):
             try:
@@ -78,14 +78,14 @@ class SentinelService:
         raise NoPrimary(max(problems).text)
 
     def unreachable(self, address: Address, exc: OSError) -> RedisError:
-        """Return the error of a primary that cannot be reached at the address which the Sentinels name."""
+        """Return the error for a primary that does not answer at the address that the Sentinels name."""
         cure = "start it or, if it is alive, set replica-announce-ip and replica-announce-port to what is reached here"
         says = f"the Sentinels name {_text(address)} as the primary of {self.name!r}, which does not answer from here"
         text = f"{says} ({type(exc).__name__}): {cure}"
         return PrimarySilent(text) if isinstance(exc, TimeoutError) else NoPrimary(text)
 
     def risks(self) -> list[str]:
-        """Return why a failover may not happen. Raises NoPrimary, and redis.RedisError."""
+        """Return the reasons why a failover may not happen. Raises NoPrimary, and redis.RedisError."""
         self.primary()
         with self.client(self._order[0]) as sentinel:
             state = _by_name(sentinel.sentinel_masters())[self.name]
@@ -153,7 +153,7 @@ class _NotUsable(RedisError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Problem:
-    """Why one Sentinel named no primary. Of several the one with the highest rank is told."""
+    """Why one Sentinel named no primary. The problem with the highest rank is reported."""
 
     rank: int
     text: str

@@ -1,7 +1,7 @@
-"""RedisUrl: the one place that reads the URL of a Redis and opens connections for it, in threads and in event loops.
+"""RedisUrl: reads the URL of a Redis, and opens connections to it for threads and for event loops.
 
-A connection that follows Sentinels asks them for the primary each time it is opened. A server that has become a replica
-is left: the next attempt opens a new connection, which finds the new primary.
+With Sentinels, each new connection asks them for the primary. A connection to a server that has become a replica is
+closed: the next attempt opens a new one, which finds the new primary.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ FORMS = (
 _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 #: The errors of a server that takes no writes now: it has become a replica, or has too few replicas of its own.
 _NO_WRITES = re.compile(r"(^|[ -])(READONLY|NOREPLICAS) ")
-#: What the pool takes of a URL, and not its connections.
-_OF_POOL = {"max_connections"}
+#: Parameters of a URL for the pool. Its connections do not take them.
+_POOL_PARAMETERS = {"max_connections"}
 #: The parameters of a URL, for all schemes and for TLS. redis-py takes others as texts, and fails when it uses them.
 _PARAMETERS = (
     "client_name", "db", "health_check_interval", "max_connections", "password", "protocol", "retry_on_timeout",
@@ -44,11 +44,11 @@ _TLS_PARAMETERS = (
     "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile",
     "ssl_min_version", "ssl_password",
 )  # fmt: skip
-#: Those that name a file, and those that are numbers above 0.
+#: Parameters that name a file, and parameters that are numbers above 0.
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _POSITIVE = ("max_connections", "socket_connect_timeout", "socket_timeout")
-#: The prefix of the parameters that are about the connections to Sentinels, and the values of `sentinel_tls`.
-_OF_SENTINEL = "sentinel_"
+#: The prefix of parameters for the connections to Sentinels, and the values of `sentinel_tls`.
+_SENTINEL_PREFIX = "sentinel_"
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -58,9 +58,9 @@ class NotWritable(RedisConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A Redis as a URL names it: the options of its connections, and the Sentinel service that names its primary.
+    """The URL of a Redis, parsed: the options of its connections, and the Sentinel service if it names one.
 
-    The passwords in it are never shown.
+    Its repr shows no password.
     """
 
     scheme: str
@@ -100,7 +100,7 @@ class RedisUrl:
         return AsyncConnectionPool(**self._options(_ASYNC[self.scheme], options))
 
     def _options(self, connection_class: type, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a pool gets; what the URL says comes first, as in redis-py."""
+        """Return the options of a pool. Those of the URL win, as in redis-py."""
         followed = {"sentinel": self.sentinel} if self.sentinel else {}
         return {**options, **self.options, "connection_class": connection_class, **followed}
 
@@ -112,8 +112,8 @@ def _sentinel_url(scheme: str, parts: SplitResult) -> RedisUrl:
         raise ValueError(f"names no service of the Sentinels: write {scheme}://host:26379,host:26379/service/0")
     _check_db(db)
     query = parse_qsl(parts.query)
-    of_sentinel = {name.removeprefix(_OF_SENTINEL): value for name, value in query if name.startswith(_OF_SENTINEL)}
-    rest = [(name, value) for name, value in query if not name.startswith(_OF_SENTINEL)]
+    of_sentinel = {name.removeprefix(_SENTINEL_PREFIX): value for name, value in query if name.startswith(_SENTINEL_PREFIX)}
+    rest = [(name, value) for name, value in query if not name.startswith(_SENTINEL_PREFIX)]
     options = _options(_SENTINEL[scheme], f"{_SENTINEL[scheme]}://{login}@service/{db or 0}?{urlencode(rest)}")
     del options["host"]
     shared = {name: value for name, value in rest if name in _TLS_PARAMETERS}
@@ -155,7 +155,7 @@ def split_login(netloc: str) -> tuple[str, str]:
 
 
 def addresses_of(hosts: str, what: str, default_port: int) -> tuple[Address, ...]:
-    """Return the hosts and ports in a list with commas. Raises ValueError; `what` says there what the list names."""
+    """Return the hosts and ports of a list with commas. Raises ValueError, which names `what` the list is of."""
     addresses = []
     for text in hosts.split(","):
         try:
@@ -175,7 +175,7 @@ def _check_db(text: str) -> None:
 
 
 def _options(scheme: str, url: str) -> dict[str, Any]:
-    """Return the options of the connections, after one was made of them that opens nothing. Raises ValueError."""
+    """Return the options of the connections. A connection is created with them, but not opened. Raises ValueError."""
     known = (*_PARAMETERS, *_TLS_PARAMETERS) if scheme == "rediss" else _PARAMETERS
     unknown = [name for name, _ in parse_qsl(urlsplit(url).query) if name not in known]
     if unknown:
@@ -193,7 +193,7 @@ def _options(scheme: str, url: str) -> dict[str, Any]:
     options.pop("connection_class", None)
     _check_values(options)
     try:
-        _SYNC[scheme](**{name: value for name, value in options.items() if name not in _OF_POOL})
+        _SYNC[scheme](**{name: value for name, value in options.items() if name not in _POOL_PARAMETERS})
     except RedisError as exc:
         raise ValueError(f"has a parameter with a wrong value: {exc}") from None
     return options
@@ -221,12 +221,12 @@ def takes_no_writes(exc: ResponseError) -> bool:
 
 
 class _LeavesReplica:
-    """Of a connection to one address: closed as soon as the server there takes no writes, so that it is found again."""
+    """A mixin for connections: closes one whose server takes no writes, so that the server is looked up again."""
 
     def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the answer. Raises NotWritable, after it closed the connection."""
         try:
-            return super().read_response(*args, **options)  # type: ignore[misc]  # of the class beside this one
+            return super().read_response(*args, **options)  # type: ignore[misc]  # of the connection class
         except ResponseError as exc:
             if not takes_no_writes(exc):
                 raise
@@ -235,7 +235,7 @@ class _LeavesReplica:
 
 
 class _FollowsSentinel(_LeavesReplica):
-    """Of a connection that goes to the primary which Sentinels name when it is opened."""
+    """A mixin for connections: asks the Sentinels for the address of the primary whenever it connects."""
 
     def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
         super().__init__(**options)
@@ -252,7 +252,7 @@ class _FollowsSentinel(_LeavesReplica):
 
 
 class _AsyncLeavesReplica:
-    """As `_LeavesReplica`, in an event loop."""
+    """The same for connections of an event loop."""
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
         """Return the answer. Raises NotWritable, after it closed the connection."""
@@ -266,7 +266,7 @@ class _AsyncLeavesReplica:
 
 
 class _AsyncFollowsSentinel(_AsyncLeavesReplica):
-    """As `_FollowsSentinel`, in an event loop."""
+    """The same for connections of an event loop."""
 
     def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
         super().__init__(**options)

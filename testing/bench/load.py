@@ -73,7 +73,7 @@ class SlackLoad:
         return exchange.reply_seconds
 
     async def exchange(self, port: int, text: str, *, line: int = 0) -> Exchange:
-        """Do as `say`, and tell everything. Raises TimeoutError after PATIENCE seconds without an answer."""
+        """Send a message as `say` does, and return all times. Raises TimeoutError after PATIENCE seconds."""
         number = next(self._numbers)
         chat = f"D{number:07}"
         waiting = self._waiting[chat] = asyncio.get_running_loop().create_future()

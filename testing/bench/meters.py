@@ -1,4 +1,4 @@
-"""Meters: what processes, Redis and the disk do while a step of the benchmark runs, and which of them limits it."""
+"""Meter: measures processes, Redis and the disk during a step of the benchmark, and finds which of them limits it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEB, WORKER, REDIS, BENCH = "web", "worker", "redis", "bench"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one step used. A share of 1 is one processor, for the whole time.
+    """What one step used. A share of 1 is one processor during the whole step.
 
     `cpu` has the share of each part, `processes` the number of its processes. `machine` is the busy share of all
     `processors`. `disk_wait` is the share of the time in which Redis waited for its disk. None is unknown.
@@ -39,7 +39,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What held a step back: the name of the part, and a sentence with the cure."""
+    """What limited a step: the name of the part, and a sentence with the cure."""
 
     name: str
     advice: str

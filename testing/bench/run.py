@@ -55,7 +55,7 @@ class BenchPlan:
 
     @property
     def concurrency(self) -> int:
-        """The turns that one worker process works on at once."""
+        """How many turns one worker process works on at once."""
         return (self.settings.workers if self.settings else WorkerSettings()).concurrency
 
 

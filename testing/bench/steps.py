@@ -1,4 +1,4 @@
-"""Steps of the benchmark: so many people who write at once, or so many messages a second."""
+"""Steps of the benchmark: a number of people who write at once, or a number of messages a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = "hello there"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: how many were at once, what became of their messages, how long it took, and what it used."""
+    """One step: the number of people or messages, what happened to each message, how long it took, and its usage."""
 
     at_once: int
     seconds: float
@@ -71,7 +71,7 @@ class Steps:
                 stopped.set()
 
     async def a_second(self, rate: float, seconds: float) -> Step:
-        """Have people send so many messages a second, whether or not earlier ones are answered."""
+        """Send this many messages a second, whether or not earlier ones are answered."""
         free, lines, began = list[int](), itertools.count(1000), time.perf_counter()
         stopped = asyncio.Event()
 

@@ -236,7 +236,7 @@ def simulated_settings(profile: Profile, platforms: FakePlatforms, url: str) -> 
 
 
 def fake_channel(platform: str, url: str) -> dict[str, str]:
-    """Return the keys with which a channel uses the fake of its platform. `url` is that of all fakes."""
+    """Return the settings with which a channel uses the fake of its platform. All fakes have the same `url`."""
     simulated = SIMULATED[platform]
     secrets = {key: f"${{{_variable(platform, key)}}}" for key in simulated.secrets}
     return {**simulated.settings, **secrets, "api_url": f"{url}/{simulated.fake}"}

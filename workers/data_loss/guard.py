@@ -2,13 +2,13 @@
 
 Every script that writes increments a counter in its shard, the watermark (key `tide`), and every process remembers the
 highest value of each that it has seen. A shard that comes back with a lower value has lost acknowledged writes: its
-server was restarted on an old file, a replica that lagged was promoted, or the server was emptied. To go on would give
-out numbers of turns, replies and leases a second time. So the process that notices writes a halt into all shards of
-that server, and all scripts refuse there until an operator runs `sayso redis resume`.
+server was restarted on an old file, a replica that lagged was promoted, or the server was emptied. It would give out
+numbers of turns, replies and leases a second time. So the process that notices the loss writes a halt into all shards
+of that server, and all scripts refuse there until an operator runs `sayso redis resume`.
 
 The watermarks are compared four times a second, on each new connection, and in each script, which gets the watermark
-that its process knows. An answer is compared only with what was known before the question was sent, so
-connections that race each other, restarts that lose nothing, processes that start or end, and clocks raise no alarm.
+that its process knows. An answer is compared only with what was known before the question was sent. So these raise no
+alarm: concurrent connections, restarts that lose nothing, processes that start or end, and clocks.
 """
 
 from __future__ import annotations
