@@ -112,7 +112,9 @@ def _sentinel_url(scheme: str, parts: SplitResult) -> RedisUrl:
         raise ValueError(f"names no service of the Sentinels: write {scheme}://host:26379,host:26379/service/0")
     _check_db(db)
     query = parse_qsl(parts.query)
-    of_sentinel = {name.removeprefix(_SENTINEL_PREFIX): value for name, value in query if name.startswith(_SENTINEL_PREFIX)}
+    of_sentinel = {
+        name.removeprefix(_SENTINEL_PREFIX): value for name, value in query if name.startswith(_SENTINEL_PREFIX)
+    }
     rest = [(name, value) for name, value in query if not name.startswith(_SENTINEL_PREFIX)]
     options = _options(_SENTINEL[scheme], f"{_SENTINEL[scheme]}://{login}@service/{db or 0}?{urlencode(rest)}")
     del options["host"]
