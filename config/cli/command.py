@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,6 +64,23 @@ class Options:
             return load_settings(self.file(running=running), without_secrets=without_secrets)
         except ConfigError as exc:
             fail(str(exc))
+
+    def say(self, line: str) -> None:
+        """Print a line of progress, to stderr with --json."""
+        click.echo(line, err=self.as_json)
+
+    def new_folder(self, prefix: str) -> Path:
+        """Create a folder of its own for this run, below that of --data, without it below the temporary folder.
+
+        Exits where it cannot be created.
+        """
+        try:
+            if self.data_option is not None:
+                self.data_option.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=self.data_option))
+        except OSError as exc:
+            parent = str(self.data_option or tempfile.gettempdir())
+            fail(f"data folder {parent!r}: {exc.strerror}: give one you may write to with --data")
 
     def print(self, value: Any, lines: Iterable[str]) -> None:
         """Print a result: `value` with --json, else the lines.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 
 import click
 
@@ -35,15 +33,11 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     from sayso.testing.simulation.processes import MachineError
 
     settings = options.load(running=False, without_secrets=True) if options.config else None
-    folder = _new_folder(options.data_option)
-
-    def say(line: str) -> None:
-        click.echo(line, err=options.as_json)
-
-    say(f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}")
+    folder = options.new_folder("sayso-bench-")
+    options.say(f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}")
     try:
         with clear_errors():
-            result = Bench(BenchPlan(seconds, webs, workers, settings, redis_url), folder, say).run()
+            result = Bench(BenchPlan(seconds, webs, workers, settings, redis_url), folder, options.say).run()
     except MachineError as exc:
         fail(str(exc))  # its folder has the log
     except ValueError as exc:  # of a URL
@@ -54,14 +48,3 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
         raise
     options.print(as_json(result), ["", *lines_of(result)])
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _new_folder(data: Path | None) -> Path:
-    try:
-        if data is not None:
-            data.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="sayso-bench-", dir=data))
-    except OSError as exc:
-        fail(
-            f"data folder {str(data or tempfile.gettempdir())!r}: {exc.strerror}: give one you may write to with --data"
-        )

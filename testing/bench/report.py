@@ -14,7 +14,9 @@ _SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 def lines_of(result: BenchResult) -> Iterator[str]:
     """Yield the lines of the report."""
-    yield f"round trip to Redis {_ms(result.round_trip_seconds)}, a write to the disk {_ms(result.fsync_seconds)}"
+    redis = result.redis
+    yield f"round trip to Redis {_ms(redis.round_trip)}, a write to it {_ms(redis.write)}"
+    yield f"a write to the disk {_ms(result.fsync_seconds)}"
     yield ""
     yield "turns, from webhook to reply; times are p50 / p95 / p99"
     yield from _table("people", result.turns, has_replies=True)
@@ -41,7 +43,8 @@ def as_json(result: BenchResult) -> dict[str, Any]:
         "webs": plan.webs,
         "workers": plan.workers,
         "redis": "given" if plan.redis_url else "own",
-        "redis_round_trip_ms": round(result.round_trip_seconds * 1000, 3),
+        "redis_round_trip_ms": round(result.redis.round_trip * 1000, 3),
+        "redis_write_ms": round(result.redis.write * 1000, 3),
         "fsync_ms": round(result.fsync_seconds * 1000, 3),
         "turns": _summary(result, result.turns),
         "half": _step(result.half) if result.half else None,
@@ -68,6 +71,7 @@ def _step(step: Step) -> dict[str, Any]:
         "accept_ms": _percentiles([each.accept_seconds for each in step.exchanges]),
         "reply_ms": _percentiles([each.reply_seconds for each in step.exchanges if each.reply_seconds]),
         "cpu": {name: round(share, 3) for name, share in usage.cpu.items()},
+        "waiting": usage.waiting and {name: round(share, 3) for name, share in usage.waiting.items()},
         "machine": usage.machine and round(usage.machine, 3),
         "redis_disk_wait": usage.disk_wait and round(usage.disk_wait, 3),
     }

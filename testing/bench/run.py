@@ -22,9 +22,13 @@ from sayso.testing.bench.meters import (
     WORKER,
     Limit,
     Meter,
+    Places,
+    RedisTimes,
     fsync_seconds,
     limit_of,
-    round_trip_seconds,
+    percentile,
+    redis_pid,
+    redis_times,
 )
 from sayso.testing.bench.steps import Step, Steps
 from sayso.testing.simulation.processes import HIGH_LIMITS, Machine, MachineError, fake_channel
@@ -36,6 +40,8 @@ PEOPLE = (1, 4, 16, 64, 256)
 STEPS = 2 * len(PEOPLE) + 2
 #: A step that takes no more than so much more takes as much.
 GROWTH = 1.05
+#: The threads of a web process: the default of `sayso web --threads`.
+WEB_THREADS = 32
 #: Messages before the first step, which make the processes warm.
 FIRST_MESSAGES = 20
 
@@ -64,7 +70,7 @@ class BenchResult:
     """What was measured. `half` is the step at half of the most turns a second."""
 
     plan: BenchPlan
-    round_trip_seconds: float
+    redis: RedisTimes
     fsync_seconds: float
     turns: list[Step] = field(default_factory=list)
     half: Step | None = None
@@ -74,7 +80,14 @@ class BenchResult:
         """Return what limited the best step."""
         if steps[-1].refused:
             return Limit("limits.conversations", "the web answered 503: no more conversations may have work at once")
-        return limit_of(best(steps).usage, self.plan.concurrency)
+        step, alone, is_turns = best(steps), steps[0].exchanges, steps is self.turns
+        seconds = [each.reply_seconds if is_turns else each.accept_seconds for each in alone if each.status == 200]
+        name, count = (
+            ("workers.concurrency", self.plan.workers * self.plan.concurrency)
+            if is_turns
+            else ("`sayso web --threads`", self.plan.webs * WEB_THREADS)
+        )
+        return limit_of(step.usage, Places(name, count, step.per_second * percentile(seconds, 0.5)), self.redis)
 
 
 def best(steps: Sequence[Step]) -> Step:
@@ -109,8 +122,8 @@ class Bench:
 
     async def _measure(self, load: SlackLoad, machine: Machine) -> BenchResult:
         with connect(machine.redis_url) as client:
-            result = BenchResult(self.plan, round_trip_seconds(client), fsync_seconds(self.data))
-            meter = Meter(lambda: _pids(machine), client, machine.redis.pid or 0)
+            result = BenchResult(self.plan, redis_times(client, f"{self.name}:probe"), fsync_seconds(self.data))
+            meter = Meter(lambda: _pids(machine), client, machine.redis.pid or redis_pid(client))
             ports = [int(address.rpartition(":")[2]) for address in machine.addresses]
             steps = Steps(load, ports, meter, self.plan.seconds / STEPS)
             for _ in range(FIRST_MESSAGES):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -61,40 +59,23 @@ def simulate(
 
 
 def _run(profile: Profile, options: Options) -> SimulationReport:
-    """Run one simulation. Its folder is kept if a promise was broken or if it was named. Progress goes to stderr with
-    --json.
-    """
+    """Run one simulation in a folder of its own, which is kept if a promise was broken or if --data named its place."""
     from sayso.testing.simulation.processes import MachineError
     from sayso.testing.simulation.profile import InvalidStories
     from sayso.testing.simulation.run import Simulation
 
-    def say(line: str) -> None:
-        click.echo(line, err=options.as_json)
-
-    folder = _new_folder(options.data_option)
+    folder = options.new_folder("sayso-simulation-")
     seed = secrets.randbelow(1_000_000) if profile.seed is None else profile.seed
     profile = profile.model_copy(update={"seed": seed})
-    say(f"faults: {profile.description()}; seed {seed}; data in {folder}")
+    options.say(f"faults: {profile.description()}; seed {seed}; data in {folder}")
     try:
         with clear_errors():
-            report = Simulation(profile, folder, say).run()
+            report = Simulation(profile, folder, options.say).run()
     except (MachineError, InvalidStories) as exc:
         fail(str(exc))
     for label, lines in (("BROKEN", [*report.broken, *report.evidence()]), ("ABOVE ITS BOUND", report.exceeded)):
         for line in lines:
-            say(f"{label}  {line}")
+            options.say(f"{label}  {line}")
     if options.data_option is None and not report.broken:
         shutil.rmtree(folder, ignore_errors=True)
     return report
-
-
-def _new_folder(data: Path | None) -> Path:
-    """Return a new folder, below the named one if any, so that rows of the matrix do not share one."""
-    try:
-        if data is not None:
-            data.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="sayso-simulation-", dir=data))
-    except OSError as exc:
-        fail(
-            f"data folder {str(data or tempfile.gettempdir())!r}: {exc.strerror}: give one you may write to with --data"
-        )

@@ -94,7 +94,7 @@ class WorkerProcesses:
         if parent.process is None:
             return 0
         _signal(parent.process.pid, signal.SIGSTOP)  # it must not fork meanwhile
-        forked = _children(parent.process.pid)
+        forked = children_of(parent.process.pid)
         for pid in forked:
             self.kill(pid)
         parent.process.kill()
@@ -122,7 +122,8 @@ def pick(pids: set[int], chance: Random) -> int:
     return chance.choice(sorted(pids)) if pids else 0
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of a process's children. Raises OSError if it is gone."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sayso.config.server.processes import Child
-from sayso.testing.simulation.processes import Machine, WorkerProcesses, _children
+from sayso.testing.simulation.processes import Machine, WorkerProcesses, children_of
 from sayso.testing.simulation.profile import Profile
 
 
@@ -35,7 +35,7 @@ def test_killed_machine_loses_every_process_of_its_parent() -> None:
     parent = Child("worker", ["sh", "-c", "sleep 60 & sleep 60 & wait"], os.environ)
     parent.start()
     assert parent.process is not None
-    while len(forked := _children(parent.process.pid)) < 2:
+    while len(forked := children_of(parent.process.pid)) < 2:
         time.sleep(0.01)
     workers = WorkerProcesses([parent], lambda: set(forked))
     assert workers.at_work() == set(forked)
