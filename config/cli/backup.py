@@ -53,7 +53,9 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     no secret key.
     """
     from sayso.config.server.backup import write_backup
+    from sayso.config.wiring.observability import set_up_logs
 
+    set_up_logs()
     keys = _keys(options)
     if not keys:
         fail("no secret key: set SAYSO_SECRET_KEYS, or name the data folder of the workers with --data")
@@ -108,7 +110,8 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     """
     from sayso.config.server.backup import Bot
     from sayso.config.server.embedded_redis import EmbeddedRedis, running_url
-    from sayso.config.wiring.stores import RedisParts, find_redis
+    from sayso.config.wiring.stores import RedisParts
+    from sayso.pending.redis.client import servers_of
 
     settings, data = options.load(), options.data
     if without_redis:
@@ -119,9 +122,11 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     if is_ours and (new or server.folder.exists()):
         server.start()
     try:
-        url = find_redis(settings, data)
-        url += f"{'&' if '?' in url else '?'}encoding_errors=surrogateescape"  # an intruder's bytes stay, too
-        yield Bot(settings, data, RedisParts.connect(settings, url).client)
+        client = RedisParts.find(settings, data).client
+        for each in servers_of(client):
+            each.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"  # an intruder's bytes stay
+            each.connection_pool.reset()  # a cluster's has connections already
+        yield Bot(settings, data, client)
     finally:
         server.stop()
 

@@ -15,6 +15,7 @@ from redis import Redis
 from redis.client import Pipeline
 
 from sayso.channels.records import READABLE, version_of
+from sayso.config.server.snapshot import BATCH, batches
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.scripts import LAYOUT
 from sayso.workers.deployment import check_layout
@@ -115,15 +116,18 @@ def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState
 
 def _records(client: Redis, prefix: str) -> Iterator[tuple[str, int]]:
     """Yield the kind and the version of each record."""
-    for key in client.scan_iter(match=f"{prefix}*", count=SCAN_COUNT):
-        name = str(key).removeprefix(prefix)
-        kind = name.partition("}:")[2].partition(":")[0] if name.startswith("{") else name.partition(":")[0]
-        if kind in _RECORDS:
-            pipe = client.pipeline(transaction=False)
-            _RECORDS[kind](pipe, str(key))
-            (found,) = pipe.execute()
+    for keys in batches(client.scan_iter(match=f"{prefix}*", count=SCAN_COUNT), BATCH):
+        pipe = client.pipeline(transaction=False)
+        kinds = []
+        for key in map(str, keys):
+            name = key.removeprefix(prefix)
+            kind = name.partition("}:")[2].partition(":")[0] if name.startswith("{") else name.partition(":")[0]
+            if kind in _RECORDS:
+                _RECORDS[kind](pipe, key)
+                kinds.append(_KINDS[kind])
+        for kind, found in zip(kinds, pipe.execute(), strict=True):
             for text in [found] if isinstance(found, str) else found or ():
-                yield _KINDS[kind], version_of(text)
+                yield kind, version_of(text)
 
 
 def describe(state: MigrationState) -> Iterator[str]:

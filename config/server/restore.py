@@ -193,8 +193,11 @@ def _check_target(bot: Bot, client: Redis | None, folder: Path) -> None:
 
 
 def _has_keys(client: Redis, prefix: str) -> bool:
-    """Return whether there are keys, besides the marker of a restore that wrote nothing or has ended."""
-    return any(name != f"{prefix}{RESTORING}" for name in client.scan_iter(match=f"{prefix}*", count=1000))
+    """Return whether there are keys, besides the marker of a restore that wrote nothing or has ended, and the
+    identities that `sayso redis status` gives to the shards.
+    """
+    names = (str(name).removeprefix(prefix) for name in client.scan_iter(match=f"{prefix}*", count=1000))
+    return any(name != RESTORING and not name.endswith("}:founded") for name in names)
 
 
 def _fill_redis(client: Redis, bot: Bot, folder: Path, manifest: Manifest) -> int:

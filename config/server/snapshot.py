@@ -216,14 +216,14 @@ def watermark_of(client: Redis, prefix: str) -> int:
 
 def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
     """Yield all keys with a prefix, sorted within each batch. Those that vanish meanwhile are left out."""
-    for names in _batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
+    for names in batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
         seconds, micros = client.time()
         now = int(seconds) * 1000 + int(micros) // 1000
         pipe = client.pipeline(transaction=False)
         for name in map(_as_bytes, names):
             pipe.type(name)
             pipe.pttl(name)
-        described = list(_batches(pipe.execute(), 2))
+        described = list(batches(pipe.execute(), 2))
         for name, (kind, _) in zip(names, described, strict=True):
             _READ.get(kind, _skip)(pipe, _as_bytes(name))
         values = pipe.execute()
@@ -233,8 +233,8 @@ def _read_keys(client: Redis, prefix: str) -> Iterator[StoredKey]:
                 yield StoredKey(name.removeprefix(prefix), kind, plain, now + left if left >= 0 else 0)
 
 
-def _batches(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
-    """Yield the values in groups of at most this size."""
+def batches(values: Iterable[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Yield values in groups of at most this size."""
     iterator = iter(values)
     while batch := tuple(islice(iterator, size)):
         yield batch
@@ -258,7 +258,7 @@ _READ = {
 def write_keys(client: Redis, keys: Iterable[StoredKey], *, prefix: str) -> int:
     """Write keys that are not over yet, replacing what is there. Return how many. Raises redis.RedisError."""
     written = 0
-    for batch in _batches(keys, BATCH):
+    for batch in batches(keys, BATCH):
         seconds, _ = client.time()
         pipe = client.pipeline(transaction=False)
         for key in batch:
@@ -306,7 +306,7 @@ def _as_bytes(value: Any) -> Any:
 def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
     """Delete all keys with a prefix, except some. Return how many. Raises redis.RedisError."""
     deleted = 0
-    for names in _batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
+    for names in batches(client.scan_iter(match=f"{prefix}*", count=1000), BATCH):
         doomed = [_as_bytes(name) for name in names if name not in but]
         deleted += int(client.delete(*doomed)) if doomed else 0
     return deleted
