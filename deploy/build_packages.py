@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-#: What the packages are built from, besides the packages of Python that sayso/ links to.
+#: What the packages are built from, besides the folders that sayso/ links to.
 FILES = ("pyproject.toml", "README.md", "LICENSE")
-PACKAGES = ("agent", "channels", "config", "examples", "pending", "sayso", "testing", "workers")
+PACKAGES = ("agent", "channels", "config", "deploy", "examples", "pending", "sayso", "testing", "workers")
 
 
 def build(source: Path, made: Path, *, epoch: int) -> list[Path]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -193,7 +195,19 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
     assert {name.partition("/")[0] for name in packed - files} == {*FILES, "PKG-INFO", "setup.cfg", "sayso.egg-info"}
     assert not [name for name in files if "__pycache__" in name or "/tests/" in name]
     assert all(wheel.read(name) == (ROOT / name).read_bytes() for name in files)
-    assert not {Path(name).suffix for name in files} - {*".py .typed .lua .acl .toml .yaml .css .js .html".split()}
+    product = {name for name in files if not name.startswith("sayso/deploy/")}
+    assert not {Path(name).suffix for name in product} - {*".py .typed .lua .acl .toml .yaml .css .js .html".split()}
+
+
+def test_the_wheel_has_the_files_that_the_page_about_deployment_names(install: Callable[[str], Installed]):
+    """Without a checkout the line of the page copies them."""
+    installed, page = install("wheel"), (ROOT / "docs/how-to/deploy.md").read_text()
+    (line,) = re.findall(r"^ +(cp -r .*sayso.*/deploy\".*)$", page, re.MULTILINE)
+    with installed.running(f"sh -c {shlex.quote(line)}") as copying:
+        assert copying.wait(PATIENCE) == 0
+    named = {name.rstrip("./") for name in re.findall(r"\bdeploy/[\w./@-]+", page)}
+    assert {name for name in named if not (installed.home / name).exists()} == set()
+    assert (installed.home / "deploy/Procfile").read_text() == (ROOT / "Procfile").read_text()
 
 
 def test_packages_of_the_same_commit_have_the_same_bytes(built: Mapping[str, Path], tmp_path: Path):

@@ -115,6 +115,26 @@ def test_only_the_readiness_probe_depends_on_redis(manifests: dict[str, dict[str
     assert paths == {"readinessProbe": "/readyz", "livenessProbe": "/healthz", "startupProbe": "/healthz"}
 
 
+def test_only_the_web_takes_connections(manifests: dict[str, dict[str, Any]]):
+    """Each pod is under a policy. Besides its own ports it opens that of the metrics, and that to Prometheus alone."""
+    policies = [spec for name, spec in specs(manifests).items() if name.startswith("NetworkPolicy/")]
+    for workload, pod in pods(manifests).items():
+        labels = specs(manifests)[workload]["template"]["metadata"]["labels"]
+        rules = [rule for policy in policies if selects(policy["podSelector"], labels) for rule in policy["ingress"]]
+        (container,) = pod["containers"]
+        open_to_all = [port["port"] for rule in rules if "from" not in rule for port in rule["ports"]]
+        assert open_to_all == [port["name"] for port in container.get("ports", [])]
+        assert [port["port"] for rule in rules if "from" in rule for port in rule["ports"]] == [9464]
+
+
+def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Return whether a label selector finds these labels."""
+    assert all(each["operator"] == "In" for each in selector.get("matchExpressions", []))
+    return selector.get("matchLabels", {}).items() <= labels.items() and all(
+        labels.get(each["key"]) in each["values"] for each in selector.get("matchExpressions", [])
+    )
+
+
 def test_workers_have_time_to_end_before_they_are_killed(manifests: dict[str, dict[str, Any]]):
     """In every deployment the grace period is longer than a worker needs to hand over its work."""
     needed = WorkerSettings().grace_seconds + ENDING
