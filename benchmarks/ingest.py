@@ -14,7 +14,7 @@ from flask import Flask
 from redis import Redis
 
 from benchmarks.peers import peer_app, with_enqueue, with_script
-from benchmarks.stack import ENVIRON, Stack
+from benchmarks.stack import Stack
 from benchmarks.table import Row
 from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.telegram.incoming import telegram_hook
@@ -26,6 +26,7 @@ from sayso.config.wiring.observability import set_up_logs
 from sayso.config.wiring.wsgi import build_app
 from sayso.testing.bench.load import event
 from sayso.testing.platforms.fake_platforms import (
+    ENVIRON,
     SLACK_SIGNING_SECRET,
     TELEGRAM_SECRET,
     TWILIO_ACCOUNT_SID,

@@ -27,8 +27,9 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from benchmarks.stack import ENVIRON, Stack
+from benchmarks.stack import Stack
 from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.fake_platforms import ENVIRON
 
 #: The command of each server; PORT, CONFIG and DATA are filled in. "ours" is the server of `sayso web`.
 SERVERS: Mapping[str, Sequence[str]] = {

@@ -20,7 +20,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import LuaScripts, no_wake_up
-from sayso.testing.platforms import fake_platforms as fakes
+from sayso.testing.platforms.fake_platforms import ENVIRON
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.sender import RedisOutbox
@@ -46,15 +46,6 @@ channels:
     {{platform: whatsapp, account_sid: "${{TWILIO_ACCOUNT_SID}}", auth_token: "${{TWILIO_AUTH_TOKEN}}",
      from: "whatsapp:+14155238886", api_url: "{platform}"}}
 """
-
-ENVIRON = {
-    "TWILIO_ACCOUNT_SID": fakes.TWILIO_ACCOUNT_SID,
-    "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -10,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.channels.base import StorageDown
 from sayso.channels.records import OtherVersion
-from sayso.channels.storage.files import open_database, transaction
+from sayso.channels.storage.files import open_database, transaction, try_lock
 from sayso.channels.types import Turn
 from sayso.pending.redis.connections import CircuitOpen, RedisCircuitBreaker
 from sayso.workers.access import AccessControl
@@ -151,17 +150,11 @@ class SpoolFile:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Take the lock for emptying the file; yield whether this process has it. The lock ends with the process."""
-        with _translated(self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = (self._folder / "forward.lock").open("a")
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+        """Yield whether this process alone may empty the file. Raises SpoolUnusable."""
+        with ExitStack() as stack:
+            with _translated(self._folder):
+                has_lock = stack.enter_context(try_lock(self._folder / "forward.lock"))
+            yield has_lock
 
     def _check_room(self, db: sqlite3.Connection, conversation: str) -> None:
         count = "SELECT count(*), count(*) FILTER (WHERE conversation = ?) FROM turns"

@@ -13,7 +13,7 @@ from typing import Any, cast
 from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.memory.sessions import KeyValueSessions, SessionKey
-from sayso.channels.storage.files import folder_lock, open_database, remove_older, sync_folder, write_atomically
+from sayso.channels.storage.files import folder_lock, open_database, remove_older, sync, write_atomically
 from sayso.pending.redis.client import connect
 
 #: After this many seconds an unfinished temporary file is removed: its process was killed while writing.
@@ -61,7 +61,7 @@ class JsonFileSessionStore(KeyValueSessions):
             is_first = not path.parent.exists()
             write_atomically(path, text.encode("ascii"))
             if is_first:
-                sync_folder(self._folder)
+                sync(self._folder)
 
     def _remove(self, key: SessionKey) -> bool:
         path = self._path(key)
@@ -69,7 +69,7 @@ class JsonFileSessionStore(KeyValueSessions):
             path.unlink()
         except FileNotFoundError:
             return False
-        sync_folder(path.parent)
+        sync(path.parent)
         return True
 
     def _remove_if(self, key: SessionKey, text: str) -> None:

@@ -118,12 +118,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         except BaseException:
             Path(temporary.name).unlink(missing_ok=True)
             raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Return once the names in a folder are on disk. Raises OSError."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Return once the bytes of a file, or the names in a folder, are on disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -139,6 +139,22 @@ def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[None]:
         yield
     finally:
         os.close(handle)  # releases the lock
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Yield whether this process has the lock of a file, without waiting for it. The file is created. Raises OSError.
+
+    The lock ends with the block, and with the process.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with path.open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def remove_older(files: Iterable[Path], oldest: float) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from sayso.channels.storage.files import make_private, sync_folder, write_atomically
+from sayso.channels.storage.files import make_private, sync, write_atomically
 
 #: Seconds for which `ObjectStore.put` need not renew the date of a stored object. It saves uploads to a bucket.
 DATE_SECONDS = 3600
@@ -106,15 +106,15 @@ class LocalObjects:
         path = self._path(name)
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         if self._is_renewed(path, size):
-            sync_folder(path.parent)  # the process that wrote it may not have done so yet
+            sync(path.parent)  # the process that wrote it may not have done so yet
             return False
         if isinstance(content, bytes):
             write_atomically(path, content)
         else:
-            _write_through(content)
+            sync(content)
             make_private(path.parent)
             content.replace(path)
-            sync_folder(path.parent)
+            sync(path.parent)
         return True
 
     def open(self, name: str, start: int = 0) -> BinaryIO:
@@ -165,12 +165,3 @@ class LocalObjects:
             check_name(f"{folder}/x")
             return self._folder / folder / file
         return self._folder / check_name(name)
-
-
-def _write_through(path: Path) -> None:
-    """Return once the bytes of a file are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

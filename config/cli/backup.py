@@ -148,7 +148,7 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
             fail("a backup is no text: write it to a file, or into a pipe")
         yield sys.stdout.buffer
         return
-    from sayso.channels.storage.files import sync_folder
+    from sayso.channels.storage.files import sync
 
     path = Path(name)
     if path.exists():
@@ -168,7 +168,7 @@ def _new_file(name: str) -> Iterator[IO[bytes]]:
             out.flush()
             os.fsync(out.fileno())
         unfinished.rename(path)
-        sync_folder(path.parent)
+        sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -48,7 +48,7 @@ from sayso.agent.guards.guardrails import (
     PatternGuardrail,
     TopicGuardrail,
 )
-from sayso.agent.observability.metrics import MetricsObserver
+from sayso.agent.observability.builtin import MetricsObserver
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider

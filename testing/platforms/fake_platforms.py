@@ -50,7 +50,15 @@ TELEGRAM_SECRET = "tg-secret_ABC-123"
 SLACK_BOT_TOKEN = "xoxb-test-slack-token-0123456789"
 SLACK_SIGNING_SECRET = "slack-test-signing-secret"
 SLACK_CONFIG_TOKEN = "xoxe.xoxp-1-test-slack-config-token"
-
+#: The variables with these credentials, under the names that our examples and tests use.
+ENVIRON = {
+    "TWILIO_ACCOUNT_SID": TWILIO_ACCOUNT_SID,
+    "TWILIO_AUTH_TOKEN": TWILIO_AUTH_TOKEN,
+    "TELEGRAM_TOKEN": TELEGRAM_TOKEN,
+    "TELEGRAM_SECRET": TELEGRAM_SECRET,
+    "SLACK_BOT_TOKEN": SLACK_BOT_TOKEN,
+    "SLACK_SIGNING_SECRET": SLACK_SIGNING_SECRET,
+}
 
 #: Returns the failure of one message, given the names of the platform and of the chat.
 FailureSource = Callable[[str, str], Failure | None]

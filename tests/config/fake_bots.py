@@ -9,14 +9,7 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.twilio import SENDER
 
 PUBLIC_URL = "https://bots.example.com"
-ENVIRON = {
-    "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "CONSOLE_PASSWORD": "open sesame",
-    "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
+ENVIRON = {**fakes.ENVIRON, "CONSOLE_PASSWORD": "open sesame"}
 
 _YAML = """
 public_url: {public_url}

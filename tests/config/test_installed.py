@@ -24,9 +24,8 @@ import pytest
 from deploy.build_packages import FILES, PACKAGES, build
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.config.processes import PATIENCE, free_port, short_folder, until
-from tests.flows.system import ENVIRON
 
 ROOT = Path(__file__).parents[2]
 #: The time of all files in the packages, in Unix seconds.

@@ -22,10 +22,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import server_binary
-from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.deploy.dockerfile import Builder, Image
 from tests.deploy.sandbox import ROOT, Sandbox, why_not
-from tests.flows.system import ENVIRON, until
+from tests.flows.system import until
 
 #: The environment that a person writes, beside the accounts of the platforms.
 SECRETS = {

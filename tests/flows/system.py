@@ -22,7 +22,7 @@ from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.config.processes import sayso
 
 #: Seconds to wait for something that should happen at once. A deadline for hangs, not a measure of speed: five
@@ -60,15 +60,6 @@ channels:
      api_url: {url}/slack, messages_per_second: 0}}
   web: {{platform: console}}
 """
-
-ENVIRON = {
-    "TWILIO_ACCOUNT_SID": fakes.TWILIO_ACCOUNT_SID,
-    "TWILIO_AUTH_TOKEN": fakes.TWILIO_AUTH_TOKEN,
-    "TELEGRAM_TOKEN": fakes.TELEGRAM_TOKEN,
-    "TELEGRAM_SECRET": fakes.TELEGRAM_SECRET,
-    "SLACK_BOT_TOKEN": fakes.SLACK_BOT_TOKEN,
-    "SLACK_SIGNING_SECRET": fakes.SLACK_SIGNING_SECRET,
-}
 
 
 def until(what: Callable[[], T], *, seconds: float = PATIENCE) -> T:

@@ -12,9 +12,8 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.config.processes import Up, sayso, short_folder, until
-from tests.flows.system import ENVIRON
 
 YAML = """
 agent: {{model: offline}}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.flows.system import ENVIRON, System
+from sayso.testing.platforms.fake_platforms import ENVIRON
+from tests.flows.system import System
 
 
 def test_doctor_reports_exactly_the_wrong_settings(system: System) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from tests.flows.system import ENVIRON, PATIENCE, System, TelegramPerson, until
+from sayso.testing.platforms.fake_platforms import ENVIRON
+from tests.flows.system import PATIENCE, System, TelegramPerson, until
 
 #: The word of the erased person, and the word of another person.
 MINE, OTHERS = "plugh-quixotic", "another-xyzzy"

@@ -11,8 +11,9 @@ import pytest
 
 from sayso.config.checks.doctor import Doctor
 from sayso.config.settings.loader import load_settings
+from sayso.testing.platforms.fake_platforms import ENVIRON
 from tests.flows.failover import SentinelSystem
-from tests.flows.system import ENVIRON, TelegramPerson, free_port, until
+from tests.flows.system import TelegramPerson, free_port, until
 from tests.workers.sentinels import Node, SentinelNode
 
 

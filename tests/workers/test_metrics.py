@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from redis import Redis
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
-from sayso.agent.observability.metrics import MetricsObserver
+from sayso.agent.observability.builtin import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
 from sayso.channels.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
 from sayso.channels.types import Reply

@@ -8,15 +8,14 @@ it no longer knows. Nothing is run from the files: a lost turn may have been ans
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
+from sayso.channels.storage.files import try_lock
 from sayso.channels.types import Conversation, Reply, Scope, Turn
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
@@ -109,17 +109,9 @@ class NoteFiles:
                         count += 1
         return count
 
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Yield whether this process alone may tell people what is in the files. Raises OSError."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (self._folder / _LOCK).open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+    def alone(self) -> AbstractContextManager[bool]:
+        """Return a lock whose block gets whether this process alone may tell what is in the files. Raises OSError."""
+        return try_lock(self._folder / _LOCK)
 
     def handled(self) -> dict[str, int]:
         """Return the last resume of each shard that was handled, by the number of the shard."""
