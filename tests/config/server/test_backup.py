@@ -31,6 +31,7 @@ from sayso.config.settings.schema import Settings
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.redis.client import connect
+from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.resume import RESUME_STEP, halt, halts_of
 from sayso.workers.data_loss.watermarks import HaltReason
 from sayso.workers.people import ListedPerson, RedisPeople
@@ -173,6 +174,7 @@ def test_newer_entries_of_the_ledger_are_cut_off(source: Machine, target: Machin
 def test_people_files_and_history_are_restored(source: Machine, target: Machine):
     """An approved person is approved, the data folder has its files, and the history its messages."""
     used(source)
+    DataLossGuard(target.client, prefix=PREFIX).look()  # as `sayso redis status` does on the empty server
     target.restore(source.backup())
     assert RedisPeople(target.client, prefix=PREFIX).decision("web", ["ana"]) == "approved"
     assert target.files()["texts/ab/long"] == b"a long text"
