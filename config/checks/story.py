@@ -131,7 +131,9 @@ def answers(story: MessageStory) -> dict[str, list[str]]:
     if not story.all_replies:
         answered = "Its turn and its replies are not known: Redis has forgotten them, or could not be searched."
     twice = "No repetition is stored here. If the user got two answers, trace the other message, too."
-    no_action = "No confirmation is stored here: the message asked for none, and answered none."
+    no_action = "No confirmation is stored here."
+    if story.turns and all(turn.status == "done" for turn in story.turns):
+        no_action = "The message asked for no confirmation, and was none."
     return {
         "said_twice": [*_twice(story)] or [twice],
         "not_answered": [*_unanswered(story)] or [answered],

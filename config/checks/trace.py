@@ -45,10 +45,14 @@ _MIN_REFERENCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Clue:
-    """What an id leads to: a turn, a reply or an action. 0 and "" stand for nothing."""
+    """What an id leads to: a turn, by the hash of its event if it is known, a reply or an action.
+
+    0 and "" stand for nothing.
+    """
 
     conversation: str = ""
     seq: int = 0
+    event: str = ""
     number: int = 0
     pid: str = ""
 
@@ -214,7 +218,7 @@ class Tracer:
             seen = _SEEN.fullmatch(key)
             if seen and _is_called(seen["event"], wanted):
                 number = self._client.get(f"{self._prefix}{key}") if self._client else None
-                yield Clue(seen["conversation"], int(str(number or 0)))
+                yield Clue(seen["conversation"], int(str(number or 0)), digest(seen["event"]))
         for _, entry in self._entries:
             if entry.by and _is_called(entry.by, wanted):
                 yield self._action(entry.pid)
@@ -250,7 +254,8 @@ class Tracer:
             filter(None, (clue.pid, *record.get("asked", ()), record.get("decided"), record.get("about")))
         )
         decided = [entry for _, entry in self._entries if entry.by]
-        pids |= dict.fromkeys(entry.pid for entry in decided if digest(entry.by) == record.get("event"))
+        event = record.get("event") or clue.event
+        pids |= dict.fromkeys(entry.pid for entry in decided if digest(entry.by) == event)
         events = {digest(entry.by) for entry in decided if entry.pid in pids}
         seqs = {first, *(state.seq_of(pid=pid) for pid in pids), *(state.seq_of(event=event) for event in events)}
         seqs |= state.answers_to(pids)

@@ -148,6 +148,15 @@ def test_yes_to_a_question_that_has_expired_is_told_with_the_question(rig: Redis
         assert again in told["answers"]["said_twice"]
 
 
+def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: RedisRig, bot: Bot, tmp_path: Path):
+    """After a week, or after the user was erased, Redis has no turn of it, and the ledger has the action."""
+    collect(rig, tmp_path)
+    rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
+    told = story(YES)
+    assert (told["turns"][0]["status"], told["actions"][0]["pid"]) == ("forgotten", action_of(rig))
+    assert "The user who was asked confirmed it" in told["answers"]["confirmed_by"][0]
+
+
 def test_tap_of_another_user_confirms_nothing(rig: RedisRig):
     """The question goes on waiting, and the tap is part of its story."""
     bot = Bot(rig, "INV-42")
