@@ -155,11 +155,14 @@ def health(services: Services) -> HealthReport:
         "alerts": {channel: f"{at}: see `sayso deliveries list`" for channel, at in since.items()},
         "disk": disk,
     }
+    findings = web_report.get("findings", [])
+    is_known = "redis-away" not in findings  # else nothing is known of workers and queue
     found = {
-        "workers-none": not workers, "queue-suspended": queue.startswith("suspended"), "alert": bool(alerts),
-        "disk": disk != "ok", "queue-away": queue != "ok" and not queue.startswith("suspended"),
+        "workers-none": is_known and not workers, "queue-suspended": queue.startswith("suspended"),
+        "alert": bool(alerts), "disk": disk != "ok",
+        "queue-away": is_known and queue != "ok" and not queue.startswith("suspended"),
     }  # fmt: skip
-    report |= _found(web_report.get("findings", []) + [name for name, is_so in found.items() if is_so])
+    report |= _found(findings + [name for name, is_so in found.items() if is_so])
     well = accepts and (web_report["redis"], queue, disk) == ("ok", "ok", "ok") and workers > 0 and not alerts
     return {**report, "status": "ok" if well else "degraded"}, well
 

@@ -47,6 +47,12 @@ def test_process_without_redis_is_healthy_but_not_ready():
     )  # fmt: skip
 
 
+def test_finding_is_the_cause_and_not_what_follows_from_it():
+    """While Redis is away nothing is known of the workers and the queue: their cures would mislead."""
+    full = health_of(connect(AWAY)).get("/healthz?full")
+    assert (full.status_code, full.json["findings"]) == (503, ["redis-away"])
+
+
 def test_bot_without_workers_is_ready_and_degraded(redis_client: Redis):
     """Turns are stored and wait. A proxy that took the web out would lose them."""
     client = health_of(redis_client)
