@@ -180,9 +180,10 @@ def erase(options: Options, user: str) -> None:
         bodies = ledger.erase(user, at=round(time.time() * 1000))
         erase_notes(ledger.path.parent, [user])
         texts, memories = erase_texts(settings, data, [user]), erase_memories(data, [user])
+    where = f"{data} and {settings.media.store}" if settings and settings.media.store else str(data)
     lines = [
         f"{counted(bodies, 'body', 'bodies')} of {user!r} erased; the chain still verifies.",
-        f"{counted(texts, 'long text', 'long texts')} erased from {data}.",
+        f"{counted(texts, 'long text', 'long texts')} erased from {where}.",
         f"{counted(memories, 'file or relationship', 'files and relationships')} of the agents' memories erased from "
         f"{data}.",
         "Redis holds records for up to 48 hours: run this again to erase those that come from there later.",

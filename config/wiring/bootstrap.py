@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -86,6 +86,8 @@ class Services:
     clock: SharedClock
     texts: TextFiles
     bucket: Bucket | None
+    #: What removes old files, by the name in the log.
+    sweeps: Mapping[str, Callable[[], int]]
     worker_lock: WorkerLock
     processor: ConversationProcessor
     reaper: Reaper
@@ -163,7 +165,7 @@ def bootstrap(
         worker_lock=worker_lock, processor=processor, reaper=redis.reaper(worker_lock), spool=spool,
         audit_collector=AuditCollector(redis.client, AuditLedger(state / LEDGER, EntrySigner(keys)), prefix=prefix),
         deliveries=RedisDeliveries(scripts, wake_up), alerts=redis.alerts,
-        data_loss_guard=guard, loss_notices=notices,
+        data_loss_guard=guard, loss_notices=notices, sweeps=files.sweeps(),
         tools=tools, agent_deps=deps, deployment=_deployment(settings, keys), bot_id=bot_ids(settings, keys)[0],
         is_worker=is_worker,
     )  # fmt: skip

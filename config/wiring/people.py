@@ -75,9 +75,9 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     now_ms = round(time.time() * 1000)
     audit_bodies = sum(ledger.erase(each, at=now_ms) for each in ids) if ledger.path.exists() else 0
     erase_notes(settings.state_folder(data), ids, channel)
-    media = FileStores.open(settings, data, keys).media
+    stores = FileStores.open(settings, data, keys).all_media
     with _disk_errors(data):
-        files = sum(media.erase(owner_of(channel, each)) for each in ids)
+        files = sum(media.erase(owner_of(channel, each)) for media in stores for each in ids)
     texts, memories = erase_texts(settings, data, ids), erase_memories(data, ids, channel)
     return ErasureResult(redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_file())
 
@@ -87,9 +87,10 @@ def erase_texts(settings: Settings | None, data: Path, users: Iterable[str]) -> 
 
     Raises ConfigError where the disk or the bucket refuses.
     """
-    texts = FileStores.open(settings, data, ["no link is made"]).texts if settings else local_texts(data)
+    stores = FileStores.open(settings, data, ["no link is made"]).all_texts if settings else (local_texts(data),)
+    ids = [_scope_id(user) for user in users]
     with _disk_errors(data):
-        return sum(texts.erase(_scope_id(user)) for user in users)
+        return sum(texts.erase(each) for texts in stores for each in ids)
 
 
 def erase_notes(state: Path, users: Iterable[str], channel: str = "") -> int:

@@ -67,7 +67,7 @@ def worker_services(services: Services) -> WorkerServices:
         reaper=services.reaper,
         audit_collector=services.audit_collector,
         lock=services.worker_lock,
-        sweeps={"media": services.media.sweep, "texts": services.texts.sweep},
+        sweeps=services.sweeps,
         close_tools=services.tools.close,
         close_models=services.agent_deps.aclose,
         data_loss_guard=services.data_loss_guard,

@@ -110,6 +110,25 @@ class FileStores:
     media: MediaFiles
     texts: TextFiles
     bucket: Bucket | None
+    #: What the data folder holds from the time before the bucket. It is swept and erased, and not read.
+    former: tuple[MediaFiles, TextFiles] | None = None
+
+    @property
+    def all_media(self) -> tuple[MediaFiles, ...]:
+        """All stores that may hold files."""
+        return (*([self.former[0]] if self.former else []), self.media)
+
+    @property
+    def all_texts(self) -> tuple[TextFiles, ...]:
+        """All stores that may hold long texts."""
+        return (*([self.former[1]] if self.former else []), self.texts)
+
+    def sweeps(self) -> dict[str, Callable[[], int]]:
+        """Return what removes old files and old texts. Each raises OSError."""
+        return {
+            MEDIA: lambda: sum(each.sweep() for each in self.all_media),
+            TEXTS: lambda: sum(each.sweep() for each in self.all_texts),
+        }
 
     @classmethod
     def open(
@@ -124,16 +143,14 @@ class FileStores:
         """Open the stores without any I/O. Raises ConfigError where the library for buckets is missing."""
         folder, limits = data / MEDIA, settings.media.limits
         bucket = open_bucket(settings)
+        local = LocalMediaStore(folder, keys=keys, public_url=public_url, link_clock=link_clock, limits=limits)
         if bucket is None:
-            media: MediaFiles = LocalMediaStore(
-                folder, keys=keys, public_url=public_url, link_clock=link_clock, limits=limits
-            )
-            return cls(media, local_texts(data), None)
+            return cls(local, local_texts(data), None)
         media = MediaFiles(
             bucket.objects(MEDIA), bucket.objects(OWNERS), folder / ARRIVING,
             keys=keys, public_url=public_url, link_clock=link_clock, limits=limits,
         )  # fmt: skip
-        return cls(media, TextFiles(bucket.objects(TEXTS)), bucket)
+        return cls(media, TextFiles(bucket.objects(TEXTS)), bucket, (local, local_texts(data)))
 
 
 def local_texts(data: Path) -> TextFiles:

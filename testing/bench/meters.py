@@ -28,6 +28,8 @@ LOOK_SECONDS = 0.01
 WRITES, WRITE_BYTES, ROUND_TRIPS = 50, 4096, 200
 #: Where Linux shows what control groups may use, and which are those of this process.
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+#: How long each probe of Redis lasts at most, in seconds.
+PROBE_SECONDS = 2.0
 #: The names of the parts of the system.
 WEB, WORKER, REDIS, BENCH = "web", "worker", "redis", "bench"
 
@@ -165,8 +167,8 @@ def redis_times(client: Redis, key: str) -> RedisTimes:
 
 
 def _median_seconds(call: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(ROUND_TRIPS):
+    seconds, latest = list[float](), time.perf_counter() + PROBE_SECONDS
+    while len(seconds) < ROUND_TRIPS and (not seconds or time.perf_counter() < latest):
         started = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - started)
