@@ -414,12 +414,13 @@ class MediaRoom:
         if time.monotonic() - self._measured_at > self._measure_seconds:
             self._total = sum(_counted_size(each.size) for each in self._files.list())
             self._measured_at = time.monotonic()
+        rest = f"{size} more do not fit" if size else "no file can be stored"
         if self._total + self._in_flight + _counted_size(size) > self._limits.total_bytes:
-            raise NoRoom(f"all files have {self._total} bytes of {self._limits.total_bytes}: {size} more do not fit")
+            raise NoRoom(f"all files have {self._total} bytes of {self._limits.total_bytes}: {rest}")
         disk, _, free = shutil.disk_usage(self._disk)
         reserve = max(self._limits.reserve_bytes, int(disk * self._limits.reserve_percent / 100))
         if free - self._in_flight - size < reserve:
-            raise NoRoom(f"the disk has {free} bytes free, and {reserve} must stay free: {size} more do not fit")
+            raise NoRoom(f"the disk has {free} bytes free, and {reserve} must stay free: {rest}")
 
 
 def _counted_size(size: int) -> int:

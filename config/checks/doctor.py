@@ -25,6 +25,7 @@ from sayso.channels.setup import (
 )
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import SignedWebhook
+from sayso.config.server.processes import FILE as UP_FILE
 from sayso.config.server.processes import Running
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
@@ -120,6 +121,11 @@ class Doctor:
         try:
             client = connect(find_redis(self._settings, self._data))
         except (ConfigError, ValueError) as exc:
+            if isinstance(exc, ConfigError) and self._runs_embedded_redis():
+                cure = f"see {self._data / 'redis' / 'server.log'}: its disk may be full"
+                says = "`sayso up` runs, and the Redis that it brings does not"
+                yield CheckResult("redis", "fail", says, cure, id="redis-away")
+                return
             says = str(exc) if isinstance(exc, ConfigError) else f"REDIS_URL: {exc}"
             cure = "set REDIS_URL, or give --data of a running `sayso up`"
             yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
@@ -132,6 +138,10 @@ class Doctor:
             yield from self._server(client)
         except RedisError as exc:
             yield _away(unreachable(client, exc))
+
+    def _runs_embedded_redis(self) -> bool:
+        is_up = self._running and (self._settings.state_folder(self._data) / UP_FILE).exists()
+        return bool(is_up and (self._data / "redis" / "server.log").exists())
 
     def _server(self, client: Redis) -> Iterator[CheckResult]:
         place = address_of(client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from sayso.channels.setup import FORGED, CheckResult
 from sayso.channels.types import Received
 from sayso.config.checks.doctor import Doctor, _safety, check_models
 from sayso.config.cli.main import main
+from sayso.config.server.processes import Running, leave_note
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.ingress import poll_lock
 from sayso.testing.platforms import fake_platforms as fakes
@@ -60,6 +62,7 @@ class Clinic:
     def __init__(self, folder: Path, platforms: FakePlatforms, worker: Heartbeat) -> None:
         self.folder, self.platforms = folder, platforms
         self.worker: Heartbeat | None = worker
+        self.running: Running | None = None
         self.mailbox = services.FakeMailbox()
         self.web = our_web(self.mailbox)
         self.config = written(folder, platforms)
@@ -74,7 +77,7 @@ class Clinic:
 
         async def found() -> list[CheckResult]:
             async with httpx.AsyncClient(transport=httpx.MockTransport(self.web)) as web:
-                doctor = Doctor(load_settings(self.config), self.folder, web=web, own=own)
+                doctor = Doctor(load_settings(self.config), self.folder, web=web, own=own, running=self.running)
                 return [finding async for finding in doctor.results()]
 
         return asyncio.run(found())
@@ -348,6 +351,18 @@ def test_unreachable_redis_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPa
     """The other checks go on."""
     monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
     assert clinic.wrong().keys() == {"redis"}
+
+
+def test_embedded_redis_that_ended_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
+    """As on a full disk, while `sayso up` starts it again and again: the log of the server is named."""
+    monkeypatch.delenv("REDIS_URL")
+    running = Running(clinic.config, PUBLIC_URL, os.getpid())
+    leave_note(load_settings(clinic.config).state_folder(clinic.folder), running)
+    (log := clinic.folder / "redis" / "server.log").parent.mkdir()
+    log.touch()
+    clinic.running = running
+    (found,) = [each for each in clinic.results() if each.check == "redis"]
+    assert (found.id, str(log) in found.cure) == ("redis-away", True)
 
 
 def test_no_redis_at_all_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
