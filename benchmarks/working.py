@@ -9,6 +9,6 @@ from sayso.agent import tool
 
 @tool(description="Wait, then say so")
 async def work(seconds: float) -> str:
-    """Wait for so many seconds."""
+    """Wait for this many seconds."""
     await asyncio.sleep(seconds)
     return "worked"

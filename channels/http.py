@@ -342,7 +342,7 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 def backoff_seconds(failures: int, *, first: float, longest: float, chance: float = 1.0) -> float:
-    """Return the seconds to wait after so many failures in a row: `first` after one, then twice as much each time.
+    """Return the seconds to wait after this many failures in a row: `first` after one, then twice as much each time.
 
     `longest` is the limit. `chance`, a random number from 0 to 1, takes up to half of the pause away (jitter), so that
     clients that failed together do not try again together.

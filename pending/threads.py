@@ -165,7 +165,7 @@ _own_pools: dict[int, DaemonThreadPool] = {}
 
 
 def set_tool_thread_limit(max_threads: int) -> None:
-    """Let `call_in_tool_thread` run so many functions at a time in this process. Call it before the first one."""
+    """Let `call_in_tool_thread` run this many functions at a time in this process. Call it before the first one."""
     _tool_pools[os.getpid()] = DaemonThreadPool("tool", max_threads)
 
 

@@ -315,7 +315,7 @@ def _text(entry: str) -> str:
 
 
 def remember(notes: OrderedDict[str, V], key: str, value: V, most: int) -> None:
-    """Store a value as the newest, and forget the oldest beyond so many."""
+    """Store a value as the newest, and forget the oldest beyond this many."""
     notes[key] = value
     notes.move_to_end(key)
     while len(notes) > most:

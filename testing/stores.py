@@ -235,7 +235,7 @@ class MemorySharedCache:
         return value if self._clock() < until else None
 
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
-        """Store a value for so many seconds."""
+        """Store a value for this many seconds."""
         self._notes[key] = (value, self._clock() + seconds)
 
 

@@ -120,5 +120,5 @@ class RedisSharedCache:
         return None if value is None else str(value)
 
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
-        """Store a value for all processes, for so many seconds."""
+        """Store a value for all processes, for this many seconds."""
         self._client.set(self._prefix + key, value, ex=seconds)

@@ -187,7 +187,7 @@ class DraftMessage:
         return self._gap
 
     async def _pause(self, seconds: float) -> float:
-        """Show no draft of the channel for so many seconds, in any process; then show the newest."""
+        """Show no draft of the channel for this many seconds, in any process; then show the newest."""
         self._rate_limiter.pause(seconds)
         self._changed.set()
         if seconds > 0:

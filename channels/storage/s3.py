@@ -34,7 +34,7 @@ RETRIES, RETRY_SECONDS = 4, 8
 #: Seconds without calls after a call that got no answer. Then one call tries again, and all others fail until it ends:
 #: a bucket that does not answer must not block every thread for READ_SECONDS.
 PAUSE_SECONDS = 2.0
-#: Larger files are sent in parts of so many bytes, and so many at a time: what one upload takes of the memory.
+#: Bytes of one part of a larger file, and parts that are sent at a time: together the memory of one upload.
 PART_BYTES, PARTS_AT_A_TIME = 5 * 1024 * 1024, 2
 #: Variables with an address, as the library reads them.
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")

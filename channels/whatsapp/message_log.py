@@ -46,7 +46,7 @@ class RecoveryInbox(Protocol):
         """Return why the channel's access rules refuse the sender, "" if they do not."""
 
     def accept(self, turn: Turn, *, waited_seconds: float) -> Acceptance:
-        """Store a turn that was written so many seconds ago."""
+        """Store a turn that was written this many seconds ago."""
 
 
 #: How many messages Twilio returns at once.

@@ -34,7 +34,7 @@ TOKEN, TOKEN_FILE = "SAYSO_METRICS_TOKEN", "SAYSO_METRICS_TOKEN_FILE"
 ADDRESS = "SAYSO_METRICS"
 #: Threads that answer readers. One that reads slowly holds none (`sayso.config.server.http`).
 READER_THREADS = 2
-#: How the folders of common files begin. One that is in nobody's use for so many seconds is left of a killed process.
+#: How the folders of common files begin. One that no process used for this many seconds belongs to a killed process.
 _PREFIX, _LEFT_SECONDS = "sayso-metrics-", 60.0
 
 

@@ -185,7 +185,7 @@ class _Parent:
             os._exit(0)
 
     def _handle_signal(self, seconds: float = 0.0) -> None:
-        """Wait for a signal, at most so many seconds if given, and handle it and the end of children."""
+        """Wait for a signal, at most this many seconds if given, and handle it and the end of children."""
         signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM ends the wait; 0 turns the timer off
         if signal.sigwait(_HANDLED_SIGNALS) in (signal.SIGTERM, signal.SIGINT):
             self._stop()

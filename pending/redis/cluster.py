@@ -68,7 +68,7 @@ NODE_PORT = 6379
 PATIENT_TRIES = 16
 #: Connections to each node that one event loop may open.
 MAX_CONNECTIONS = 256
-_NOT_BY_ITSELF = (RedisConnectionError, RedisTimeoutError)
+_RETRIED = (RedisConnectionError, RedisTimeoutError)
 #: The errors of a node that has the slot no more, or is away. While a slot moves, AskError and TryAgainError say so.
 _ELSEWHERE = (RedisConnectionError, RedisTimeoutError, MovedError)
 _SCRIPT_COMMANDS = ("EVAL", "EVALSHA")
@@ -132,7 +132,7 @@ class ClusterClient(RedisCluster):
 
     def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
         self.url = url
-        self._patience = Retry(_backoff(patient), PATIENT_TRIES if patient else 0, supported_errors=_NOT_BY_ITSELF)
+        self._patience = Retry(_backoff(patient), PATIENT_TRIES if patient else 0, supported_errors=_RETRIED)
         nodes = [ClusterNode(host, port) for host, port in url.addresses]
         times: dict[str, Any] = {"socket_timeout": answer_seconds, "socket_connect_timeout": min(1.0, answer_seconds)}
         create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
@@ -147,11 +147,11 @@ class ClusterClient(RedisCluster):
         """Return a pipeline. Its errors are not retried here: its user comes again."""
         pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
         execute = pipe.execute
-        pipe.execute = lambda *args, **options: _told(partial(execute, *args, **options))
+        pipe.execute = lambda *args, **options: _with_redis_errors(partial(execute, *args, **options))
         return pipe
 
     def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
-        """Send a command, and return the answer when so many replicas of its node have what it wrote.
+        """Send a command, and return the answer when this many replicas of its node have what it wrote.
 
         Raises NotReplicated, and redis.RedisError.
         """
@@ -184,7 +184,9 @@ class ClusterClient(RedisCluster):
         """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, key in keys.items():
-            groups[_told(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))).name].append(number)
+            groups[
+                _with_redis_errors(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))).name
+            ].append(number)
         return list(groups.values())
 
     def masters(self) -> list[Redis]:
@@ -192,7 +194,7 @@ class ClusterClient(RedisCluster):
         return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
 
     def _persist(self, send: Callable[[], Any]) -> Any:
-        return self._patience.call_with_retry(lambda: _told(send), lambda _: None)
+        return self._patience.call_with_retry(lambda: _with_redis_errors(send), lambda _: None)
 
 
 def _key_of(command: Sequence[Any]) -> str:
@@ -203,7 +205,7 @@ def _backoff(patient: bool) -> AbstractBackoff:
     return ExponentialWithJitterBackoff(base=0.05, cap=1.0) if patient else NoBackoff()
 
 
-def _told(send: Callable[[], Any]) -> Any:
+def _with_redis_errors(send: Callable[[], Any]) -> Any:
     try:
         return send()
     except Exception as exc:
@@ -260,7 +262,7 @@ class AsyncCluster:
     def __init__(self, url: ClusterUrl, *, tries: int = PATIENT_TRIES) -> None:
         self._url = url
         backoff = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
-        self._retry = AsyncRetry(backoff, tries - 1, _NOT_BY_ITSELF)
+        self._retry = AsyncRetry(backoff, tries - 1, _RETRIED)
         self._owner_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: AsyncRedisCluster | None = None
@@ -273,7 +275,7 @@ class AsyncCluster:
             return self._loop is loop
 
     async def execute(self, packed: Any, replicas: int = 0) -> Any:
-        """Send a command to the node that has its key, and return the answer when so many of its replicas have it, too:
+        """Send a command to the node that has its key, and return the answer when this many replicas have it, too:
         it waits for them without a limit.
 
         Raises redis.RedisError.

@@ -129,7 +129,7 @@ class LoopClient(Protocol):
         ...
 
     async def execute(self, packed: Any, replicas: int = 0) -> Any:
-        """Send a command and return the answer, when so many replicas have it. Raises redis.RedisError."""
+        """Send a command and return the answer, when this many replicas have it. Raises redis.RedisError."""
         ...
 
     async def close(self) -> None:
@@ -213,7 +213,7 @@ class Connections:
         connection = self._take()
         try:
             answer = connection.retry.call_with_retry(
-                lambda: _asked(connection, packed, replicas), lambda _: _close(connection)
+                lambda: _asked(connection, packed, replicas), lambda _: connection.disconnect()
             )
         except ResponseError:  # read completely
             self._keep(connection)
@@ -239,7 +239,7 @@ class Connections:
             return self._pool.get_connection()
 
     def _drop(self, connection: Connection) -> None:
-        _close(connection)
+        connection.disconnect()
         self._pool.release(connection)
 
     def _keep(self, connection: Connection) -> None:
@@ -262,7 +262,7 @@ def _asked(connection: Connection, packed: bytes, replicas: int) -> Any:
         try:
             return _exchange(connection, packed, replicas)
         except RedisConnectionError:  # stale: this does not use up a retry
-            _close(connection)
+            connection.disconnect()
     connection.connect_check_health(check_health=False, retry_socket_connect=False)
     return _exchange(connection, packed, replicas)
 
@@ -289,10 +289,6 @@ def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
 @cache
 def _wait_command(replicas: int) -> bytes:
     return _packed(("WAIT", replicas, REPLICA_MS))
-
-
-def _close(connection: Connection) -> None:
-    connection.disconnect()
 
 
 @dataclass(slots=True, eq=False)
@@ -340,7 +336,7 @@ class AutoPipeline:
             return self._loop is loop
 
     async def execute(self, packed: bytes, replicas: int = 0) -> Any:
-        """Send a packed command and return the answer once so many replicas have it, without a limit of time.
+        """Send a packed command and return the answer once this many replicas have it, without a limit of time.
 
         Raises redis.RedisError, and RuntimeError on another loop.
         """

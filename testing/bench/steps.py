@@ -55,7 +55,7 @@ class Steps:
         self._exchanges.append(await self.load.deliver(port, TEXT, line=line))
 
     async def at_once(self, count: int, send: Callable[[int, int], Awaitable[None]]) -> Step:
-        """Have so many send one message after the other. The step ends early after a 503."""
+        """Have this many people send one message after the other. The step ends early after a 503."""
         stopped = asyncio.Event()
 
         async def person(line: int) -> None:

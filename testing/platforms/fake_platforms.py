@@ -131,7 +131,7 @@ class FakePlatforms:
         (fake.closed.add if closed else fake.closed.discard)(address)
 
     def arrive(self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = "") -> None:
-        """Add a message of so many seconds ago without a webhook. Raises ValueError for a platform without a list."""
+        """Add a message of this many seconds ago without a webhook. Raises ValueError for a platform without a list."""
         fake = self.fakes.get(platform)
         if not isinstance(fake, FakeTwilio):
             raise ValueError(f"{platform!r} has no list of messages: only twilio has")

@@ -188,7 +188,7 @@ class FakeSlack:
         return f"F{url.rpartition('/')[2].upper()[:20]}"
 
     def busiest(self, channel: str, seconds: float = 1.0) -> int:
-        """Return the most messages posted in one channel within so many seconds."""
+        """Return the most messages posted in one channel within this many seconds."""
         times = self._posted[channel]
         return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
 

@@ -123,7 +123,7 @@ class FakeTelegram:
         return self._ledger.host(data)
 
     def rate(self, chat: str, seconds: float) -> int:
-        """Return the most messages in one chat within so many seconds. Edits count, as at Telegram."""
+        """Return the most messages in one chat within this many seconds. Edits count, as at Telegram."""
         times = self._ledger.state.get(_TIMES, {}).get(chat, [])
         return max((sum(start <= later < start + seconds for later in times) for start in times), default=0)
 

@@ -331,7 +331,7 @@ class TwilioMessages:
         self, address: str, body: str = "", *, ago: float = 0.0, sid: str = "", to: str = SENDER, service: str = "",
         files: tuple[tuple[str, str], ...] = (),
     ) -> str:  # fmt: skip
-        """Add a message written so many seconds ago. `files` holds id and type of each. Return its sid."""
+        """Add a message written this many seconds ago. `files` holds id and type of each. Return its sid."""
         sid = sid or f"{'MM' if files else 'SM'}{random_id()}"
         listed = {"sid": sid, "from": address, "to": to, "body": body, "at": int(time.time() - ago)}
         more = {"direction": "inbound", "messaging_service_sid": service or None, "files": dict(files)}

@@ -27,7 +27,7 @@ class _RealInstances(type):
 
 
 def shift(seconds: float) -> None:
-    """Put the wall clock of this process ahead by so many seconds, or back if negative."""
+    """Put the wall clock of this process ahead by this many seconds, or back if negative."""
     wrong_time, delta = _shift_time(seconds), datetime.timedelta(seconds=seconds)
     date, moment = datetime.date, datetime.datetime
 

@@ -337,7 +337,7 @@ def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> It
 
 
 def _first_answers(answers: Sequence[ChatMessage], acts: int) -> list[ChatMessage]:
-    """Return the answers to so many acts, as they arrived first.
+    """Return the answers to this many acts, as they arrived first.
 
     A surplus answer is the late first try of something older, or it repeats the one before it and either is marked: a
     first try may arrive after its repeat.

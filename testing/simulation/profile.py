@@ -86,7 +86,7 @@ class Profile(Section):
     question_seconds: Seconds = 0.0
     #: Share of the commands to Redis whose reply and connection are lost.
     lost_replies: Share = 0.0
-    #: Replies of Redis are up to so many milliseconds late.
+    #: Replies of Redis are up to this many milliseconds late.
     redis_delay_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     #: Share of the webhooks that are delivered 2 to 5 times; the share of these repeats that are late, and how late.
     repeated_webhooks: Share = 0.0

@@ -83,7 +83,7 @@ class ChatInbox:
         self._new.set()
 
     async def until(self, seen: Callable[[Sequence[ChatMessage]], bool], seconds: float) -> bool:
-        """Wait until `seen` is true of the messages. Return whether it was within so many seconds."""
+        """Wait until `seen` is true of the messages. Return whether it was within this many seconds."""
         deadline = time.monotonic() + seconds
         while not seen(self.messages):
             self._new.clear()

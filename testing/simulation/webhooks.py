@@ -173,7 +173,7 @@ class WebhookClient(Protocol):
         """Return the webhook of a photo with a caption."""
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
-        """Make this chat a group and return the clients of so many others; none if the platform has no groups."""
+        """Make this chat a group and return the clients of this many others; none if the platform has no groups."""
 
 
 class WhatsAppClient:
@@ -237,7 +237,7 @@ class TelegramClient:
         return self._signed(signing.telegram_photo(number, self._photo, caption, **self._chat_fields()))
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
-        """Make this chat a group and return the clients of so many others in it."""
+        """Make this chat a group and return the clients of this many others in it."""
         self._chat = -1_000_000_000_000 - self._user
         names = (self._name + STRANGER_OFFSET * number for number in range(1, count + 1))
         return [TelegramClient(self._platforms, name, "", self._chat) for name in names]
@@ -281,7 +281,7 @@ class SlackClient:
         )
 
     def add_strangers(self, count: int) -> Sequence[WebhookClient]:
-        """Make this chat a thread of a channel and return the clients of so many others in it."""
+        """Make this chat a thread of a channel and return the clients of this many others in it."""
         self.chat = self.chat.replace("D", "C")
         names = (self._name + STRANGER_OFFSET * number for number in range(1, count + 1))
         return [SlackClient(self._platforms, name, "", self.chat, self._clock) for name in names]
@@ -334,7 +334,7 @@ SIMULATED: Mapping[str, SimulatedPlatform] = {
 def webhook_clients(
     platforms: FakePlatforms, hooks: Sequence[tuple[str, str]], count: int, skew: float = 0.0
 ) -> list[tuple[WebhookClient, str]]:
-    """Return so many people, spread over the channels: each one's client and webhook URL.
+    """Return this many people, spread over the channels: each one's client and webhook URL.
 
     `hooks` are a platform and a webhook URL for each channel. `skew` is how many seconds Slack's clock is ahead.
     """

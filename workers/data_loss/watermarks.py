@@ -208,7 +208,9 @@ class WatermarkFile:
         servers = {each: dict(stored) for each, stored in self.read().items()}
         before = servers.pop(address, {})
         servers[address] = before | {
-            shard: watermark for shard, watermark in watermarks.items() if not _is_above(before.get(shard), watermark)
+            shard: watermark
+            for shard, watermark in watermarks.items()
+            if (old := before.get(shard)) is None or old.id != watermark.id or old.n <= watermark.n
         }
         stored = _Stored(2, dict(list(servers.items())[-MAX_ADDRESSES:]))
         new_file = self._path.with_name(f"{self._path.name}.{os.getpid()}")
@@ -218,10 +220,6 @@ class WatermarkFile:
             new_file.replace(self._path)
         except OSError as exc:
             log.warning("watermark.not_stored", extra={"reason": type(exc).__name__})
-
-
-def _is_above(before: Watermark | None, watermark: Watermark) -> bool:
-    return before is not None and before.id == watermark.id and before.n > watermark.n
 
 
 def _is_old(text: bytes) -> bool:

@@ -345,7 +345,7 @@ class SaysoWorker(BaseWorker):
 
 
 async def _in_time(work: Callable[[], Coroutine[Any, Any, None]], seconds: float | None, job: str = "") -> None:
-    """Do the work of a job within so many seconds. Log lines of the work name the job."""
+    """Do the work of a job within this many seconds. Log lines of the work name the job."""
     with context_field("log_fields", {"job": job}):
         async with asyncio.timeout(seconds if seconds and seconds > 0 else None):
             await work()
