@@ -178,7 +178,7 @@ def run_pod(
         if mount["name"] == "bot":
             mounts[mount["mountPath"]] = "bot"
         elif mount["name"] == "data":
-            mounts[mount["mountPath"]] = disk = f"disk-{name.partition('/')[2]}"
+            mounts[mount["mountPath"]] = disk = f"disk-{name.partition('/')[2]}-{context['runAsUser']}"
             own(site.sandbox.layer(disk), f"0:{context['fsGroup']}", 0o2775)
     stack.enter_context(
         site.sandbox.running(
