@@ -1,14 +1,15 @@
 """Backup: all that one bot stores, in one file.
 
 The file is a `tar.gz`: `redis.jsonl` (one key a line), `ledger.sqlite3`, `secret_keys` if asked for, the files of the
-data folder below `data/`, and at last `manifest.json` with the SHA-256 of everything before. A file without it was cut
-short. `restore.py` reads it.
+data folder below `data/`, `manifest.json` with the SHA-256 of everything before, and at last `manifest.macs` with a MAC
+of the manifest by each secret key. A file without it was cut short. `restore.py` reads it.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import hmac
 import io
 import json
 import os
@@ -34,6 +35,7 @@ from sayso.config.server.snapshot import (
     watermark_of,
 )
 from sayso.config.settings.schema import Settings
+from sayso.pending.action import derived_keys
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.data_loss.watermarks import FILE as TIDE
@@ -42,7 +44,8 @@ from sayso.workers.deployment import key_digests
 #: The version of the file's layout.
 FORMAT = 1
 #: The members of the file that are no files of the data folder.
-REDIS, LEDGER_MEMBER, KEYS, MANIFEST, DATA = "redis.jsonl", "ledger.sqlite3", "secret_keys", "manifest.json", "data"
+REDIS, LEDGER_MEMBER, KEYS, DATA = "redis.jsonl", "ledger.sqlite3", "secret_keys", "data"
+MANIFEST, MACS = "manifest.json", "manifest.macs"
 #: The folder of work in progress, in the data folder. Its name keeps it out of backups, and its lock others out.
 _WORK = ".backup"
 #: What is of use to this machine or its processes only, below the data folder.
@@ -139,8 +142,15 @@ def write_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, with_keys: b
         manifest.counts["files"] = sum(
             writer.add_file(path, f"{DATA}/{path.relative_to(bot.data).as_posix()}") for path in _data_files(bot.data)
         )
-        writer.add(MANIFEST, io.BytesIO(_MANIFEST.dump_json(manifest, indent=2)))
+        text = _MANIFEST.dump_json(manifest, indent=2)
+        writer.add(MANIFEST, io.BytesIO(text))
+        writer.add(MACS, io.BytesIO("\n".join(macs_of(text, keys)).encode()))
     return manifest
+
+
+def macs_of(manifest: bytes, keys: Sequence[str]) -> list[str]:
+    """Return the MAC of a manifest by each secret key."""
+    return [hmac.digest(key, manifest, "sha256").hex() for key in derived_keys(keys, "sayso.backup")]
 
 
 @contextmanager

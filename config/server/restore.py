@@ -29,12 +29,14 @@ from sayso.config.server.backup import (
     DATA,
     KEYS,
     LEDGER_MEMBER,
+    MACS,
     MANIFEST,
     REDIS,
     BackupError,
     Bot,
     HashingReader,
     Manifest,
+    macs_of,
     member_label,
     work_folder,
 )
@@ -127,13 +129,15 @@ def _unpack(file: IO[bytes], folder: Path) -> Manifest:
     with tarfile.open(fileobj=file, mode="r|gz") as archive:
         for member in archive:
             place = PurePosixPath(member.name)
-            if not member.isreg() or place.is_absolute() or ".." in place.parts or manifest:
+            if not member.isreg() or place.is_absolute() or ".." in place.parts or (manifest and member.name != MACS):
                 raise ValueError(f"unexpected member {member.name!r}")
             content = archive.extractfile(member)
             if content is None:
                 raise ValueError(f"unreadable member {member.name!r}")
             if member.name == MANIFEST:
-                manifest = Manifest.read(content.read())
+                text = content.read()
+                manifest = Manifest.read(text)
+                (folder / MANIFEST).write_bytes(text)
                 continue
             target = folder / place
             make_private(target.parent)
@@ -142,8 +146,9 @@ def _unpack(file: IO[bytes], folder: Path) -> Manifest:
             with target.open("wb") as out:
                 shutil.copyfileobj(hashed, out, _BLOCK_BYTES)
             os.utime(target, (member.mtime, member.mtime))
-            sums[member_label(member.name)] = hashed.digest.hexdigest()
-    if manifest is None:
+            if member.name != MACS:
+                sums[member_label(member.name)] = hashed.digest.hexdigest()
+    if manifest is None or not (folder / MACS).exists():
         raise ValueError("it was cut short")
     if manifest.sums != sums:
         wrong = sorted(name for name in {*manifest.sums, *sums} if manifest.sums.get(name) != sums.get(name))
@@ -152,7 +157,9 @@ def _unpack(file: IO[bytes], folder: Path) -> Manifest:
 
 
 def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: Path) -> Sequence[str]:
-    """Return the secret keys, of the bot or of its backup. Raises BackupError where they are of another bot."""
+    """Return the secret keys, of the bot or of its backup. Raises BackupError where they are of another bot, and for a
+    backup that was changed by somebody without them.
+    """
     found = folder / KEYS
     given = keys or (found.read_text().split() if found.exists() else [])
     if not set(key_digests(given)) & set(manifest.keys):
@@ -165,6 +172,9 @@ def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: 
             "the secret keys of this backup are not here, and without them no stored record can be trusted: set "
             "SAYSO_SECRET_KEYS to them, or put the old file secret_keys into the data folder"
         )
+    macs = (folder / MACS).read_text(errors="replace").splitlines()
+    if not set(macs) & set(macs_of((folder / MANIFEST).read_bytes(), given)):
+        raise BackupError("this backup was changed by somebody without the secret keys: use another copy")
     return given
 
 

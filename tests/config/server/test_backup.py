@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from sayso.channels.types import Conversation
-from sayso.config.server.backup import BackupError, Bot, write_backup
+from sayso.config.server.backup import BackupError, Bot, macs_of, write_backup
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.server.restore import RESTORING, Restored, restore_backup
 from sayso.config.server.snapshot import SnapshotError
@@ -234,12 +234,14 @@ def unpacked(content: bytes) -> dict[str, bytes]:
         return {member.name: archive.extractfile(member).read() for member in archive}
 
 
-def packed(members: dict[str, bytes], changed: dict[str, bytes]) -> bytes:
-    """Return a backup of these members. Members that are given are replaced, and the checksum is made again."""
+def packed(members: dict[str, bytes], changed: dict[str, bytes], keys: Sequence[str] = KEYS) -> bytes:
+    """Return a backup of these members. Members that are given are replaced; checksums and MACs are made again."""
     manifest = json.loads(members["manifest.json"])
     for name, data in changed.items():
         manifest["sums"][name] = hashlib.sha256(data).hexdigest()
-    return tarred({**members, **changed, "manifest.json": json.dumps(manifest).encode()})
+    text = json.dumps(manifest).encode()
+    macs = "\n".join(macs_of(text, keys)).encode()
+    return tarred({**members, **changed, "manifest.json": text, "manifest.macs": macs})
 
 
 def tarred(members: dict[str, bytes]) -> bytes:
@@ -259,9 +261,15 @@ def cut(content: bytes) -> bytes:
 
 
 def without_manifest(content: bytes) -> bytes:
+    """Return a whole archive that lacks its last members."""
+    members = unpacked(content)
+    return tarred({name: data for name, data in members.items() if not name.startswith("manifest")})
+
+
+def without_macs(content: bytes) -> bytes:
     """Return a whole archive that lacks its last member."""
     members = unpacked(content)
-    del members["manifest.json"]
+    del members["manifest.macs"]
     return tarred(members)
 
 
@@ -277,7 +285,7 @@ def climbing(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "damage", [cut, without_manifest, edited, climbing, lambda _: b"", lambda _: b"hello", gzip.compress]
+    "damage", [cut, without_manifest, without_macs, edited, climbing, lambda _: b"", lambda _: b"hello", gzip.compress]
 )
 def test_damaged_or_foreign_file_changes_nothing(source: Machine, target: Machine, damage):
     """One clear error, an untouched Redis and an untouched data folder."""
@@ -286,6 +294,16 @@ def test_damaged_or_foreign_file_changes_nothing(source: Machine, target: Machin
         target.restore(damage(source.backup()))
     assert target.client.dbsize() == 0
     assert [name for name in target.files() if not name.startswith(".restore")] == []
+
+
+def test_backup_that_was_changed_without_the_secret_keys_is_refused(source: Machine, target: Machine):
+    """Whoever stores it could approve people otherwise. Where the backup brings the keys nothing can be proven."""
+    used(source)
+    members = unpacked(source.backup())
+    changed = {"redis.jsonl": members["redis.jsonl"].replace(b'"approved', b'"blocked')}
+    with pytest.raises(BackupError, match="this backup was changed by somebody without the secret keys"):
+        target.restore(packed(members, changed, keys=["another"]))
+    assert target.client.dbsize() == 0
 
 
 def test_backup_of_another_bot_is_refused(source: Machine, target: Machine, tmp_path: Path):
