@@ -50,12 +50,17 @@ def read_token() -> str:
     """Return the token that readers must send, "" for none. Raises MetricsUnusable."""
     file = os.environ.get(TOKEN_FILE, "")
     try:
-        token = Path(file).read_text(encoding="utf-8").strip() if file else os.environ.get(TOKEN, "")
+        token = (Path(file).read_text(encoding="utf-8") if file else os.environ.get(TOKEN, "")).strip()
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not text in UTF-8"
         raise MetricsUnusable(f"{TOKEN_FILE}: cannot read {file!r} ({reason}): check the path") from exc
     if file and not token:
         raise MetricsUnusable(f"{TOKEN_FILE}: {file!r} is empty: write a token into it")
+    if not (token.isascii() and token.isprintable()):  # no reader could send it in a header
+        cure = "use letters and digits, such as those of `openssl rand -hex 32`"
+        raise MetricsUnusable(
+            f"{TOKEN_FILE if file else TOKEN}: the token has characters that no header can hold: {cure}"
+        )
     return token
 
 

@@ -124,6 +124,17 @@ def test_the_token_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert read_token() == WORD
 
 
+@pytest.mark.parametrize("token", ["höhö", "two\nlines", "\x1b[2J"])
+def test_token_that_no_reader_can_send_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, and without showing it. Space around a token does not count."""
+    monkeypatch.setenv(TOKEN, token)
+    with pytest.raises(MetricsUnusable, match=f"^{TOKEN}: the token has characters that no header can hold") as caught:
+        read_token()
+    assert token not in str(caught.value)
+    monkeypatch.setenv(TOKEN, f" {WORD}\n")
+    assert read_token() == WORD
+
+
 @pytest.mark.parametrize("is_given", [False, True])
 def test_no_count_is_lost_when_a_process_is_killed(tmp_path: Path, *, is_given: bool) -> None:
     """The process that replaces it continues its file: sums never fall, and there are as many files as processes.
