@@ -6,7 +6,7 @@ import shutil
 
 import click
 
-from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
+from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options
 
 
 @click.command(
@@ -28,6 +28,10 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     that is given with --redis it writes keys of its own, and removes them. --data names the folder whose disk is
     measured; without it the folder is temporary.
     """
+    from redis.exceptions import RedisError
+
+    from sayso.config.server.embedded_redis import EmbeddedRedisError
+    from sayso.pending.redis.checks import explain
     from sayso.testing.bench.report import as_json, lines_of
     from sayso.testing.bench.run import Bench, BenchPlan
     from sayso.testing.simulation.processes import MachineError
@@ -36,13 +40,15 @@ def bench(options: Options, seconds: float, webs: int, workers: int, redis_url: 
     folder = options.new_folder("sayso-bench-")
     options.say(f"measuring for {seconds:g} s with {webs} web and {workers} worker processes; data in {folder}")
     try:
-        with clear_errors():
-            result = Bench(BenchPlan(seconds, webs, workers, settings, redis_url), folder, options.say).run()
-    except MachineError as exc:
+        result = Bench(BenchPlan(seconds, webs, workers, settings, redis_url), folder, options.say).run()
+    except (MachineError, EmbeddedRedisError) as exc:
         fail(str(exc))  # its folder has the log
     except ValueError as exc:  # of a URL
         shutil.rmtree(folder, ignore_errors=True)
         fail(f"--redis: {exc}")
+    except RedisError as exc:
+        shutil.rmtree(folder, ignore_errors=True)
+        fail(explain(exc, "--redis" if redis_url else "the Redis of this run").says)
     except BaseException:  # such as Ctrl-C
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -41,8 +41,8 @@ def test_short_run_measures_everything_and_leaves_no_key(redis_client: Redis, re
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--redis", "redis://:top-secret@127.0.0.1:1/0"], "Redis does not answer"),
-        (["--redis", "http://127.0.0.1"], "--redis: no URL of a Redis"),
+        (["--redis", "redis://:top-secret@127.0.0.1:1/0"], "--redis: nothing listens there"),
+        (["--redis", "http://127.0.0.1"], "--redis: begins with 'http': no URL of a Redis"),
         (["-c", "nowhere.yaml"], "nowhere.yaml: no such file"),
     ],
 )
