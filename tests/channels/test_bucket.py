@@ -31,7 +31,7 @@ def bucket(server: S3Server, user: str = "bot", *, secret: str = "", name: str =
 
 
 def bucket_with(environ: Mapping[str, str], *, endpoint: str = "", name: str = BUCKET) -> Bucket:
-    """Return a bucket as it is opened with these variables."""
+    """Return a bucket that is opened with these variables."""
     with pytest.MonkeyPatch.context() as patch:
         for variable, value in environ.items():
             patch.setenv(variable, value)
@@ -108,8 +108,8 @@ def test_server_that_does_not_answer_is_unavailable_and_not_refused(s3_server: S
         ("200 OK", "", "its answer is not that of S3: see media.endpoint", False),
     ],
 )
-def test_answer_that_is_no_success_is_told(status: str, code: str, told: str, refused: bool):
-    """The line has the server's code, or says that no S3 server answered."""
+def test_error_of_the_server_is_reported_with_its_code(status: str, code: str, told: str, refused: bool):
+    """If the answer is not one of S3, the line says so."""
     body = f"<Error><Code>{code}</Code><Message>of bot-secret</Message></Error>" if code else "<html>Hello</html>"
     with answering(status, body) as endpoint, pytest.raises(StoreUnavailable) as caught:
         (asked := bucket_with(S3Server.environ(), endpoint=endpoint)).check()

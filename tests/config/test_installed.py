@@ -199,7 +199,7 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
 
 
 def test_the_wheel_has_the_files_that_the_page_about_deployment_names(install: Callable[[str], Installed]):
-    """Without a checkout the line of the page copies them."""
+    """The page copies them out of the wheel where there is no checkout."""
     installed, page = install("wheel"), (ROOT / "docs/how-to/deploy.md").read_text()
     (line,) = re.findall(r"^ +(cp -r .*sayso.*/deploy\".*)$", page, re.MULTILINE)
     with installed.running(f"sh -c {shlex.quote(line)}") as copying:

@@ -96,8 +96,8 @@ def test_services_of_the_compose_file_answer_a_message(site: Site):
 
 
 @pytest.mark.parametrize("service", ["web", "worker"])
-def test_a_volume_of_another_user_is_named(site: Site, service: str):
-    """A folder of the host that Docker mounts belongs to root. The log has one line with the cure."""
+def test_volume_that_belongs_to_another_user_is_named(site: Site, service: str):
+    """Docker mounts a folder of the host as root. The log has one line with the cure."""
     own(site.sandbox.layer("of-root"), "0:0", 0o755)
     image, mounts = site.image, {"/tmp": "tmp", "/etc/sayso": "bot", "/var/lib/sayso": "of-root"}
     command = site.sandbox.command(

@@ -115,8 +115,8 @@ def test_only_the_readiness_probe_depends_on_redis(manifests: dict[str, dict[str
     assert paths == {"readinessProbe": "/readyz", "livenessProbe": "/healthz", "startupProbe": "/healthz"}
 
 
-def test_only_the_web_takes_connections(manifests: dict[str, dict[str, Any]]):
-    """Each pod is under a policy. Besides its own ports it opens that of the metrics, and that to Prometheus alone."""
+def test_network_policies_open_only_the_ports_in_use(manifests: dict[str, dict[str, Any]]):
+    """Each pod has a policy: its own ports, and the port of the metrics for Prometheus."""
     policies = [spec for name, spec in specs(manifests).items() if name.startswith("NetworkPolicy/")]
     for workload, pod in pods(manifests).items():
         labels = specs(manifests)[workload]["template"]["metadata"]["labels"]

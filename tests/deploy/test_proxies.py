@@ -137,8 +137,8 @@ def test_forged_webhooks_are_refused(proxy: Proxy):
     assert proxy.hook("tg", signing.telegram_hook("another", signing.telegram_text(1, "x"))) == 403
 
 
-def test_a_webhook_to_another_name_is_never_answered_with_success(proxy: Proxy):
-    """A platform would take it for stored: Caddy by itself answers 200 to names that it does not serve."""
+def test_a_webhook_to_another_host_is_never_answered_with_success(proxy: Proxy):
+    """Its platform would take it for stored. Without a rule Caddy answers 200 for unknown hosts."""
     other = {"Host": "other.example.com"}
     assert not proxy.request("POST", "/hooks/tg", headers=other).is_success
     assert not proxy.site.post("http://127.0.0.1/hooks/tg", headers=other).is_success

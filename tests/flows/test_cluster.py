@@ -113,7 +113,7 @@ def load(system: ClusterSystem, people: list[WhatsAppPerson]) -> Iterator[list[t
 
 
 def test_cluster_is_backed_up_under_load_and_restored_on_one_server(system: ClusterSystem) -> None:
-    """The audit chain verifies, and the question that was open in the backup is closed."""
+    """The audit log verifies, and the question that was open in the backup is closed."""
     asked = TelegramPerson(system, 240)
     asked.say("delete invoice INV-45")
     answer(system, asked, "INV-45")

@@ -82,8 +82,8 @@ def test_message_is_acknowledged_only_when_a_replica_has_it(system: SentinelSyst
     assert "redis.rolled_back" not in system.log.read_text()
 
 
-def test_primary_that_only_the_bot_still_reaches_is_left(system: SentinelSystem) -> None:
-    """Replicas and Sentinels are cut off from it, and web and worker are not: it answers, and has no replica."""
+def test_primary_that_is_cut_off_from_its_replicas_is_left(system: SentinelSystem) -> None:
+    """Web and worker still reach it, but replicas and Sentinels do not."""
     person, old = TelegramPerson(system, 77), system.redis.primary()
     with old.client() as operator:
         operator.config_set("requirepass", "from now on")  # connections that are open stay so

@@ -72,7 +72,7 @@ def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
         web = system.of_release(1, "web", "--port", str(port))
         system.replace_web(web, port, old_web)
         until(lambda: len(load.done) > 3)
-        _names_other_processes(system)
+        _refuses_to_migrate(system)
         system.replace_worker(system.start_worker(), worker)
         port = free_port()
         system.replace_web(system.process("web", "--port", str(port)), port, web)
@@ -82,8 +82,8 @@ def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
         _skips_a_release(system)
 
 
-def _names_other_processes(system: Fleet) -> None:
-    """Let this release migrate while processes of the next one run."""
+def _refuses_to_migrate(system: Fleet) -> None:
+    """Check that this release refuses to migrate, and names the processes of the next one."""
     lines = system.printed("migrate").splitlines()
     assert {"workers: 1 of version 99.1", "web and poll processes: 1 of version 99.1"} <= set(lines)
     code, _, errors = system.command("migrate", "--apply")
@@ -111,7 +111,7 @@ def _skips_a_release(system: Fleet) -> None:
 
 
 def _goes_back(system: Fleet, people: list[TelegramPerson]) -> None:
-    """Take version 2 back, one release after the other: messages wait for a worker that can read it."""
+    """Roll version 2 back, one release after the other. Messages wait for a worker that can read them."""
     for person in people:
         person.say("four")
     assert "records: histories of version 2: " in system.printed("migrate")

@@ -98,12 +98,12 @@ def test_number_of_label_values_is_bounded():
 
 @pytest.mark.parametrize("name", ["call +49 151 00042", "x\ud800", "a" * 101, "", "two\nlines"])
 def test_a_text_that_is_no_name_is_no_label(name: str):
-    """It may hold a phone number, or what no scrape can encode."""
+    """It may contain a phone number, or characters that a scrape cannot encode."""
     assert bounded("of this test, too", name) == OTHER
 
 
 def test_a_tool_that_the_model_invents_counts_as_other(grown):
-    """Whatever its name says. A known tool with wrong arguments counts by its name."""
+    """Whatever its name is. A known tool with wrong arguments counts under its name."""
 
     @tool(read_only=True)
     def look(place: str) -> str:

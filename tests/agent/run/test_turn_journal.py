@@ -109,8 +109,10 @@ def test_failed_write_is_repeated_with_newer_entries():
 @pytest.mark.parametrize(
     "error", [StoreUnavailable("away"), NoRoom("all files have 5 bytes of 5"), OSError(28, "full")]
 )
-def test_file_that_cannot_be_stored_does_not_hide_what_the_call_did(error: Exception, caplog: pytest.LogCaptureFixture):
-    """The model is told and goes on, also where the call would have ended the run with a text of its own."""
+def test_file_that_cannot_be_stored_does_not_hide_the_result_of_its_call(
+    error: Exception, caplog: pytest.LogCaptureFixture
+):
+    """The model is told of it and goes on, even if the call would have ended the run."""
 
     async def refuse(artifact: Artifact) -> Artifact:
         if artifact.filename == "b.csv":

@@ -209,7 +209,7 @@ def test_form_is_not_a_file(browser):
 
 
 def test_large_upload_is_never_whole_in_memory(browser):
-    """Each thread of the web would hold on to as much memory as its largest upload needed."""
+    """Otherwise each thread of the web would keep as much memory as its largest upload needed."""
     size = 20 * 1024 * 1024
     body = tempfile.TemporaryFile()  # noqa: SIM115  # the client closes it
     body.write(b"%PDF-")

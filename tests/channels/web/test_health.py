@@ -47,8 +47,8 @@ def test_process_without_redis_is_healthy_but_not_ready():
     )  # fmt: skip
 
 
-def test_finding_is_the_cause_and_not_what_follows_from_it():
-    """While Redis is away nothing is known of the workers and the queue: their cures would mislead."""
+def test_health_names_the_cause_and_no_consequences():
+    """Without Redis the workers and the queue are unknown, and their cures would mislead."""
     full = health_of(connect(AWAY)).get("/healthz?full")
     assert (full.status_code, full.json["findings"]) == (503, ["redis-away"])
 

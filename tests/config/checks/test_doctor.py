@@ -223,7 +223,7 @@ def test_unreachable_web_is_found(clinic: Clinic):
 
 
 def test_data_folder_that_is_a_file_is_found(clinic: Clinic):
-    """With its path, and without a traceback."""
+    """The line has its path. There is no traceback."""
     clinic.folder = clinic.config
     assert f"the data folder {str(clinic.config)!r} cannot be used (Not a directory)" in clinic.wrong()["disk"]
 
@@ -354,7 +354,7 @@ def test_unreachable_redis_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPa
 
 
 def test_embedded_redis_that_ended_is_found(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
-    """As on a full disk, while `sayso up` starts it again and again: the log of the server is named."""
+    """For example on a full disk, while `sayso up` restarts it again and again. The line names the server's log."""
     monkeypatch.delenv("REDIS_URL")
     running = Running(clinic.config, PUBLIC_URL, os.getpid())
     leave_note(load_settings(clinic.config).state_folder(clinic.folder), running)

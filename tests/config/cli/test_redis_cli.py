@@ -61,8 +61,8 @@ def test_redis_emptied_on_purpose_is_resumed_by_one_command(tmp_path: Path, clie
     assert sayso("redis", "status", *common, **environ(clients))[:2] == (0, "redis: whole\n")
 
 
-def test_restore_that_has_not_ended_is_named(tmp_path: Path, clients: dict[str, Redis]):
-    """Nothing is gone but what the restore still has to bring, and no resume brings that."""
+def test_unfinished_restore_is_named(tmp_path: Path, clients: dict[str, Redis]):
+    """Only a repeated restore brings what is missing, and no resume."""
     common = ("--config", _config(tmp_path), "--data", tmp_path)
     clients["a"].set(f"{PREFIX}restoring", "1795737600.5")
     clients["a"].set(HALTED, "{}")

@@ -128,7 +128,7 @@ def test_story_of_an_action_is_read_from_the_ledger_without_redis(
     assert "nothing is known about 'update-471'" in trace(ASK)
 
 
-def test_yes_to_a_question_that_has_expired_is_told_with_the_question(rig: RedisRig, tmp_path: Path):
+def test_story_of_a_question_has_the_yes_that_came_too_late(rig: RedisRig, tmp_path: Path):
     """It confirmed nothing. The user read twice that the question had expired, and the story says why."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
@@ -149,7 +149,7 @@ def test_yes_to_a_question_that_has_expired_is_told_with_the_question(rig: Redis
 
 
 def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: RedisRig, bot: Bot, tmp_path: Path):
-    """After a week, or after the user was erased, Redis has no turn of it, and the ledger has the action."""
+    """After a week, or after an erasure, Redis no longer has the turn, but the ledger has the action."""
     collect(rig, tmp_path)
     rig.client.delete(f"{rig.shard}:answered:{CHAT.id}")
     told = story(YES)
@@ -158,7 +158,7 @@ def test_yes_whose_turn_is_forgotten_leads_to_its_action(rig: RedisRig, bot: Bot
 
 
 def test_tap_of_another_user_confirms_nothing(rig: RedisRig):
-    """The question goes on waiting, and the tap is part of its story."""
+    """The question waits on, and its story has the tap."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
     button = bot.channel.sent[-1].reply.buttons[0]
@@ -170,8 +170,8 @@ def test_tap_of_another_user_confirms_nothing(rig: RedisRig):
     ]
 
 
-def test_no_is_named_as_what_cancelled_it(rig: RedisRig):
-    """With its message."""
+def test_story_of_a_cancelled_action_names_the_message_with_the_no(rig: RedisRig):
+    """Its id and its turn are printed."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
     bot.say("no", event=YES)
@@ -179,8 +179,8 @@ def test_no_is_named_as_what_cancelled_it(rig: RedisRig):
     assert says.endswith(f"not confirmed, it was cancelled by message {digest(YES)} ({CHAT.id}@2).")
 
 
-def test_yes_that_another_machine_collected_is_told_from_redis(rig: RedisRig, tmp_path: Path):
-    """The ledger here ends with the question. The story does not say that it waits."""
+def test_yes_in_the_ledger_of_another_machine_is_read_from_redis(rig: RedisRig, tmp_path: Path):
+    """This machine's ledger has only the question. The story does not say that the question waits."""
     bot = Bot(rig, "INV-42")
     bot.say("delete it", event=ASK)
     collect(rig, tmp_path)
@@ -192,8 +192,8 @@ def test_yes_that_another_machine_collected_is_told_from_redis(rig: RedisRig, tm
     assert says == f"{pid} (delete): confirmed with message {digest(YES)}; {known}"
 
 
-def test_yes_with_an_undo_is_one_story(rig: RedisRig, tmp_path: Path):
-    """It leads to the turn that offers the undo, and to the action that it confirmed."""
+def test_story_of_a_yes_has_the_offer_to_undo(rig: RedisRig, tmp_path: Path):
+    """It leads to the turn that offers the undo, and to the confirmed action."""
     bot = Bot(rig, "INV-42", undo=lambda **_: "restored")
     bot.say("delete it", event=ASK)
     bot.say("yes", event=YES)
@@ -202,14 +202,14 @@ def test_yes_with_an_undo_is_one_story(rig: RedisRig, tmp_path: Path):
 
 
 @pytest.mark.parametrize("wanted", [f"{CHAT.id}#99", f"{CHAT.id}@0", f"{CHAT.id}@99", f"web:{'0' * 20}#1"])
-def test_what_never_was_is_not_called_forgotten(rig: RedisRig, bot: Bot, wanted: str):
-    """A reply, a turn or a conversation with a mistyped number."""
+def test_mistyped_id_is_unknown_and_not_forgotten(rig: RedisRig, bot: Bot, wanted: str):
+    """For example a reply, a turn or a conversation with a wrong number."""
     assert "nothing is known about" in trace(wanted)
 
 
 @pytest.mark.parametrize("wanted", ["SM\udcff", f"{CHAT.id}@{'9' * 5000}", f"3/{'9' * 5000}"])
-def test_id_of_no_form_ends_with_one_line(rig: RedisRig, wanted: str):
-    """Bytes that are no text, and endless numbers."""
+def test_malformed_id_is_refused_in_one_line(rig: RedisRig, wanted: str):
+    """For example bytes that are not UTF-8, and endless numbers."""
     printed = trace(wanted)
     assert printed.splitlines()[-1].startswith("Error: ")
     assert len(printed) < 1500

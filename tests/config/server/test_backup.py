@@ -204,7 +204,7 @@ def test_restore_that_is_killed_can_be_repeated(source: Machine, target: Machine
 
 
 def test_restore_that_is_killed_and_run_again_deletes_no_ledger(source: Machine, target: Machine):
-    """The ledger of the machine is set aside by the run that reaches it, whichever that is."""
+    """Either run may be the one that renames the ledger of the machine."""
     used(source)
     content = source.backup()
     TalkingBot(target.rig, "Z").say("delete Z")
@@ -219,8 +219,8 @@ def test_restore_that_is_killed_and_run_again_deletes_no_ledger(source: Machine,
     assert AuditLedger(aside, EntrySigner(KEYS)).entries() == before
 
 
-def test_restore_is_not_run_again_beside_workers(source: Machine, target: Machine):
-    """A manager may have started them after the first run was killed."""
+def test_repeated_restore_is_refused_while_workers_run(source: Machine, target: Machine):
+    """A process manager may have started them after the first run was killed."""
     target.client.set(f"{PREFIX}{RESTORING}", "1")
     halt(target.client, {3: HaltReason("", 2, 1)}, prefix=PREFIX)
     Heartbeat(target.client, "ab12", prefix=PREFIX).beat()
@@ -388,7 +388,7 @@ def test_server_that_saves_for_seconds_is_backed_up(source: Machine, target: Mac
 
 
 def test_bytes_that_are_no_text_are_restored(source: Machine, target: Machine):
-    """Whoever wrote them, they do not stop a restore midway."""
+    """Values that are not UTF-8 do not stop a restore midway."""
     odd = b"\xff\xfe"
     source.client.set(PREFIX.encode() + odd, odd)
     source.client.hset(f"{PREFIX}hash", mapping={odd: odd})
@@ -403,7 +403,7 @@ def test_bytes_that_are_no_text_are_restored(source: Machine, target: Machine):
 
 
 def test_folders_behind_links_are_in_the_backup(source: Machine, target: Machine, tmp_path: Path):
-    """Files are often on a disk of their own. A link that leads back is passed over."""
+    """Files are often on another disk. A link back to the data folder is left out."""
     disk = tmp_path / "disk"
     disk.mkdir()
     (disk / "photo").write_bytes(b"!")
@@ -415,8 +415,8 @@ def test_folders_behind_links_are_in_the_backup(source: Machine, target: Machine
     assert "media/again" not in {name.rpartition("/")[0] for name in target.files()}
 
 
-def test_other_files_of_the_data_folder_are_not_overwritten_unless_told(source: Machine, target: Machine):
-    """They may be newer. Equal ones are no trouble."""
+def test_other_files_of_the_data_folder_are_overwritten_only_on_request(source: Machine, target: Machine):
+    """They may be newer. Equal files are accepted."""
     for machine, text in ((source, "old"), (target, "new")):
         machine.data.mkdir()
         (machine.data / "orders.csv").write_text(text)
@@ -428,8 +428,8 @@ def test_other_files_of_the_data_folder_are_not_overwritten_unless_told(source: 
     assert target.files()["orders.csv"] == b"old"
 
 
-def test_full_disk_is_called_so(source: Machine):
-    """It was once taken for a file that became shorter."""
+def test_full_disk_is_reported_as_such(source: Machine):
+    """An earlier version reported a file that had become shorter."""
     source.data.mkdir()
     (source.data / "large").write_bytes(os.urandom(300_000))
     with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(OSError, match="No space left"):
@@ -437,15 +437,15 @@ def test_full_disk_is_called_so(source: Machine):
 
 
 def test_damaged_database_is_named(source: Machine):
-    """The cure is in the message."""
+    """The message has the cure."""
     source.data.mkdir()
     (source.data / "own.sqlite3").write_bytes(b"SQLite format 3\0" + b"x" * 100)
     with pytest.raises(BackupError, match=r"own.sqlite3 cannot be copied \(.*\): repair it, or move it out of"):
         source.backup()
 
 
-def test_backup_of_another_format_is_left_to_its_release(source: Machine, target: Machine):
-    """Also where its manifest has other fields than ours."""
+def test_backup_of_another_format_is_refused_and_names_its_release(source: Machine, target: Machine):
+    """Its manifest may have other fields."""
     members = unpacked(source.backup())
     content = tarred({**members, "manifest.json": b'{"format": 2, "sayso": "9.1", "things": []}'})
     with pytest.raises(BackupError, match=r"format 2, made by sayso 9.1, .* reads 1: .*pip install sayso==9.1"):
@@ -466,7 +466,7 @@ def many_conversations(client: Redis) -> set[str]:
 
 
 def test_cluster_is_restored_on_one_server_and_back(source: Machine, on_cluster: Machine, target: Machine):
-    """The file is the same kind: it has the keys of all masters, and nothing runs twice on either side."""
+    """One backup has the keys of all masters. No action runs twice after either restore."""
     talking = used(on_cluster)
     lanes = many_conversations(on_cluster.client)
     content = on_cluster.backup()

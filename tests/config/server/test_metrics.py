@@ -151,7 +151,7 @@ def test_no_count_is_lost_when_a_process_is_killed(tmp_path: Path, *, is_given: 
 
 
 def test_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a command that runs, and what is not ours, stay."""
+    """Folders of running commands and of other programs stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv(TOKEN, WORD)
     killed, running, starting = (tmp_path / f"sayso-metrics-{name}" for name in ("killed", "running", "starting"))
@@ -170,7 +170,7 @@ def test_folders_of_killed_commands_are_removed(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("folder", ["/nowhere", "/etc/passwd"])
 def test_folder_that_cannot_be_written_is_named_with_its_cure(folder: str) -> None:
-    """One line, and no traceback."""
+    """In one line, without a traceback."""
     command, environ = [sys.executable, "-m", "sayso", "worker"], {**os.environ, FOLDER: folder}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
@@ -179,7 +179,7 @@ def test_folder_that_cannot_be_written_is_named_with_its_cure(folder: str) -> No
 
 
 def test_slow_readers_hold_no_thread(port: int) -> None:
-    """A hundred that never finish their request, and one with endless headers, keep nobody from reading."""
+    """A hundred readers with an unfinished request, and one with endless headers, do not delay another reader."""
     before, slow = threading.active_count(), [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
     for each in slow:
         each.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")

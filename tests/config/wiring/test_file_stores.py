@@ -1,4 +1,4 @@
-"""FileStores: files of a bot that has a bucket, and files from the time before."""
+"""FileStores: files in a bucket, and older files that are still in the data folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ANA = owner_of("web", "ana")
 def test_files_from_before_the_bucket_are_swept_and_erased_and_not_read(
     s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else what an erased person sent, and what is older than a week, would stay in the folder for good."""
+    """Otherwise old files, and those of erased people, would stay in the folder for ever."""
     for name, value in s3_server.environ().items():
         monkeypatch.setenv(name, value)
     config, channels = tmp_path / "sayso.yaml", "channels: {web: {platform: console}}\n"

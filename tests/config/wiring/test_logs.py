@@ -104,8 +104,8 @@ def test_text_from_outside_begins_no_line():
 
 
 @pytest.mark.parametrize("text", ["up\x1b[A\x1b[2K", "\u2028INFO", "\x85INFO", "\x9b2J", "a\ud800", "\u202etxt"])
-def test_text_from_outside_steers_no_terminal(text: str):
-    """Not as a fact, and not in a traceback, whose lines are indented."""
+def test_log_lines_have_no_control_characters(text: str):
+    """From facts and from tracebacks, whose lines are indented."""
     made = record("tool.failed", reason=text)
     try:
         raise ValueError(f"{text}\n2026-11-20T21:50:00Z INFO redis.resumed")
@@ -116,14 +116,16 @@ def test_text_from_outside_steers_no_terminal(text: str):
     assert [line for line in others if not line.startswith("  ")] == []
 
 
-def test_fact_named_like_a_field_of_each_line_does_not_replace_it():
-    """Such as one of a tool that logs."""
+def test_fact_does_not_replace_a_standard_field_of_its_name():
+    """A tool may log such a fact."""
     line = json.loads(JsonFormatter().format(record("mine", level="none", time="never", logger="not me")))
     assert (line["level"], line["logger"], line["time"][:4]) == ("warning", "sayso.test", "2026")
 
 
 def test_each_line_is_json_whatever_its_facts():
-    """JSON has no NaN; a long text is cut in its middle; wrong arguments of a library lose no line, and print none."""
+    """Also with NaN, which JSON lacks, with long texts, which are shortened, and with wrong arguments, which are left
+    out.
+    """
     made = record("%s and %s", seconds=float("nan"), reason="x" * 10**6)
     made.args = (SECRET,)
     text = JsonFormatter().format(made)
@@ -133,7 +135,7 @@ def test_each_line_is_json_whatever_its_facts():
 
 
 def test_secret_of_several_lines_is_in_no_traceback():
-    """Such as a private key. It is replaced before lines are indented and long texts are cut."""
+    """For example a private key. It is replaced before lines are indented and long texts are shortened."""
     remember([key := "-----BEGIN KEY-----\nhush-hush\n-----END KEY-----"])
     made = record("tool.failed", reason=f"{'x' * 4990}{key}{'y' * 6000}")
     try:
@@ -220,7 +222,7 @@ def test_line_inside_a_span_has_its_trace_id():
 
 
 def test_line_about_a_reply_names_the_trace_of_its_turn(lines: io.StringIO):
-    """Also where it is logged before or after the span of sending."""
+    """Also a line that is logged before or after the span of sending."""
     start_tracing(TracerProvider())
     bot = Bot(MemoryRig(), lines=["hello"])
     bot.channel.errors = [SendError("blocked")]

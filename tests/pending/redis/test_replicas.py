@@ -1,4 +1,4 @@
-"""`redis_wait_replicas` while the replicas are away: nothing starts, nothing is told, and nothing runs twice later."""
+"""`redis_wait_replicas` while replicas are cut off: no action starts, no answer is sent, and nothing runs twice."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def asked(client: Redis, ran: list[str]) -> RedisPendingStore:
 def test_action_waits_for_a_replica_before_its_effect_and_then_runs_once(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For as long as it takes: a worker that gave up would not know whether the start survives a failover."""
+    """It waits without a limit: a worker that gave up could not know whether the start survives a failover."""
     caplog.set_level(logging.WARNING)
     ran: list[str] = []
     client = pair.client()
@@ -107,7 +107,7 @@ def test_action_waits_for_a_replica_before_its_effect_and_then_runs_once(
 
 
 def test_action_whose_start_no_replica_confirmed_never_runs_and_ends_as_unknown(pair: Pair) -> None:
-    """A thread gets an error. The start is stored, so that whoever comes next cannot know more."""
+    """A thread gets an error. The start is stored, so the next process must assume that the action may have run."""
     ran: list[str] = []
     store = asked(pair.client(), ran)
     scope = scope_of("ana", None, None)
@@ -125,7 +125,7 @@ def test_action_whose_start_no_replica_confirmed_never_runs_and_ends_as_unknown(
 
 
 def test_lease_is_given_when_a_replica_has_all_that_was_written_before(pair: Pair) -> None:
-    """Whoever gets it sends the replies that wait: none may be sent that only the primary has."""
+    """The worker with the lease sends the waiting replies, and only those that a replica has."""
     mailbox = RedisMailbox(LuaScripts(pair.client(), LUA), voice)
     mailbox.accept(turn())
     pair.cut()

@@ -123,13 +123,13 @@ def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsSentinels
         servers.stop()
 
 
-def test_login_and_tls_of_sentinels_and_data_nodes_count_everywhere(sentinels: TlsSentinels) -> None:
-    """Threads, event loops, RQ and subscriptions."""
+def test_login_and_tls_of_sentinels_and_data_nodes_work_everywhere(sentinels: TlsSentinels) -> None:
+    """For threads, event loops, RQ and subscriptions."""
     reach(sentinels.url())
 
 
-def test_what_is_wrong_with_tls_or_a_login_is_told_with_its_cure(sentinels: TlsSentinels) -> None:
-    """The Sentinels and the data nodes are told apart."""
+def test_problem_with_tls_or_a_login_is_named_with_its_cure(sentinels: TlsSentinels) -> None:
+    """The line says whether a Sentinel or a data node has it."""
     sentinel, node = f"the Sentinel at 127.0.0.1:{sentinels.sentinel}", f"shop@127.0.0.1:{sentinels.sentinel}"
     wrong = {
         sentinels.url(sentinel_tls=""): f"{sentinel} closes the connection: if it speaks TLS, write ?sentinel_tls=yes",
@@ -150,7 +150,7 @@ def test_what_is_wrong_with_tls_or_a_login_is_told_with_its_cure(sentinels: TlsS
 
 
 def test_open_server_behind_sentinels_is_refused(sentinels: TlsSentinels, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check asks the primary that they name, by TLS, without a login."""
+    """The check connects to the primary that they name, with TLS and without a login."""
     monkeypatch.setattr("sayso.pending.redis.client._is_this_machine", lambda *_: False)
     with connect(sentinels.url()) as client:
         check_guarded(client)
@@ -162,8 +162,8 @@ def test_open_server_behind_sentinels_is_refused(sentinels: TlsSentinels, monkey
             client.execute_command("ACL", "SETUSER", "default", "off")
 
 
-def test_clients_follow_the_primary_by_tls(sentinels: TlsSentinels) -> None:
-    """Last: the first node stays away."""
+def test_clients_follow_the_primary_with_tls(sentinels: TlsSentinels) -> None:
+    """This test is the last: the first node stays down."""
     with connect(sentinels.url(), patient=True) as client:
         client.set("before", "1")
         assert client.wait(1, 2000) == 1

@@ -60,8 +60,10 @@ def test_the_busiest_part_is_the_limit(used: Usage, name: str, advice: str):
         (usage(cpu={"web": 0.5}, waiting={"web": 4.0}), "round trips to Redis", "nothing is busy"),
     ],
 )
-def test_other_programs_are_the_limit_only_where_they_keep_a_part_from_its_work(used: Usage, name: str, advice: str):
-    """A machine may be busy with programs that give way."""
+def test_other_programs_are_the_limit_only_if_they_take_processor_time_from_the_bot(
+    used: Usage, name: str, advice: str
+):
+    """A machine may be busy with programs of lower priority."""
     limit = limit_of(used, Places("workers.concurrency", 100, 3), QUICK)
     assert limit.name == name
     assert advice in limit.advice
@@ -76,10 +78,10 @@ def test_other_programs_are_the_limit_only_where_they_keep_a_part_from_its_work(
         (99, SLOW_DISK, 0.1, "workers.concurrency"),
     ],
 )
-def test_where_nothing_is_busy_places_or_the_disk_of_a_distant_redis_are_the_limit(
+def test_without_a_busy_part_concurrency_or_the_disk_of_a_remote_redis_is_the_limit(
     taken: float, redis: RedisTimes, disk_wait: float | None, name: str
 ):
-    """A distant Redis shows no processes; a write that takes much longer than a PING tells of its disk."""
+    """A remote Redis shows no processes. A write that takes much longer than a PING points to its disk."""
     assert limit_of(usage(disk_wait=disk_wait), Places("workers.concurrency", 100, taken), redis).name == name
 
 
@@ -118,7 +120,7 @@ def test_percentiles_are_values_that_were_measured():
     ],
 )
 def test_a_container_may_use_a_part_of_a_processor(files: dict[str, str], processors: float, tmp_path: Path):
-    """No limit, and none of Linux's files, leave all processors."""
+    """Without a limit, or without Linux's files, all processors count."""
     own = tmp_path / "own"
     own.write_text("3:cpuset:/other\n2:cpu:/\n0::/units/bot\n")
     every = usable_processors(tmp_path, own)
