@@ -27,6 +27,22 @@ DOCS = "https://example.com/sayso/docs/"
 VARIABLES = {"$__rate_interval": "5m", "$channel": ".*"}
 
 
+def type_errors(folder: Path, **dashboards: dict[str, Any]) -> str:
+    """Return what TypeScript says of dashboards by Grafana's types. Skips the test without them, and fails it in CI."""
+    here = Path(__file__).parent / "grafana"
+    if not (here / "node_modules").exists():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(
+            f"Grafana's types are missing: npm install --prefix {here}"
+        )
+    form = (here / "dashboard.ts").read_text().replace("SCHEMA", f"{here}/node_modules/@grafana/schema/dist/types/raw")
+    files = [folder / f"{name}.ts" for name in dashboards]
+    for file, dashboard in zip(files, dashboards.values(), strict=True):
+        file.write_text(form + json.dumps(dashboard, indent=1))
+    options = "--noEmit --strict --skipLibCheck --module esnext --moduleResolution bundler --target es2022"
+    compiler = here / "node_modules/.bin/tsc"
+    return subprocess.run([compiler, *options.split(), *files], capture_output=True, text=True, check=False).stdout
+
+
 def promtool(*args: str | Path) -> str:
     """Run promtool. Skips the test where it is missing, and fails it in CI."""
     if not shutil.which("promtool"):
@@ -95,6 +111,15 @@ def test_each_alert_links_to_a_page_that_exists(rule: dict[str, Any]) -> None:
     text = (ROOT / "docs" / f"{page.rstrip('/')}.md").read_text()
     headings = re.findall("^#+ (.*)$", text, re.MULTILINE)
     assert anchor in {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_dashboard_has_the_types_of_grafana(tmp_path: Path) -> None:
+    """Each key and value is one that Grafana itself writes. A misspelled key would be ignored by an import."""
+    wrong = json.loads(json.dumps(DASHBOARD).replace("colorMode", "colourMode").replace('"multi"', '"many"'))
+    said = type_errors(tmp_path, shipped=DASHBOARD, wrong=wrong)
+    assert "shipped.ts" not in said, said
+    assert "'\"colourMode\"' does not exist" in said
+    assert "'\"many\"' is not assignable" in said
 
 
 def test_the_dashboard_has_what_grafana_needs_to_import_it() -> None:
