@@ -27,6 +27,7 @@ from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import SignedWebhook
 from sayso.config.server.processes import FILE as UP_FILE
 from sayso.config.server.processes import Running
+from sayso.config.server.restore import is_restoring
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -155,7 +156,10 @@ class Doctor:
             says, cure = f"{place} refuses to write: {exc}", "give it memory and disk, or the user its commands"
             yield CheckResult("redis", "fail", says, cure, id="redis-read-only")
         yield from _fitness(client, place, self._settings)
-        if halts_of(client, prefix=self._settings.key_prefix):
+        if is_restoring(client, prefix=self._settings.key_prefix):
+            says = f"{place} holds a part of a backup, because its restore has not ended"
+            yield CheckResult("halt", "fail", says, "run `sayso restore` again, then start the bot")
+        elif halts_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
             yield CheckResult("halt", "fail", says, "read docs/how-to/operate.md, then run `sayso redis resume`")
         yield self._clock(client)

@@ -60,7 +60,12 @@ def backup(options: Options, file: str, *, with_keys: bool, without_redis: bool)
     if not keys:
         fail("no secret key: set SAYSO_SECRET_KEYS, or name the data folder of the workers with --data")
     place = "standard output" if file == STREAM else file
-    with clear_errors(), _disk_errors(place), _bot(options, without_redis=without_redis) as bot, _new_file(file) as out:
+    with (
+        clear_errors(),
+        _disk_errors(place, options.data),
+        _bot(options, without_redis=without_redis) as bot,
+        _new_file(file) as out,
+    ):
         manifest = write_backup(out, bot, keys, with_keys=with_keys)
     value = {key: each for key, each in asdict(manifest).items() if key != "sums"}
     if file != STREAM:
@@ -95,7 +100,7 @@ def restore(options: Options, file: str, *, over: bool, without_redis: bool) -> 
     keys = _keys(options)
     opened = _bot(options, without_redis=without_redis, new=True)
     place = "standard input" if file == STREAM else file
-    with clear_errors(), _disk_errors(place), _opened(file) as content, opened as bot:
+    with clear_errors(), _disk_errors(place, options.data), _opened(file) as content, opened as bot:
         restored = restore_backup(content, bot, keys, over=over)
     value = asdict(restored) | {"manifest": {k: v for k, v in asdict(restored.manifest).items() if k != "sums"}}
     options.print(value | {"chain": _chain(restored)}, _report(file, restored))
@@ -136,7 +141,7 @@ def _keys(options: Options) -> list[str]:
     from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
 
     has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (options.data / "secret_keys").exists()
-    with _disk_errors(str(options.data)):
+    with _disk_errors(str(options.data), options.data):
         return secret_keys(options.data) if has_keys else []
 
 
@@ -188,7 +193,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _disk_errors(name: str) -> Iterator[None]:
+def _disk_errors(name: str, data: Path) -> Iterator[None]:
     from sayso.config.server.backup import BackupError
     from sayso.config.server.snapshot import SnapshotError
 
@@ -197,7 +202,7 @@ def _disk_errors(name: str) -> Iterator[None]:
     except (BackupError, SnapshotError) as exc:
         fail(f"{name}: {exc}")
     except OSError as exc:
-        fail(f"{exc.filename or name}: {exc.strerror or exc}: nothing was finished")
+        fail(f"{exc.filename or f'{name} or {data}'}: {exc.strerror or exc}: nothing was finished")
 
 
 def _contents(manifest: Manifest) -> str:
