@@ -21,7 +21,7 @@ from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.server import TcpWSGIServer
-from waitress.utilities import BadRequest, RequestEntityTooLarge
+from waitress.utilities import BadRequest, Error, RequestEntityTooLarge
 
 from sayso.channels.console.views import UPLOADS
 from sayso.channels.storage.media import MAX_BYTES
@@ -57,6 +57,12 @@ LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0
 
 
+class _NotKept(Error):
+    """Refuses a body for which the disk has no room at the moment: the sender may try again."""
+
+    code, reason = 503, "Service Unavailable"
+
+
 class _Parser(HTTPRequestParser):
     """One request. The limit of its body depends on its path. A malformed request is the client's fault: 400."""
 
@@ -69,6 +75,8 @@ class _Parser(HTTPRequestParser):
             consumed = int(super().received(data))
         except ValueError:  # such as a length of 5,000 digits: waitress lets int() and urlsplit() raise
             return self._refuse(BadRequest("the request cannot be read"), len(data))
+        except OSError as exc:  # a body of more than half a megabyte is a temporary file
+            return self._refuse(_NotKept(f"the body cannot be kept now: {exc.strerror}"), len(data))
         if self.error is not None:
             self._refuse(self.error if self.error.code < 500 else BadRequest(self.error.body))
         elif self.headers_finished and not self.completed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -228,6 +229,20 @@ def test_refused_sender_that_does_not_hang_up_is_disconnected(running: Running, 
     client = running.send(b"POST /hooks/wa HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n")
     assert client.recv(100).startswith(b"HTTP/1.1 413")
     until(lambda: not running.server.active_channels)
+
+
+def test_body_that_finds_no_room_on_the_disk_is_a_503(
+    running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The sender may try again, and the log says why in one line. Small bodies need no disk."""
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/no-such-folder")  # writing there fails, as on a full disk
+    with caplog.at_level(logging.WARNING):
+        answer = running.post("/console/web/files", bytes(2_000_000))
+        assert answer.startswith(b"HTTP/1.1 503 Service Unavailable")
+        assert b"the body cannot be kept now: No such file or directory" in answer
+        assert running.post().startswith(b"HTTP/1.1 200")
+    assert [each.message for each in caplog.records] == ["request.refused"]
+    assert "cannot be kept" in caplog.records[0].reason
 
 
 def test_total_size_of_incoming_bodies_is_bounded(running: Running, monkeypatch: pytest.MonkeyPatch):
