@@ -132,7 +132,7 @@ class Doctor:
             yield CheckResult("redis", "fail", says, cure, id="redis-unknown")
             return
         except RedisError as exc:  # a cluster's client connects at once
-            yield _away(explain(exc, "the cluster of REDIS_URL"))
+            yield _away(explain(exc))
             return
         try:
             client.ping()

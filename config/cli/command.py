@@ -177,7 +177,7 @@ def clear_errors() -> Iterator[None]:
     except (NoPrimary, PrimarySilent) as exc:
         fail(f"no Redis: {exc}")
     except RedisError as exc:
-        fail(str(explain(exc, "the Redis of REDIS_URL")))
+        fail(str(explain(exc)))
 
 
 def fail(message: str) -> NoReturn:

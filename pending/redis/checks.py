@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from sayso.pending.redis.client import RedisUnfit, address_of
+from sayso.pending.redis.client import RedisUnfit, address_of, servers_of
 from sayso.pending.redis.cluster import ClusterAway, ClusterClient
 from sayso.pending.redis.connections import NotReplicated
 from sayso.pending.redis.failures import Failure, failure_of
 from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent, SentinelService
 from sayso.pending.redis.url import NotWritable
+
+#: The address in an error of redis-py.
+_ADDRESS = re.compile(r"connecting to (\S+:\d+)\.")
 
 
 def sentinel_of(client: Redis) -> SentinelService | None:
@@ -48,11 +53,15 @@ def cluster_node(place: str) -> tuple[str, str]:
 
 def unreachable(client: Redis, exc: RedisError) -> Failure:
     """Return why a server cannot be used, and the cure."""
-    return explain(exc, address_of(client))
+    return explain(exc, "" if isinstance(client, ClusterClient) else address_of(client))
 
 
-def explain(exc: RedisError, place: str) -> Failure:
-    """Return why the server at `place` cannot be used, and the cure."""
+def explain(exc: RedisError, place: str = "") -> Failure:
+    """Return why the server at `place` cannot be used, and the cure. Without a place the error may name it, as those of
+    a node of a cluster do.
+    """
+    named = _ADDRESS.search(str(exc))
+    place = place or (named[1] if named else "the Redis of REDIS_URL")
     if isinstance(exc, NotWritable):
         cure = "see that it is the primary and that its replicas are connected"
         return Failure(f"{place} takes no writes now: {exc}", cure, lasts=False)
@@ -104,9 +113,27 @@ def forbidden_commands(client: Redis, prefix: str, replicas: int) -> list[str]:
             raise RedisUnfit(f"this Redis forbids {command[0]} ({reason}), and every step needs it: allow it")
     if replicas and (reason := _refusal(client, "WAIT", 0, 1)):
         raise RedisUnfit(f"this Redis forbids WAIT ({reason}): allow it, or remove redis_wait_replicas")
-    if _refusal(client, "PUBLISH", f"{key}:stop", ""):
-        return ["this Redis forbids PUBLISH, and a /stop takes up to 4 s to be noticed: allow it if you can"]
-    return []
+    node = servers_of(client)[0]
+    if not isinstance(client, ClusterClient) and (reason := _transaction_refusal(client)):
+        raise RedisUnfit(f"this Redis forbids MULTI ({reason}), and the queue needs it: allow it, and EXEC")
+    lost = {
+        ("PUBLISH", f"{key}:stop", ""): "a /stop takes up to 4 s to be noticed: allow it if you can",
+        ("SCAN", 0, "COUNT", 1): "`sayso redis resume`, `backup`, `migrate` and `people erase` fail: allow it",
+    }
+    return [
+        f"this Redis forbids {command[0]}, and {loss}" for command, loss in lost.items() if _refusal(node, *command)
+    ]
+
+
+def _transaction_refusal(client: Redis) -> str:
+    """Return why the server forbids transactions, "" where it does not."""
+    try:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.ping()
+            pipe.execute()
+    except ResponseError as exc:
+        return str(exc)
+    return ""
 
 
 def _refusal(client: Redis, *command: str | int) -> str:

@@ -191,7 +191,8 @@ def test_turn_works_where_optional_commands_are_forbidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "missing"), [("-eval", "EVAL"), ("-evalsha", "EVALSHA"), ("-time", "TIME"), ("-wait", "WAIT")]
+    ("rules", "missing"),
+    [("-eval", "EVAL"), ("-evalsha", "EVALSHA"), ("-time", "TIME"), ("-wait", "WAIT"), ("-multi", "MULTI")],
 )
 def test_start_is_refused_where_a_required_command_is_forbidden(
     redis_url: str, redis_client: Redis, rules: str, missing: str
@@ -205,6 +206,19 @@ def test_start_is_refused_where_a_required_command_is_forbidden(
     ):
         risks_of(client, settings)
     redis_client.execute_command("ACL", "DELUSER", "poor")
+
+
+def test_start_warns_of_commands_that_only_operators_need(redis_url: str, redis_client: Redis) -> None:
+    """They fail when they are needed most."""
+    redis_client.execute_command("ACL", "SETUSER", "poor", "reset", "on", ">pw", "~*", "&*", "+@all", "-scan")
+    settings = Settings.model_validate({"channels": {"web": {"platform": "console"}}})
+    with connect(redis_url.replace("unix://", "unix://poor:pw@")) as client:
+        (risk,) = risks_of(client, settings)
+    redis_client.execute_command("ACL", "DELUSER", "poor")
+    assert (
+        risk
+        == "this Redis forbids SCAN, and `sayso redis resume`, `backup`, `migrate` and `people erase` fail: allow it"
+    )
 
 
 @pytest.mark.parametrize(
