@@ -44,7 +44,8 @@ AUTHORITIES = "AWS_CA_BUNDLE"
 #: Variables that become headers of requests: on a line break in one of them the library panics.
 _HEADERS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
 _READ_BYTES = 256 * 1024
-_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+#: The server's code, in its answer or in what the library says of an object that was not deleted.
+_CODE = re.compile(r"(?:<Code>|\(code: )(\w{1,60})")
 _STATUS = re.compile(r"status code: (\d{3})")
 _LOGIN_CODES = frozenset(
     """InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken InvalidClientTokenId
@@ -205,6 +206,8 @@ class Bucket:
         if status := _STATUS.search(message):
             hint = code or "not as S3 does: see media.endpoint"
             return StoreUnavailable(f"{beginning}: it answered {status[1]} ({hint})")
+        if code:
+            return StoreUnavailable(f"{beginning}: it answered {code}")
         if "HTTP error" in message:
             details = [f" ({meaning})" for part, meaning in _SILENCES if part in message]
             return StoreSilent(f"{beginning}: it did not answer{''.join(details[:1])}")

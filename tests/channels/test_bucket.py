@@ -119,6 +119,13 @@ def test_error_of_the_server_is_reported_with_its_code(status: str, code: str, t
     assert not [word for word in ("\n", "bot-secret", "bot-key") if word in str(caught.value)]
 
 
+def test_objects_that_may_not_be_deleted_are_told(s3_server: S3Server):
+    """The server refuses each object in an answer that is a success."""
+    bucket(s3_server).objects("kept").put(NAME, b"x")
+    with pytest.raises(StoreRefused, match="the credentials may not delete objects: allow it on the bucket"):
+        bucket(s3_server, "reader").objects("kept").delete([NAME])
+
+
 @pytest.mark.parametrize(
     ("environ", "told"),
     [
