@@ -189,7 +189,8 @@ class RunEvents:
         run_id: str = "",
     ) -> None:
         self._observers = [(observer, _event_methods(type(observer))) for observer in observers]  # type: ignore[arg-type]  # a class is hashable
-        self.has_observers = bool(self._observers)
+        #: The events that an observer handles.
+        self._handled = frozenset[str]().union(*(_handled_events(methods) for _, methods in self._observers))
         self._asynchronous = asynchronous
         self._tool_result_chars = tool_result_chars
         self._start = time.perf_counter()
@@ -243,6 +244,10 @@ class RunEvents:
         usage, self._unbilled_usage = self._unbilled_usage, NO_USAGE
         return usage
 
+    def has_observer_of(self, *events: str) -> bool:
+        """Return whether an observer handles one of these events. If none does, callers need not prepare them."""
+        return not self._handled.isdisjoint(events)
+
     async def tell(self, event: str, *args: Any) -> None:
         """Call `on_<event>(run_id, *args)` of each observer that overrides it, then `a_on_<event>`.
 
@@ -266,8 +271,8 @@ class RunEvents:
 
     def tell_call(self, call: LlmCall) -> None:
         """Call `on_llm_call(run_id, call)` of each observer that has this method. Raise nothing."""
-        for observer, _ in self._observers:
-            if hasattr(type(observer), "on_llm_call"):  # not the instance: its __getattr__ may raise
+        for observer, methods in self._observers:
+            if "on_llm_call" in methods:
                 self._call(observer, "llm_call", (call,))
 
     def _call(self, observer: AgentObserver, event: str, args: tuple[Any, ...]) -> None:
@@ -318,12 +323,15 @@ def _event_methods(observer: Hashable) -> frozenset[str]:
 
     Cached, so that events without a listener cost next to nothing.
     """
-    return frozenset(
-        name
-        for event in EVENTS
-        for name in (f"on_{event}", f"a_on_{event}")
-        if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))
-    )
+    names = {name for event in EVENTS for name in (f"on_{event}", f"a_on_{event}")}
+    own = {name for name in names if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))}
+    return frozenset(own | ({"on_llm_call"} if hasattr(observer, "on_llm_call") else set()))
+
+
+@lru_cache(maxsize=1024)
+def _handled_events(methods: frozenset[str]) -> frozenset[str]:
+    """Return the events that these methods handle."""
+    return frozenset(name.removeprefix("a_").removeprefix("on_") for name in methods)
 
 
 def place_of(error: BaseException) -> str:

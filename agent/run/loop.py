@@ -125,7 +125,7 @@ class AgentLoop:
 
     async def _prepare(self, run: RunState, session: Session | None) -> None:
         """Load the conversation, and what the memories know about the request. Raises SessionError."""
-        if run.events.has_observers:
+        if run.events.has_observer_of("run_start"):
             with own_context(ToolEnvironment) as own:
                 own.memory_scope = run.run_memory.tool_scope  # observers may ask for it
                 await run.events.tell("run_start", list(run.request.messages), self._model_caller.prompt)
@@ -160,7 +160,8 @@ class AgentLoop:
         The transcript has the user's messages as the guardrails pass or rewrite them.
         """
         guardrails = self._config.guardrails
-        iteration = self._observed_iteration if run.events.has_observers else self._iteration
+        is_observed = run.events.has_observer_of("iteration_start", "iteration_end")
+        iteration = self._observed_iteration if is_observed else self._iteration
         try:
             for message in run.request.messages:
                 content = message.content
@@ -315,7 +316,9 @@ class AgentLoop:
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
-        takes_time = config.summarize_on_trim or config.entity_memory is not None or run.events.has_observers
+        takes_time = (
+            config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
+        )
         # Other runs may change the memory while this run learns.
         draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
         if draft is not None:

@@ -209,14 +209,14 @@ class ModelCaller:
         run.usage += usage  # it is counted again (seed: Integration with Usage Tracking)
         self._add_usage(usage)
         run.events.note("cache_hit", model=run.model, prompt_tokens=usage.prompt_tokens)
-        if run.events.has_observers:
+        if run.events.has_observer_of("cache_hit", "llm_end"):
             await run.events.tell("cache_hit", run.model, answer.content)
             await run.events.tell("llm_end", answer.content, usage)
         return cached
 
     async def _call(self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None) -> Completion:
         events, config, began = run.events, self._config, perf_counter()
-        if events.has_observers:
+        if events.has_observer_of("llm_start"):
             await events.tell("llm_start", list(request.messages), run.model, request.system_prompt)
         try:
             answer, usage = await self._call_with_reductions(run, request, on_text)
@@ -245,15 +245,15 @@ class ModelCaller:
         self._add_usage(usage)
         if details is not None and details.finish_reason == "length":
             log.warning("model.cut_off run=%s model=%s", events.run_id, model)
-        if events.has_observers:
-            self._report_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
+        self._report_call(run, request, began, answer=answer, usage=usage, is_streamed=on_text is not None)
+        if events.has_observer_of("llm_end", "usage"):
             await events.tell("llm_end", answer.content, usage)
             await events.tell("usage", usage)
         await self._add_to_budget(run, usage)
         return answer, usage
 
     def _report_call(self, run: RunState, request: ProviderRequest, began: float, **outcome: Any) -> None:
-        if run.events.has_observers:
+        if run.events.has_observer_of("llm_call"):
             seconds = perf_counter() - began
             run.events.tell_call(llm_call(self._provider, request, run.model, seconds=seconds, **outcome))
 

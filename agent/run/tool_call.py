@@ -81,14 +81,14 @@ class ToolCaller:
         """Report a call of an unknown tool, or with invalid arguments."""
         call = outcome.call
         self._events.note("error", tool_name=call.tool_name, tool_args=call.parameters, error=outcome.content)
-        if self._events.has_observers:
+        if self._events.has_observer_of("tool_error"):
             error = (ValueError if is_known else ToolNotFoundError)(outcome.content.removeprefix("Error: "))
             await self._events.tell("tool_error", call.id, call.tool_name, error, call.parameters, 0.0)
 
     async def on_decision(self, request: ToolRequest) -> str:
         """Report the policy's decision. Return why an allowed call does not fit what the user asked for, or ""."""
         decision = request.decision
-        if self._events.has_observers:
+        if self._events.has_observer_of("policy_decision"):
             try:
                 args = request.checked.json
             except ToolParameterError:  # no JSON: observers see the arguments as the model gave them
@@ -124,7 +124,8 @@ class ToolCaller:
         Raises nothing: the model reads the error, and can correct itself.
         """
         call, began, runs_now = request.call, perf_counter(), request.runs_now
-        has_listener = runs_now and (self._events.has_observers or self._analytics is not None)
+        is_observed = self._events.has_observer_of("tool_start", "tool_chunk")
+        has_listener = runs_now and (is_observed or self._analytics is not None)
         chunks = _ChunkReporter(self._events, call) if has_listener else None
         if chunks:
             await self._events.tell("tool_start", call.id, call.tool_name, call.parameters)
@@ -149,7 +150,7 @@ class ToolCaller:
             kinds = ", ".join(suspicions)
             self._events.note("output_screening", tool_name=call.tool_name, summary=f"{call.tool_name}: {kinds}")
             await self._events.tell("guardrail_triggered", "tool_output", "screening", "warn", kinds)
-        if runs_now and self._events.has_observers:
+        if runs_now and self._events.has_observer_of("tool_end", "tool_error"):
             await self._report_end(call, run, began)
         if self._analytics is not None and runs_now:
             seconds, chunk_count = perf_counter() - began, chunks.count if chunks else 0
@@ -310,7 +311,7 @@ class _ChunkReporter:
     def __call__(self, chunk: Any) -> None:
         """Report one chunk. In the loop's own thread it is reported at once; a scheduled call would be too late."""
         self.count += 1
-        if not self._events.has_observers:
+        if not self._events.has_observer_of("tool_chunk"):
             return
         if threading.get_ident() == self._thread:
             self._report(str(chunk))

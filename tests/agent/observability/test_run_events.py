@@ -10,7 +10,8 @@ import time
 import pytest
 
 from sayso.agent import UsageStats
-from sayso.agent.observability.observer import AgentObserver, AsyncAgentObserver
+from sayso.agent.observability.builtin import MetricsObserver
+from sayso.agent.observability.observer import EVENTS, AgentObserver, AsyncAgentObserver
 from sayso.agent.observability.trace import RunEvents, wait_for_observers
 
 
@@ -211,10 +212,14 @@ def test_run_ids_are_unique():
     assert RunEvents().run_id != RunEvents().run_id
 
 
-def test_has_observers():
-    """Callers skip preparing an event without observers."""
-    assert not RunEvents().has_observers
-    assert RunEvents([AgentObserver()]).has_observers
+def test_event_that_no_observer_handles_need_not_be_prepared():
+    """Metrics are always counted: they must not make each run prepare all events."""
+    assert not RunEvents().has_observer_of(*EVENTS, "llm_call")
+    assert not RunEvents([AgentObserver()]).has_observer_of(*EVENTS, "llm_call")
+    metrics = RunEvents([MetricsObserver()])
+    assert {name for name in (*EVENTS, "llm_call") if metrics.has_observer_of(name)} == {
+        "llm_call", "tool_end", "tool_error",
+    }  # fmt: skip
 
 
 def test_step_is_dated_from_its_start():
