@@ -187,7 +187,7 @@ def _check_stopped(bot: Bot, client: Redis | None) -> None:
     if workers or ingress:
         raise BackupError(
             f"this bot runs (workers: {workers}, web and poll processes: {ingress}): stop all its processes, then run "
-            f"this again. One that was killed counts for {GONE_SECONDS} seconds"
+            f"this again. One that ended may count for {GONE_SECONDS} seconds"
         )
 
 

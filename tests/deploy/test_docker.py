@@ -91,8 +91,22 @@ def test_services_of_the_compose_file_answer_a_message(site: Site):
         assert site.post("http://127.0.0.1:8000/hooks/tg", headers=headers, content=body).status_code == 200
         until(lambda: "There are 3 apples." in json.dumps(site.platforms.sent))
         until(lambda: site.get("http://127.0.0.1:8000/healthz?full").status_code == 200)
-    assert {path.name for path in site.sandbox.layer("data").iterdir()} <= {"bots", "media", "texts"}
+        saved = subprocess.run(operators(site, "backup", "-"), capture_output=True, check=True).stdout
+    assert {path.name for path in site.sandbox.layer("data").iterdir()} <= {"bots", "media", "texts", ".backup"}
     assert (site.sandbox.layer("redis-data") / "appendonlydir").is_dir()
+    restore = operators(site, "restore", "-", "--replace")
+    # The web that ended counts for five seconds.
+    until(lambda: subprocess.run(restore, input=saved, capture_output=True, check=False).returncode == 0)
+
+
+def operators(site: Site, *command: str) -> list[str]:
+    """Return a command of an operator in a new container of the worker service."""
+    service = compose()["services"]["worker"]
+    mounts = {"/tmp": "tmp", "/etc/sayso": "bot", "/var/lib/sayso": "data"}
+    return site.sandbox.command(
+        [*site.image.entrypoint, *command], layers=site.image.layers, user=site.image.user, cwd=site.image.cwd,
+        environ={**site.image.environ, **service["environment"]}, mounts=mounts,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("service", ["web", "worker"])
