@@ -121,7 +121,7 @@ def bootstrap(
     A worker waits while Redis restarts; the web refuses fast instead. `provider` answers in place of the configured
     model; with `reload` tools follow the edits of their files. Raises ConfigError and RedisUnfit, each naming the cure.
     """
-    keys = open_data(data)
+    keys = open_data(data, settings.state_folder(data))
     os.environ.setdefault("SAYSO_DATA", str(data))
     public_url = _trusted_url(settings, public_url)
     redis = RedisParts.connect(settings, redis_url or find_redis(settings, data), patient=is_worker)

@@ -54,16 +54,21 @@ MEDIA = "media"
 OLDEST_REDIS = (6, 2)
 
 
-def open_data(data: Path) -> list[str]:
-    """Create the data folder, readable by our own user alone, and return its secret keys. Raises ConfigError."""
+def open_data(data: Path, own: Path | None = None) -> list[str]:
+    """Create the data folder, readable by our own user alone, and return its secret keys. Raises ConfigError.
+
+    `own` is the folder in it that belongs to the bot alone, and need not exist. It must be writable too.
+    """
     os.umask(0o077)  # also for what libraries and tools create in it
+    folder = data
     try:
         make_tree_private(data)
-        with TemporaryFile(dir=data):  # a volume that another user owns can be read, and not written
+        folder = next(each for each in (own or data, *(own or data).parents) if os.access(each, os.F_OK))
+        with TemporaryFile(dir=folder):  # what another user created may be readable, and not writable
             keys = secret_keys(data)
     except OSError as exc:
         raise ConfigError(
-            [f"data folder {str(data)!r}: {exc.strerror}: give one you may write to with --data"]
+            [f"data folder {str(folder)!r}: {exc.strerror}: give one you may write to with --data"]
         ) from exc
     if not keys:
         raise ConfigError([f"{data / 'secret_keys'} is empty: put the old key back, or delete the file for a new one"])

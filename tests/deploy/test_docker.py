@@ -109,17 +109,20 @@ def operators(site: Site, *command: str) -> list[str]:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("folder", ["", "/bots"])
 @pytest.mark.parametrize("service", ["web", "worker"])
-def test_volume_that_belongs_to_another_user_is_named(site: Site, service: str):
-    """Docker mounts a folder of the host as root. The log has one line with the cure."""
-    own(site.sandbox.layer("of-root"), "0:0", 0o755)
+def test_volume_that_belongs_to_another_user_is_named(site: Site, service: str, folder: str):
+    """Docker mounts a folder of the host as root, and a copy that root restored is root's. The log has one line."""
+    layer = site.sandbox.layer("of-root")
+    own(layer, site.image.user if folder else "0:0", 0o700)
+    (layer / "bots").mkdir(mode=0o700, exist_ok=True)
     image, mounts = site.image, {"/tmp": "tmp", "/etc/sayso": "bot", "/var/lib/sayso": "of-root"}
     command = site.sandbox.command(
         [*image.entrypoint, service], layers=image.layers, user=image.user, cwd=image.cwd, mounts=mounts,
         environ={**image.environ, **compose()["services"][service]["environment"]},
     )  # fmt: skip
     done = run(*command)
-    cure = "Error: data folder '/var/lib/sayso': Permission denied: give one you may write to with --data\n"
+    cure = f"Error: data folder '/var/lib/sayso{folder}': Permission denied: give one you may write to with --data\n"
     assert (done.returncode, done.stderr) == (3, cure)
 
 
