@@ -41,6 +41,8 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 #: The variable that names a file with certificates of authorities to trust besides those of the system, as for
 #: Amazon's own tools.
 AUTHORITIES = "AWS_CA_BUNDLE"
+#: The variable with the address that gives a container the credentials of its role.
+CONTAINER_ROLE = "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 #: Variables that become headers of requests: on a line break in one of them the library panics.
 _HEADERS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION")
 _READ_BYTES = 256 * 1024
@@ -53,6 +55,8 @@ _LOGIN_CODES = frozenset(
 )
 _REGION_CODES = frozenset({"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"})
 _CLOCK_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+#: Parts of the library's messages when it cannot get credentials. It hides the address of Amazon's token service.
+_ROLE_FAILURES = ("token file", "POST REDACTED")
 #: Parts of the library's messages on TLS that will not work later either, with the reason and the cure.
 _TLS_FAILURES = (
     ("UnknownIssuer", "an unknown authority signed the server's certificate", f"name its certificate in {AUTHORITIES}"),
@@ -172,7 +176,13 @@ class Bucket:
             yield
         except StoreUnavailable:
             raise
-        except (BaseError, OSError) as exc:
+        except BaseException as exc:
+            if type(exc).__name__ == "PanicException":  # of the library; it is no Exception, and would end a worker
+                raise self._refused(
+                    "the library for buckets failed", "see AWS_... for line breaks, also in files"
+                ) from None
+            if not isinstance(exc, BaseError | OSError):
+                raise
             code = match[1] if (match := _CODE.search(str(exc))) else ""
             if isinstance(exc, FileNotFoundError) and code != "NoSuchBucket":
                 raise
@@ -182,6 +192,9 @@ class Bucket:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         message = str(exc)
+        if any(part in message for part in (*_ROLE_FAILURES, os.environ.get(CONTAINER_ROLE) or _ROLE_FAILURES[0])):
+            cure = "see its AWS_... variables, and that it may be taken here"
+            return self._refused("the role of this machine, pod or task gives no credentials", cure)
         if code == "NoSuchBucket":
             return self._refused(f"there is no bucket {self._bucket!r}", "create it, or correct media.store")
         if code in _REGION_CODES or "incorrectly configured region" in message:

@@ -144,6 +144,31 @@ def test_unusable_variable_of_the_environment_is_named(environ: dict[str, str], 
     assert not [word for word in ("bot-secret", "bot-key") if word in str(caught.value)]
 
 
+@pytest.mark.parametrize(
+    ("token", "told"),
+    [
+        (None, "the role of this machine, pod or task gives no credentials: see its AWS_... variables"),
+        ("token", "the role of this machine, pod or task gives no credentials: see its AWS_... variables"),
+        ("token\n", "the library for buckets failed: see AWS_... for line breaks, also in files"),
+    ],
+)
+def test_role_that_gives_no_credentials_is_told(token: str | None, told: str, tmp_path: Path):
+    """Its token file is missing, the service refuses it, or it has a line break, on which the library panics."""
+    file = tmp_path / "token"
+    if token is not None:
+        file.write_text(token)
+    with answering("403 Forbidden", "no") as place:
+        role = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": place, "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": str(file)}
+        role |= {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in role.items():
+                patch.setenv(name, value) if value else patch.delenv(name, raising=False)
+            there = Bucket(f"s3://{BUCKET}", endpoint="http://127.0.0.1:1", region="us-east-1")
+            with pytest.raises(StoreRefused) as caught:
+                there.check()
+    assert told in str(caught.value)
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
 def test_endpoint_from_the_environment_may_be_plain_http(s3_server: S3Server, variable: str):
     """The same holds for `media.endpoint`."""
