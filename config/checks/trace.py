@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.stores import RedisParts
 from sayso.pending.audit.collector import UncollectedEntries
-from sayso.pending.audit.ledger import FILE, AuditBody, AuditEntry, AuditLedger, EntrySigner, RecordedEntry
+from sayso.pending.audit.ledger import FILE, AuditBody, AuditEntry, AuditLedger, EntrySigner
 from sayso.pending.redis.scripts import SHARDS, LuaScripts
 from sayso.workers.lease import worker_of
 from sayso.workers.mailbox import LUA
@@ -155,6 +156,7 @@ class Tracer:
     ) -> None:
         self._client, self._scripts, self._ledger = client, scripts, ledger
         self._prefix, self._alive, self._show_texts = prefix, alive, show_texts
+        self._read_entries: dict[str, list[AuditEntry]] = {}
 
     def stories(self, wanted: str) -> list[MessageStory]:
         """Return the stories of what an id leads to, at most MAX_STORIES. Raises redis.RedisError, LedgerUnusable."""
@@ -166,21 +168,34 @@ class Tracer:
         return [story for story in dict.fromkeys(stories) if story.turns or story.replies or story.actions]
 
     @cached_property
-    def _entries(self) -> list[tuple[int, AuditEntry]]:
-        """The entries of the ledger, and those that wait in Redis, with their shards."""
-        recorded: list[RecordedEntry] = self._ledger.entries() if self._ledger else []
-        if self._client:
-            recorded += UncollectedEntries(self._client, prefix=self._prefix).entries()
-        by_place = {(each.shard, each.n): (each.shard, entry) for each in recorded if (entry := each.entry)}
-        return [by_place[place] for place in sorted(by_place)]
+    def _tail(self) -> list[tuple[int, AuditEntry]]:
+        """The entries that wait in Redis, with their shards."""
+        recorded = UncollectedEntries(self._client, prefix=self._prefix).entries() if self._client else []
+        return [(each.shard, entry) for each in recorded if (entry := each.entry)]
+
+    def _entries_of(self, pid: str) -> list[AuditEntry]:
+        """Return the entries of an action by number."""
+        if pid not in self._read_entries:
+            recorded = self._ledger.find_entries(having=f'"pid":"{pid}"') if self._ledger else ()
+            entries = sorted({*recorded, *self._tail}, key=_place_of)
+            self._read_entries[pid] = [entry for _, entry in entries if entry.pid == pid]
+        return self._read_entries[pid]
+
+    def _decided_by(self, is_it: Callable[[str], bool]) -> list[str]:
+        """Return the actions that an event decided which `is_it` recognizes."""
+        recorded = self._ledger.find_decided(is_it) if self._ledger else ()
+        waiting = (entry for _, entry in self._tail if entry.by and is_it(entry.by))
+        return list(dict.fromkeys(entry.pid for entry in chain(recorded, waiting)))
 
     def _find(self, wanted: str) -> Iterator[Clue]:
         if place := _PLACE.fullmatch(wanted):
             yield self._place(place)
             return
         if entry := _ENTRY.fullmatch(wanted):
-            at = (int(entry["shard"]), int(entry["n"]))
-            yield from (self._action(each.pid) for shard, each in self._entries if (shard, each.n) == at)
+            shard, n = int(entry["shard"]), int(entry["n"])
+            recorded = self._ledger.find_entries(shard=shard, n=n) if self._ledger else ()
+            waiting = (each for each in self._tail if _place_of(each) == (shard, n))
+            yield from (self._action(each.pid) for _, each in {*recorded, *waiting})
         clues = [self._action(wanted)] if self._knows_action(wanted) else []
         clues = clues or [*self._events(wanted)] or [*self._receipts(wanted)]
         if not clues and self._ledger and len(wanted) >= _MIN_REFERENCE:
@@ -195,7 +210,7 @@ class Tracer:
         return Clue(conversation, int(place["seq"] or self._state(conversation).lane.get("received") or 0))
 
     def _knows_action(self, pid: str) -> bool:
-        if any(entry.pid == pid for _, entry in self._entries):
+        if self._entries_of(pid):
             return True
         return bool(self._client and re.fullmatch(r"[A-Za-z0-9_-]{22}", pid) and self._record_in_redis(pid))
 
@@ -219,9 +234,7 @@ class Tracer:
             if seen and _is_called(seen["event"], wanted):
                 number = self._client.get(f"{self._prefix}{key}") if self._client else None
                 yield Clue(seen["conversation"], int(str(number or 0)), digest(seen["event"]))
-        for _, entry in self._entries:
-            if entry.by and _is_called(entry.by, wanted):
-                yield self._action(entry.pid)
+        yield from map(self._action, self._decided_by(partial(_is_called, wanted=wanted)))
 
     def _receipts(self, wanted: str) -> Iterator[Clue]:
         """Yield the replies with this id of the platform."""
@@ -253,10 +266,9 @@ class Tracer:
         pids = dict.fromkeys(
             filter(None, (clue.pid, *record.get("asked", ()), record.get("decided"), record.get("about")))
         )
-        decided = [entry for _, entry in self._entries if entry.by]
         event = record.get("event") or clue.event
-        pids |= dict.fromkeys(entry.pid for entry in decided if digest(entry.by) == event)
-        events = {digest(entry.by) for entry in decided if entry.pid in pids}
+        pids |= dict.fromkeys(self._decided_by(lambda by: digest(by) == event) if event else ())
+        events = {digest(entry.by) for pid in pids for entry in self._entries_of(pid) if entry.by}
         seqs = {first, *(state.seq_of(pid=pid) for pid in pids), *(state.seq_of(event=event) for event in events)}
         seqs |= state.answers_to(pids)
         if pids:
@@ -338,13 +350,11 @@ class Tracer:
         body, in_redis = self._body(pid), state.actions.get(pid, [""] * 5)
         record = _fields((body.record if body else None) or in_redis[3])
         events = []
-        for _, entry in self._entries:
-            if entry.pid == pid:
-                by = digest(entry.by) if entry.by else ""
-                seq = state.seq_of(event=by) if by else 0
-                events.append(
-                    TracedEvent(entry.event, entry.at / 1000, by, f"{state.conversation}@{seq}" if seq else "")
-                )
+        for entry in self._entries_of(pid):
+            by = digest(entry.by) if entry.by else ""
+            seq = state.seq_of(event=by) if by else 0
+            turn = f"{state.conversation}@{seq}" if seq else ""
+            events.append(TracedEvent(entry.event, entry.at / 1000, by, turn))
         erased = "(erased)" if body and body.erased_at else ""
         texts = (
             record.get("preview") or erased,
@@ -354,6 +364,10 @@ class Tracer:
         preview, told, user = map(str, texts) if self._show_texts else ("", "", "")
         by, kind = digest(in_redis[1]) if in_redis[1] else "", str(record.get("kind", ""))
         return TracedAction(pid, in_redis[0], by, kind, preview, told, user, tuple(events))
+
+
+def _place_of(entry: tuple[int, AuditEntry]) -> tuple[int, int]:
+    return entry[0], entry[1].n
 
 
 def _fields(text: object) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import hmac
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -312,6 +312,34 @@ class AuditLedger:
             entries.append(RecordedEntry(shard, n, *(str(_legible(text)) for text in texts)))
         return entries
 
+    def find_entries(self, *, having: str = "", shard: int = -1, n: int = -1) -> Iterator[tuple[int, AuditEntry]]:
+        """Yield the shards and entries whose text has a piece, or the one of a number, without reading all into memory.
+
+        What Sayso has not written is left out. Raises LedgerUnusable.
+        """
+        all_of = "SELECT shard, text FROM entries WHERE"
+        with self._read() as connection:
+            if having:
+                rows = connection.execute(f"{all_of} instr(text, ?)", (having,))
+            else:
+                rows = connection.execute(f"{all_of} shard = ? AND n = ?", (shard, n))
+            for row_shard, text in rows:
+                entry = AuditEntry.parse(str(_legible(text)))
+                if entry and isinstance(row_shard, int):
+                    yield row_shard, entry
+
+    def find_decided(self, is_it: Callable[[str], bool]) -> Iterator[AuditEntry]:
+        """Yield the entries that were made for an event which `is_it` recognizes by its id. Raises LedgerUnusable."""
+        by, is_wanted = None, False
+        with self._read() as connection:
+            # Parsed only where it is wanted: millions of entries take seconds so.
+            for (text,) in connection.execute("""SELECT text FROM entries WHERE NOT instr(text, '"by":""')"""):
+                raw = str(_legible(text)).partition('"by":')[2].partition(',"body":')[0]
+                if raw != by:
+                    by, is_wanted = raw, is_it(_loads(raw))
+                if is_wanted and (entry := AuditEntry.parse(str(_legible(text)))) and is_it(entry.by):
+                    yield entry
+
     def bodies(self, pid: str = "") -> dict[str, AuditBody]:
         """Return the bodies by action id: of one action, or of all. Raises LedgerUnusable."""
         with self._read() as connection:
@@ -413,6 +441,13 @@ def _translated_errors(path: Path) -> Iterator[None]:
 
 def _missing(path: Path) -> str:
     return f"no ledger at {path}: a worker writes it; name its folder with --data"
+
+
+def _loads(text: str) -> str:
+    try:
+        return str(json.loads(text))
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _legible(value: object) -> object:

@@ -222,6 +222,14 @@ def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: Re
     assert f"claimed by message {digest(YES)} ({CHAT.id}@2)" in printed
 
 
+def test_ledger_is_not_read_into_memory(rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """That of a year has millions of entries."""
+    collect(rig, tmp_path)
+    monkeypatch.delattr(AuditLedger, "entries")
+    for wanted in (ASK, YES, digest(YES), action_of(rig), f"{re.search(r'{([0-9]+)}', rig.shard)[1]}/3"):
+        assert story(wanted)["actions"], wanted
+
+
 def test_unknown_id_says_what_was_searched(rig: RedisRig):
     """It also says how long records are kept, and what to search for in the log."""
     result = CliRunner().invoke(main, ["trace", "SM404"])
