@@ -16,6 +16,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from sayso.config.server.snapshot import read_snapshot
 from sayso.pending.redis.checks import sentinel_of, unreachable
 from sayso.pending.redis.client import RedisUnfit, check_guarded, connect
 from tests.certificates import make_certificates
@@ -160,6 +161,17 @@ def test_open_server_behind_sentinels_is_refused(sentinels: TlsSentinels, monkey
                 check_guarded(client)
         finally:
             client.execute_command("ACL", "SETUSER", "default", "off")
+
+
+def test_snapshot_for_a_backup_comes_over_tls(
+    sentinels: TlsSentinels, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is the snapshot of the primary, loaded by the server of this machine: nothing is read key by key."""
+    with connect(sentinels.url()) as client:
+        client.set("bot:note", "1")
+        with read_snapshot(client, tmp_path / "copy", prefix="bot:") as keys:
+            assert [(key.name, key.value) for key in keys] == [("note", "1")]
+    assert not caplog.records
 
 
 def test_clients_follow_the_primary_with_tls(sentinels: TlsSentinels) -> None:
