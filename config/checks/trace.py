@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,8 @@ _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
 _HASH = re.compile(r"[0-9a-f]{20}")
 #: The most stories of one id: Telegram counts its updates for each bot, so two channels may have the same one.
 MAX_STORIES = 5
-#: Keys that one SCAN of Redis looks at.
-_SCAN_COUNT = 1000
+#: Keys that one SCAN of Redis looks at, and conversations whose replies are read at once.
+_SCAN_COUNT, _READ_COUNT = 1000, 500
 #: The reason of a report without an error (`Ingress`).
 NO_ERROR = "error -"
 #: The shortest text that is looked for among references.
@@ -238,12 +238,16 @@ class Tracer:
 
     def _receipts(self, wanted: str) -> Iterator[Clue]:
         """Yield the replies with this id of the platform."""
-        for key in self._scan("{*}:delivery:*"):
-            delivery = _DELIVERY.fullmatch(key)
-            entries = self._client.hgetall(f"{self._prefix}{key}") if delivery and self._client else {}
-            for number, entry in entries.items():
-                if delivery and wanted in str(entry).split(" ", 4)[3:4]:
-                    yield Clue(delivery["conversation"], number=int(number))
+        keys = self._scan("{*}:delivery:*")
+        while self._client and (some := list(islice(keys, _READ_COUNT))):
+            pipe = self._client.pipeline(transaction=False)
+            for key in some:
+                pipe.hgetall(f"{self._prefix}{key}")
+            for key, entries in zip(some, pipe.execute(), strict=True):
+                delivery = _DELIVERY.fullmatch(key)
+                for number, entry in entries.items():
+                    if delivery and wanted in str(entry).split(" ", 4)[3:4]:
+                        yield Clue(delivery["conversation"], number=int(number))
 
     def _scan(self, pattern: str) -> Iterator[str]:
         """Yield the keys of this bot that match, without its prefix."""
