@@ -92,7 +92,7 @@ def test_dry_run_changes_nothing(redis_client: Redis, state: Path):
     assert steps[2] == f"note layout {LAYOUT} in place of 1: older versions then refuse to start"
     lines = list(describe(inspect(redis_client, "bot", prefix=PREFIX)))
     assert saved(redis_client) == before
-    assert "records: waiting messages of version 1: 1" in lines
+    assert {"records: waiting messages of version 1: 1", "records: actions of version 1: 2"} <= set(lines)
 
 
 def test_migration_is_done_once(redis_client: Redis, state: Path):
@@ -188,6 +188,20 @@ def newer(rig: RedisRig, kind: str) -> None:
         (key,) = rig.client.scan_iter(f"{rig.shard}:pending:*")
         record = json.loads(rig.client.hget(key, "rec"))
         rig.client.hset(key, "rec", json.dumps({**record, "v": VERSION + 1}))
+
+
+def test_newer_records_of_each_kind_are_named(redis_client: Redis):
+    """An operator reads from this that older processes must not run alone."""
+    rig = RedisRig(redis_client)
+    bot = Bot(rig, "A", lines=["Hello."])
+    bot.say("delete A")
+    bot.hear("hello")
+    for kind in ("in", "history", "pending"):
+        newer(rig, kind)
+    lines = list(describe(inspect(redis_client, "bot")))
+    for words in ("waiting messages", "histories", "actions"):
+        assert f"records: {words} of version {VERSION + 1}: 1 (this version leaves them to others)" in lines
+    assert lines[-1] == "records that this version cannot read: 3. Run workers of a version that can"
 
 
 @pytest.mark.parametrize("kind", ["in", "out", "history", "pending"])
