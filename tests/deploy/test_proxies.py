@@ -144,6 +144,21 @@ def test_a_webhook_to_another_host_is_never_answered_with_success(proxy: Proxy):
     assert not proxy.site.post("http://127.0.0.1/hooks/tg", headers=other).is_success
 
 
+def test_forwarding_headers_of_a_client_change_no_signature(proxy: Proxy):
+    """The web checks the signature of its public URL, whatever host, scheme and path a client claims."""
+    claims = {
+        "X-Forwarded-Host": "evil.example.com", "X-Forwarded-Proto": "http", "X-Forwarded-Port": "81",
+        "X-Forwarded-Prefix": "/x", "X-Original-URL": "/metrics", "Forwarded": "host=evil.example.com;proto=http",
+    }  # fmt: skip
+    secret = SECRETS["TWILIO_AUTH_TOKEN"]
+    path, (headers, body) = whatsapp("wa", f"{proxy.name}3", secret)
+    assert proxy.hook(path, ({**headers, **claims}, body)) == 200
+    form = signing.whatsapp_text("SM" + "0" * 32, "x", account_sid=SECRETS["TWILIO_ACCOUNT_SID"])
+    for scheme in ("http", "https"):
+        headers, body = signing.whatsapp_hook(f"{scheme}://evil.example.com/hooks/wa", secret, form)
+        assert proxy.hook("wa", ({**headers, **claims}, body)) == 403
+
+
 def test_upload_at_the_limit_is_stored_and_a_larger_one_refused(proxy: Proxy):
     """The larger one gets 413. Its connection is not reset."""
     assert proxy.log_in(SECRETS["CONSOLE_PASSWORD"]).status_code == 303
