@@ -174,16 +174,23 @@ class Doctor:
         url = find_queue(self._settings)
         try:
             queue = connect(url) if url else client
-            if is_suspended(queue):
+            wrong = wrong_server(queue) if url else None
+            if wrong:
+                says = f"the server of QUEUE_URL {wrong[0]}: messages are kept"
+                yield CheckResult("queue", "fail", says, wrong[1], id="queue-away")
+            elif is_suspended(queue):
                 says = "the queue is suspended: messages are kept, and no worker takes them"
                 yield CheckResult("queue", "fail", says, "run `rq resume` on its Redis", id="queue-suspended")
             elif url:
                 yield CheckResult("queue", "ok", f"{address_of(queue)} answers")
-        except (RedisError, ValueError) as exc:
+        except ValueError as exc:
+            yield CheckResult("queue", "fail", f"QUEUE_URL: {exc}", "correct it", id="queue-away")
+        except RedisError as exc:
             if not url:
                 raise
-            says = f"the queue server of QUEUE_URL does not answer ({type(exc).__name__}): messages are kept"
-            yield CheckResult("queue", "fail", says, "start it, and check QUEUE_URL and its password", id="queue-away")
+            failure = unreachable(queue, exc, "QUEUE_URL")
+            says = f"{failure.says}: messages are kept"
+            yield CheckResult("queue", "fail", says, failure.cure, id="queue-away")
 
     def _clock(self, client: Redis) -> CheckResult:
         before = self._own()

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from redis import Redis
-from redis.exceptions import RedisError
 
 from sayso.agent import ChannelAgent, OfflineProvider
 from sayso.agent.channel.long_texts import TextFiles
@@ -359,14 +358,15 @@ def check_redis(services: Services) -> None:
 def _queue_servers(services: Services) -> list[Redis]:
     """Return the queue server, if there is one and it answers. If it does not, work waits for it.
 
-    Raises RedisUnfit if RQ cannot run there.
+    Raises RedisUnfit if RQ cannot run there, or if waiting is of no use, and redis.RedisError.
     """
     if services.queue is services.redis:
         return []
-    try:
-        wrong = wrong_server(services.queue)
-    except RedisError:
+    away = check_reachable(services.queue, "QUEUE_URL")
+    if away:
+        log.warning("queue.away", extra={"reason": away.says, "advice": away.cure})
         return []
+    wrong = wrong_server(services.queue)
     if wrong:
         raise RedisUnfit(f"the server of QUEUE_URL {wrong[0]}: {wrong[1]}")
     return [services.queue]

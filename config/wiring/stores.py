@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from tempfile import TemporaryFile
 from typing import Self
 
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
@@ -25,7 +26,7 @@ from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.pending.action import derived_keys
-from sayso.pending.redis.checks import forbidden_commands, replication_risks, sentinel_of, wrong_server
+from sayso.pending.redis.checks import explain, forbidden_commands, replication_risks, sentinel_of, wrong_server
 from sayso.pending.redis.client import (
     RedisUnfit,
     address_of,
@@ -45,6 +46,8 @@ from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.mailbox import LUA
 from sayso.workers.recovery import Reaper, WorkerLock
 from sayso.workers.rq.jobs import QueueServer, WakeUps
+
+log = logging.getLogger(__name__)
 
 #: The variable with the secret keys, separated by commas. The first one signs; all are accepted, so that keys rotate.
 KEYS_VARIABLE = "SAYSO_SECRET_KEYS"
@@ -246,9 +249,20 @@ class RedisParts:
 
 def _open(url: str, name: str, *, patient: bool = False) -> Redis:
     try:
+        if patient and is_cluster(url):
+            _log_if_away(url)
         return connect(url, patient=patient)
     except ValueError as exc:
         raise ConfigError([f"{name}: {exc}"]) from exc
+
+
+def _log_if_away(url: str) -> None:
+    """Log why no cluster answers, before a patient client waits for it for a minute."""
+    try:
+        connect(url).close()
+    except RedisError as exc:
+        failure = explain(exc)
+        log.warning("redis.away", extra={"reason": failure.says, "advice": failure.cure})
 
 
 def _check_queue(queue_url: str, url: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -51,17 +52,23 @@ def cluster_node(place: str) -> tuple[str, str]:
     return "is a node of a Redis Cluster", cure
 
 
-def unreachable(client: Redis, exc: RedisError) -> Failure:
-    """Return why a server cannot be used, and the cure."""
-    return explain(exc, "" if isinstance(client, ClusterClient) else address_of(client))
+def unreachable(client: Redis, exc: RedisError, variable: str = "REDIS_URL") -> Failure:
+    """Return why the server of a client cannot be used, and the cure."""
+    return explain(exc, "" if isinstance(client, ClusterClient) else address_of(client), variable)
 
 
-def explain(exc: RedisError, place: str = "") -> Failure:
-    """Return why the server at `place` cannot be used, and the cure. Without a place the error may name it, as those of
-    a node of a cluster do.
+def explain(exc: RedisError, place: str = "", variable: str = "REDIS_URL") -> Failure:
+    """Return why the server at `place`, which `variable` names, cannot be used, and the cure. Without a place the error
+    may name it, as those of a node of a cluster do.
     """
     named = _ADDRESS.search(str(exc))
-    place = place or (named[1] if named else "the Redis of REDIS_URL")
+    failure = _explain(exc, place or (named[1] if named else f"the Redis of {variable}"))
+    return replace(
+        failure, **{name: getattr(failure, name).replace("REDIS_URL", variable) for name in ("says", "cure")}
+    )
+
+
+def _explain(exc: RedisError, place: str) -> Failure:
     if isinstance(exc, NotWritable):
         cure = "see that it is the primary and that its replicas are connected"
         return Failure(f"{place} takes no writes now: {exc}", cure, lasts=False)
@@ -72,16 +79,17 @@ def explain(exc: RedisError, place: str = "") -> Failure:
         says, _, cure = str(exc).partition(": ")
         return Failure(says, cure, lasts=False)
     if isinstance(exc, ClusterAway):
-        return Failure(str(exc), "start its nodes, and see `CLUSTER INFO` and REDIS_URL", lasts=False)
+        cure = "start its nodes, and see that they announce addresses that are reached from here (`CLUSTER SLOTS`)"
+        return Failure(str(exc), cure, lasts=False)
     return failure_of(exc, place)
 
 
-def check_reachable(client: Redis) -> Failure | None:
+def check_reachable(client: Redis, variable: str = "REDIS_URL") -> Failure | None:
     """Return why a server does not answer now, None where it does. Raises RedisUnfit where waiting is of no use."""
     try:
         client.ping()
     except RedisError as exc:
-        failure = unreachable(client, exc)
+        failure = unreachable(client, exc, variable)
         if failure.lasts:
             raise RedisUnfit(str(failure)) from exc
         return failure

@@ -299,8 +299,9 @@ class AsyncCluster:
             return await self._client.execute_command(*command)
         except Exception as exc:
             _raise_as_away(exc)
-            if isinstance(exc, AttributeError) and exc.obj is None:
-                # After an error redis-py closes idle connections, also one that another task has just taken.
+            if (isinstance(exc, AttributeError) and exc.obj is None) or isinstance(exc, RuntimeError):
+                # After an error redis-py closes idle connections, also one that another task has just taken, and it
+                # changes its table of nodes while another task goes through it.
                 raise RedisConnectionError("the connection was closed before it was used") from exc
             raise
 

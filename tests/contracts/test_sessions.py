@@ -25,7 +25,9 @@ from sayso.agent.memory.sessions import (
 )
 from sayso.channels.types import Media
 
-KINDS = ["memory", "files", "sqlite", "redis"]
+KINDS = ["memory", "files", "sqlite", "redis", "cluster"]
+#: Those whose sessions several processes share. A cluster is the same code as one server.
+PROCESS_KINDS = KINDS[1:4]
 STRANGE = [
     "../x",
     "/etc/passwd",
@@ -53,7 +55,7 @@ class Clock:
 
 def open_store(kind: str, where: str, **options) -> KeyValueSessions:
     """Open a store of a kind; the same place has the same sessions."""
-    if kind == "redis":
+    if kind in ("redis", "cluster"):
         return RedisSessionStore(where, **options)
     path = Path(where)
     return JsonFileSessionStore(path, **options) if kind == "files" else SQLiteSessionStore(path, **options)
@@ -71,6 +73,9 @@ def place(kind, tmp_path, request):
     if kind == "redis":
         request.getfixturevalue("redis_client")
         return request.getfixturevalue("redis_url")
+    if kind == "cluster":
+        request.getfixturevalue("cluster_client")
+        return request.getfixturevalue("cluster").url
     return str(tmp_path / ("sessions" if kind == "files" else "sessions.db"))
 
 
@@ -261,7 +266,7 @@ for _ in range(10):
 """
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+@pytest.mark.parametrize("kind", PROCESS_KINDS, indirect=True)
 def test_processes_that_save_at_once_leave_one_whole_session(kind, place, make):
     """This holds even if all of them create the store."""
     root = Path(__file__).parents[2]
@@ -285,7 +290,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+@pytest.mark.parametrize("kind", PROCESS_KINDS, indirect=True)
 def test_process_that_is_killed_while_it_saves_leaves_one_whole_session(kind, place, make):
     """It is the last finished one or the next one, and other processes can save."""
     command = [sys.executable, "-c", _ENDLESS, kind, place]
@@ -299,7 +304,7 @@ def test_process_that_is_killed_while_it_saves_leaves_one_whole_session(kind, pl
     assert make().load("ana") == memory_of("mine")
 
 
-@pytest.mark.parametrize("kind", KINDS[1:], indirect=True)
+@pytest.mark.parametrize("kind", PROCESS_KINDS, indirect=True)
 def test_session_outlives_its_store(make):
     """The next process loads what the first one saved."""
     make().save("ana", memory_of("hi"))

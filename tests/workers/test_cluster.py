@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 from redis import Redis
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -33,6 +34,7 @@ from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.pending.state_log import KEY, SIGNER
 from tests.workers.clusters import Cluster, ClusterNode
 from tests.workers.fakes import Bot
+from tests.workers.sentinels import Node
 
 SHARD = shard_of(CHAT.id)
 TIDE, _, HALTED = keys_of(SHARD)
@@ -60,6 +62,24 @@ def test_commands_of_a_loop_go_to_the_node_of_their_shard(cluster: Cluster, clus
     assert asyncio.run(work()) == [-1.0] * 100
     Connections.of(cluster_client).pipeline = None
     assert all(node.client().dbsize() for node in cluster.masters)
+
+
+def test_connection_that_was_closed_under_a_command_is_replaced(cluster: Cluster, cluster_client: Redis):
+    """redis-py closes idle connections after an error, and another task may hold one. Workers run on uvloop."""
+
+    async def work() -> str:
+        client = AsyncCluster(ClusterUrl.parse(cluster.url))
+        await client.execute(("SET", "sayso:word", "here"))
+        for node in client._client.get_nodes():
+            for connection in node._free:
+                connection._writer.transport.abort()
+        await asyncio.sleep(0.05)  # the transport closes in the next round of the loop
+        answer = await client.execute(("GET", "sayso:word"))
+        await client.close()
+        return answer
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(work()) == "here"
 
 
 @pytest.mark.parametrize("in_loop", [False, True])
@@ -294,6 +314,28 @@ def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_pa
     services = bootstrap(settings_of(tmp_path), data=tmp_path, redis_url=url)
     with pytest.raises(RedisUnfit, match=r"write redis\+cluster://127.0.0.1:\d+ into REDIS_URL.*QUEUE_URL"):
         check_redis(services)
+
+
+@pytest.mark.parametrize(
+    ("login", "database", "says"),
+    [
+        ("nobody:wrong@", 0, "refuses the login: write user and password into QUEUE_URL"),
+        ("", 77, "has no database of this number .*: end QUEUE_URL with one that it has"),
+    ],
+)
+def test_queue_server_that_will_never_answer_is_refused_at_start(
+    cluster: Cluster, tmp_path, monkeypatch: pytest.MonkeyPatch, login: str, database: int, says: str
+):
+    """One that is only away is waited for."""
+    queue = Node(tmp_path, "queue")
+    queue.start()
+    try:
+        monkeypatch.setenv("QUEUE_URL", f"redis://{login}127.0.0.1:{queue.port}/{database}")
+        services = bootstrap(settings_of(tmp_path), data=tmp_path, redis_url=cluster.url)
+        with pytest.raises(RedisUnfit, match=rf"127\.0\.0\.1:{queue.port} {says}"):
+            check_redis(services)
+    finally:
+        queue.stop()
 
 
 def test_start_on_a_cluster_warns_of_missing_replicas(cluster_client: Redis, tmp_path):
