@@ -84,8 +84,8 @@ def test_rolling_upgrade_and_rollback_under_load_lose_and_double_nothing():
 
 def _refuses_to_migrate(system: Fleet) -> None:
     """Check that this release refuses to migrate, and names the processes of the next one."""
-    lines = system.printed("migrate").splitlines()
-    assert {"workers: 1 of version 99.1", "web and poll processes: 1 of version 99.1"} <= set(lines)
+    named = {"workers: 1 of version 99.1", "web and poll processes: 1 of version 99.1"}
+    until(lambda: named <= set(system.printed("migrate").splitlines()))
     code, _, errors = system.command("migrate", "--apply")
     assert (code, "of another version than this command: 1 of 1 workers, 1 of" in errors) == (3, True)
 
