@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from redis.exceptions import RedisError
 
@@ -62,6 +62,8 @@ DOWN_SECONDS = 60.0
 #: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
 #: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
+#: Files that a process sends at a time. Each is in memory, some three times, while its platform takes it.
+MAX_FILES_SENT = 8
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
 #: messages, `limited` the platform asks the whole channel to wait.
 FinalState = Literal["dead", "doubtful", "closed", "limited"]
@@ -138,6 +140,7 @@ class ReplySender:
         self._alerts = alerts
         self._chance = chance
         self._sleep = sleep
+        self._file_places = asyncio.Semaphore(MAX_FILES_SENT)
         #: Channels whose rate this process has stored: a rate that changed since the last start becomes known.
         self._paced: set[str] = set()
 
@@ -183,19 +186,21 @@ class ReplySender:
         """Send the reply at its slot, and record the result."""
         pace = self._rate_limit(channel, delivery.conversation)
         await self._wait_for_slot(lease, reply, channel.name, pace)
-        if not is_held():
-            raise LeaseLost(lease.conversation)
-        began, (parent, link) = time.perf_counter(), reply.trace if tracing.is_tracing() else ("", "")
-        attributes = {tracing.CHANNEL: channel.name, tracing.DELIVERY: delivery.id, tracing.ATTEMPT: reply.attempt}
-        name = f"send {channel.name}"
-        try:
-            with tracing.span(name, parent=parent, links=[link], kind="client", attributes=attributes) as span:
-                receipt = await self._send(channel, delivery, suspect=reply.suspect)
-                span.set_attribute(tracing.MESSAGE_ID, receipt.message_id)
-        except SendError as exc:
+        async with self._file_places if delivery.reply.media else contextlib.nullcontext():
+            if not is_held():
+                raise LeaseLost(lease.conversation)
+            began, (parent, link) = time.perf_counter(), reply.trace if tracing.is_tracing() else ("", "")
+            attributes = {tracing.CHANNEL: channel.name, tracing.DELIVERY: delivery.id, tracing.ATTEMPT: reply.attempt}
+            name, failure = f"send {channel.name}", cast("SendError | None", None)
+            try:
+                with tracing.span(name, parent=parent, links=[link], kind="client", attributes=attributes) as span:
+                    receipt = await self._send(channel, delivery, suspect=reply.suspect)
+                    span.set_attribute(tracing.MESSAGE_ID, receipt.message_id)
+            except SendError as exc:
+                failure = exc
             SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
-            return await self._failed(lease, reply, exc)
-        SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
+        if failure:
+            return await self._failed(lease, reply, failure)
         DELIVERIES.labels(channel.name, "sent", "").inc()
         self._receipts.note(delivery, receipt.message_id)
         if self._alerts.is_clearing_due(channel.name, "sending"):

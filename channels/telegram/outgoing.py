@@ -185,7 +185,7 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
             media = reply.media
             url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
             name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)
-            size = readable_size(len(file_to_send(source.read, media.ref)))
+            size = readable_size(media.size)
             text = f"{reply.text}\n\n{name} ({size}): {url}".strip()
             return replace(call, reply=replace(reply, text=text, media=None))
     return None

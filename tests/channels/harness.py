@@ -55,7 +55,7 @@ def png() -> bytes:
 
 YES_NO = (Button("Yes", "a:1:yes", "primary"), Button("No", "a:1:no", "danger"))
 FILES = {"img": png(), "pdf": b"%PDF-1.4 \r\n\x00\xff--binary\r\n"}
-IMAGE = Media("img", "image/png", "red.png", stored=True)
+IMAGE = Media("img", "image/png", "red.png", size=len(FILES["img"]), stored=True)
 PDF = Media("pdf", "application/pdf", "bill.pdf", stored=True)
 
 

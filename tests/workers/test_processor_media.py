@@ -13,10 +13,10 @@ import pytest
 
 from sayso.channels.base import Channel, FetchError, Unreachable
 from sayso.channels.storage.media import LocalMediaStore, TooLarge
-from sayso.channels.types import Media, Reply
+from sayso.channels.types import Conversation, Delivery, Media, Receipt, Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.platforms.webhooks import JPEG
-from sayso.workers import processor
+from sayso.workers import processor, sender
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeAgent, FakeChannel
 
@@ -233,6 +233,37 @@ def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
     channel = Counting()
     seen = Room(tmp_path, channel).hear(*[PHOTO] * 11)
     assert (all(media.stored for media in seen), channel.most) == (True, processor.MAX_FETCHES)
+
+
+def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
+    """Each is in memory while it is sent, and a hundred conversations may have one."""
+
+    class Sending(FakeChannel):
+        now = most = 0
+
+        async def send(self, delivery: Delivery) -> Receipt:
+            self.now += 1
+            self.most = max(self.most, self.now if delivery.reply.media else 0)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            self.now -= 1
+            return await super().send(delivery)
+
+    class Giving(Looking):
+        async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> TurnChange:
+            return TurnChange(replies=((Reply(media=replace(PHOTO, stored=True)), ""),))
+
+    room = Room(tmp_path, channel := Sending())
+    room.processor.agents["chat"] = Giving()
+    chats = [Conversation("chat", f"room{at}") for at in range(3 * sender.MAX_FILES_SENT)]
+    for at, chat in enumerate(chats):
+        room.rig.accept(replace(turn("give", event=f"g{at}"), conversation=chat))
+
+    async def all_at_once() -> None:
+        await asyncio.gather(*(room.processor.run(chat.id) for chat in chats))
+
+    asyncio.run(all_at_once())
+    assert (len(channel.sent), channel.most) == (len(chats), sender.MAX_FILES_SENT)
 
 
 def test_without_a_store_no_file_is_downloaded(tmp_path: Path):
