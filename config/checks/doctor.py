@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -43,7 +44,7 @@ from sayso.config.wiring.stores import (
     risks_of,
 )
 from sayso.pending.redis.checks import explain, unreachable, wrong_server
-from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, servers_of
+from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, nodes_of, servers_of
 from sayso.pending.redis.failures import Failure
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of
@@ -193,14 +194,13 @@ class Doctor:
             yield CheckResult("queue", "fail", says, failure.cure, id="queue-away")
 
     def _clock(self, client: Redis) -> CheckResult:
-        before = self._own()
-        seconds, microseconds = client.time()
-        ahead = seconds + microseconds / 1e6 - (before + self._own()) / 2
-        says = f"Redis is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} us"
-        if abs(ahead) <= CLOCK_SECONDS:
-            return CheckResult("clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
-        cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
-        return CheckResult("clock", "warn" if abs(ahead) <= CLOCK_LIMIT else "fail", says, cure)
+        ahead: dict[str, float] = {}
+        for node in nodes_of(client):
+            with suppress(RedisError):  # another check reports it
+                before = self._own()
+                seconds, microseconds = node.time()
+                ahead[address_of(node)] = seconds + microseconds / 1e6 - (before + self._own()) / 2
+        return clock_result(ahead)
 
     async def _address(self) -> AsyncIterator[CheckResult]:
         if not self._is_known:
@@ -378,6 +378,24 @@ async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
         else:
             yield CheckResult("model", "ok", f"{model} answers")
     await models.aclose()
+
+
+def clock_result(ahead: Mapping[str, float]) -> CheckResult:
+    """Return the result for servers whose clocks are so many seconds ahead of this machine's, by their addresses."""
+    fast, slow = max(ahead, key=ahead.__getitem__, default=""), min(ahead, key=ahead.__getitem__, default="")
+    apart, off = (ahead[fast] - ahead[slow], max(ahead.values(), key=abs)) if ahead else (0.0, 0.0)
+    if apart > CLOCK_SECONDS:
+        says = (
+            f"the clocks of {slow} and {fast} are {apart:.1f} s apart: a lease may end early or late after a failover"
+        )
+        return CheckResult(
+            "clock", "warn" if apart <= CLOCK_LIMIT else "fail", says, "have all set their clocks by NTP"
+        )
+    if abs(off) <= CLOCK_SECONDS:
+        return CheckResult("clock", "ok", f"this machine and Redis agree within {CLOCK_SECONDS:g} s")
+    says = f"Redis is {abs(off):.1f} s {'ahead of' if off > 0 else 'behind'} us"
+    cure = "have both set their clocks by NTP: links expire by one, and Slack's signatures by the other"
+    return CheckResult("clock", "warn" if abs(off) <= CLOCK_LIMIT else "fail", says, cure)
 
 
 def _fitness(client: Redis, place: str, settings: Settings) -> Iterator[CheckResult]:

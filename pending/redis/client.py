@@ -152,6 +152,11 @@ def servers_of(client: Redis) -> list[Redis]:
     return client.masters() if isinstance(client, ClusterClient) else [client]
 
 
+def nodes_of(client: Redis) -> list[Redis]:
+    """Return a client of each server that is known: of each node of a cluster, with its replicas."""
+    return client.nodes() if isinstance(client, ClusterClient) else [client]
+
+
 def check_fit(client: Redis) -> list[str]:
     """Refuse a Redis that evicts keys; return warnings about one that may lose acknowledged writes.
 

@@ -193,6 +193,10 @@ class ClusterClient(RedisCluster):
         """Return a client of each master alone. Raises redis.RedisError."""
         return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
 
+    def nodes(self) -> list[Redis]:
+        """Return a client of each node alone, with the replicas. Raises redis.RedisError."""
+        return [self.get_redis_connection(node) for node in self.get_nodes()]  # type: ignore[no-untyped-call]
+
     def _persist(self, send: Callable[[], Any]) -> Any:
         return self._patience.call_with_retry(lambda: _with_redis_errors(send), lambda _: None)
 

@@ -15,12 +15,13 @@ import pytest
 from redis.exceptions import NoPermissionError
 from rq.suspension import suspend
 
-from sayso.config.checks.doctor import Doctor
+from sayso.config.checks.doctor import Doctor, clock_result
 from sayso.config.server.embedded_redis import EmbeddedRedis, server_binary
 from sayso.config.settings.loader import load_settings
 from sayso.pending.redis.checks import replication_risks
-from sayso.pending.redis.client import RedisUnfit, check_fit, connect
+from sayso.pending.redis.client import RedisUnfit, check_fit, connect, nodes_of
 from tests.config.processes import free_port, until
+from tests.workers.clusters import Cluster
 from tests.workers.sentinels import Node
 
 
@@ -161,3 +162,23 @@ def test_primary_with_too_few_replicas_is_named(tmp_path: Path, monkeypatch: pyt
         assert "takes no writes now: NOREPLICAS Not enough good replicas" in redis_findings(tmp_path, url, monkeypatch)
     finally:
         node.stop()
+
+
+def test_clocks_of_a_cluster_that_differ_are_named():
+    """A replica that takes over judges leases by its own clock."""
+    found = clock_result({"n1:6379": 0.1, "n2:6379": -3.4, "n3:6379": 0.0})
+    assert (found.state, found.says) == (
+        "warn",
+        "the clocks of n2:6379 and n1:6379 are 3.5 s apart: a lease may end early or late after a failover",
+    )
+    assert clock_result({"n1:6379": 70.0, "n2:6379": 0.0}).state == "fail"
+    assert clock_result({"n1:6379": 400.0, "n2:6379": 400.1}).says == "Redis is 400.1 s ahead of us"
+    assert clock_result({}).state == "ok"
+
+
+def test_clocks_of_all_nodes_of_a_cluster_are_read(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They agree here: it is one machine."""
+    monkeypatch.setenv("QUEUE_URL", "redis://127.0.0.1:1/0")
+    assert "this machine and Redis agree within 2 s" in redis_findings(tmp_path, cluster.url, monkeypatch)
+    with connect(cluster.url) as client:
+        assert len(nodes_of(client)) == len(cluster.nodes)
