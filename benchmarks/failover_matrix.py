@@ -5,8 +5,8 @@
 
 Sentinels or a Cluster, a web and two workers run as processes. People on fake platforms ask for a destructive action,
 confirm it and wait for its outcome, again and again. After some seconds the primary is killed and started again ten
-seconds later, or frozen for ten seconds. With `--link lossy` its replicas are cut off shortly before, without anybody
-noticing. When the data-loss guard halts the server, `sayso redis resume` is run, as an operator would.
+seconds later, or frozen for ten seconds. With `--link lossy` its replicas are silently cut off shortly
+before. When the data-loss guard halts the server, `sayso redis resume` is run, as an operator would.
 
 The judge reads only what platforms got 200 for, what people were sent, and the file to which the tool writes.
 """

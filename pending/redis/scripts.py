@@ -65,7 +65,7 @@ LOOKS = frozenset({
     "turn_status", "undelivered",
 })  # fmt: skip
 #: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is
-#: about all that was written before, too: whoever gets a lease sends no reply that only a primary has.
+#: about all that was written before, too: a worker with a lease sends no reply that only the primary has.
 DURABLE = frozenset({
     "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "journal", "lease", "notify",
     "stash", "start",
