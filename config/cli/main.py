@@ -41,6 +41,8 @@ _MODULES = {
     "web": "run",
     "worker": "run",
 }
+#: The commands that run a part of a bot.
+_SERVERS = ("demo", "poll", "up", "web", "worker")
 
 
 class RootGroup(SaysoGroup):
@@ -95,11 +97,15 @@ Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run.
 """,
 )
 @click.version_option(package_name="sayso")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Chat bots that act only on the user's say-so."""
+    from sayso.config.server.metrics import FOLDER
     from sayso.config.wiring.observability import redact_uncaught
 
     redact_uncaught()
+    if context.invoked_subcommand not in _SERVERS:  # an operator's command counts nothing that anybody reads
+        os.environ.pop(FOLDER, None)
     try:
         Path.home()
     except RuntimeError:

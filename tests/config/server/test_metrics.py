@@ -27,6 +27,7 @@ from sayso.config.server.metrics import (
     serve_metrics,
 )
 from sayso.config.server.processes import AddressUnusable
+from sayso.config.settings.loader import DEMO
 from tests.config.processes import free_port, sayso
 
 WORD = "a-long-metrics-token"
@@ -176,6 +177,14 @@ def test_folder_that_cannot_be_written_is_named_with_its_cure(folder: str) -> No
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
     assert done.stderr.startswith(f"Error: {FOLDER}: cannot count in {folder!r}")
     assert done.stderr.endswith("name a folder that this user may write to\n")
+
+
+def test_command_of_an_operator_counts_in_no_common_file(tmp_path: Path) -> None:
+    """It works with a folder that its user may not write to, and leaves nothing in it."""
+    for folder in ("/nowhere", str(tmp_path)):
+        command, environ = [sys.executable, "-m", "sayso", "check", "-c", str(DEMO)], {**os.environ, FOLDER: folder}
+        subprocess.run(command, env=environ, capture_output=True, check=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_slow_readers_hold_no_thread(port: int) -> None:
