@@ -119,8 +119,8 @@ def test_error_of_the_server_is_reported_with_its_code(status: str, code: str, t
     assert not [word for word in ("\n", "bot-secret", "bot-key") if word in str(caught.value)]
 
 
-def test_objects_that_may_not_be_deleted_are_told(s3_server: S3Server):
-    """The server refuses each object in an answer that is a success."""
+def test_objects_that_may_not_be_deleted_are_named(s3_server: S3Server):
+    """The server answers 200 and refuses each object in the body."""
     bucket(s3_server).objects("kept").put(NAME, b"x")
     with pytest.raises(StoreRefused, match="the credentials may not delete objects: allow it on the bucket"):
         bucket(s3_server, "reader").objects("kept").delete([NAME])
@@ -152,7 +152,7 @@ def test_unusable_variable_of_the_environment_is_named(environ: dict[str, str], 
         ("token\n", "the library for buckets failed: see AWS_... for line breaks, also in files"),
     ],
 )
-def test_role_that_gives_no_credentials_is_told(token: str | None, told: str, tmp_path: Path):
+def test_role_that_gives_no_credentials_is_named(token: str | None, told: str, tmp_path: Path):
     """Its token file is missing, the service refuses it, or it has a line break, on which the library panics."""
     file = tmp_path / "token"
     if token is not None:

@@ -323,10 +323,10 @@ def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_pa
         ("", 77, "has no database of this number .*: end QUEUE_URL with one that it has"),
     ],
 )
-def test_queue_server_that_will_never_answer_is_refused_at_start(
+def test_queue_server_with_a_lasting_failure_is_refused_at_start(
     cluster: Cluster, tmp_path, monkeypatch: pytest.MonkeyPatch, login: str, database: int, says: str
 ):
-    """One that is only away is waited for."""
+    """A start waits for one that may answer later."""
     queue = Node(tmp_path, "queue")
     queue.start()
     try:

@@ -236,7 +236,7 @@ def test_number_of_parallel_downloads_is_bounded(tmp_path: Path):
 
 
 def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
-    """Each is in memory while it is sent, and a hundred conversations may have one."""
+    """Each file is in memory while it is sent, and a hundred conversations may have one."""
 
     class Sending(FakeChannel):
         now = most = 0

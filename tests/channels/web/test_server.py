@@ -231,7 +231,7 @@ def test_refused_sender_that_does_not_hang_up_is_disconnected(running: Running, 
     until(lambda: not running.server.active_channels)
 
 
-def test_body_that_finds_no_room_on_the_disk_is_a_503(
+def test_body_on_a_full_disk_gets_503(
     running: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """The sender may try again, and the log says why in one line. Small bodies need no disk."""

@@ -164,7 +164,7 @@ def test_primary_with_too_few_replicas_is_named(tmp_path: Path, monkeypatch: pyt
         node.stop()
 
 
-def test_clocks_of_a_cluster_that_differ_are_named():
+def test_different_clocks_of_a_cluster_are_named():
     """A replica that takes over judges leases by its own clock."""
     found = clock_result({"n1:6379": 0.1, "n2:6379": -3.4, "n3:6379": 0.0})
     assert (found.state, found.says) == (
@@ -177,7 +177,7 @@ def test_clocks_of_a_cluster_that_differ_are_named():
 
 
 def test_clocks_of_all_nodes_of_a_cluster_are_read(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """They agree here: it is one machine."""
+    """Here all nodes are on one machine, so their clocks agree."""
     monkeypatch.setenv("QUEUE_URL", "redis://127.0.0.1:1/0")
     assert "this machine and Redis agree within 2 s" in redis_findings(tmp_path, cluster.url, monkeypatch)
     with connect(cluster.url) as client:

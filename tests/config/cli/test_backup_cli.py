@@ -27,8 +27,8 @@ def backup(folder: Path, file: str) -> tuple[int, str]:
     return code, errors
 
 
-def test_backup_takes_the_place_of_one_that_was_killed(folder: Path):
-    """What that one left is replaced. A file that is whole is not."""
+def test_backup_replaces_what_a_killed_one_left(folder: Path):
+    """A finished file is not replaced."""
     left = folder / "bot.tar.gz.unfinished"
     left.write_bytes(b"half")
     assert backup(folder, "bot.tar.gz")[0] == 0
@@ -40,7 +40,7 @@ def test_backup_takes_the_place_of_one_that_was_killed(folder: Path):
 
 
 def test_two_backups_do_not_write_one_file(folder: Path):
-    """The second says so, and leaves the first alone."""
+    """The second backup is refused, and leaves the file of the first alone."""
     left = folder / "bot.tar.gz.unfinished"
     with left.open("wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -49,7 +49,7 @@ def test_two_backups_do_not_write_one_file(folder: Path):
 
 
 def test_file_that_cannot_be_written_is_named(folder: Path):
-    """One line, without a traceback, and nothing is left."""
+    """In one line, without a traceback. No part of a file is left."""
     code, errors = backup(folder, "missing/bot.tar.gz")
     assert (code, errors.count("\n"), "No such file or directory" in errors) == (3, 1, True)
     code, errors = backup(folder, "/dev/full/bot.tar.gz")

@@ -223,7 +223,7 @@ def test_story_of_an_action_that_is_not_collected_yet_is_read_from_redis(rig: Re
 
 
 def test_ledger_is_not_read_into_memory(rig: RedisRig, bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """That of a year has millions of entries."""
+    """The ledger of a year has millions of entries."""
     collect(rig, tmp_path)
     monkeypatch.delattr(AuditLedger, "entries")
     for wanted in (ASK, YES, digest(YES), action_of(rig), f"{re.search(r'{([0-9]+)}', rig.shard)[1]}/3"):

@@ -127,7 +127,7 @@ def test_the_token_may_be_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("token", ["höhö", "two\nlines", "\x1b[2J"])
 def test_token_that_no_reader_can_send_is_refused(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the start, and without showing it. Space around a token does not count."""
+    """The start is refused, and the token is not shown. Space around a token is ignored."""
     monkeypatch.setenv(TOKEN, token)
     with pytest.raises(MetricsUnusable, match=f"^{TOKEN}: the token has characters that no header can hold") as caught:
         read_token()

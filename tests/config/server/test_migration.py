@@ -191,7 +191,7 @@ def newer(rig: RedisRig, kind: str) -> None:
 
 
 def test_newer_records_of_each_kind_are_named(redis_client: Redis):
-    """An operator reads from this that older processes must not run alone."""
+    """This tells an operator not to run older processes alone."""
     rig = RedisRig(redis_client)
     bot = Bot(rig, "A", lines=["Hello."])
     bot.say("delete A")

@@ -163,10 +163,10 @@ def test_open_server_behind_sentinels_is_refused(sentinels: TlsSentinels, monkey
             client.execute_command("ACL", "SETUSER", "default", "off")
 
 
-def test_snapshot_for_a_backup_comes_over_tls(
+def test_backup_reads_the_snapshot_over_tls(
     sentinels: TlsSentinels, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is the snapshot of the primary, loaded by the server of this machine: nothing is read key by key."""
+    """A server on this machine loads the snapshot of the primary. No key is read by itself."""
     with connect(sentinels.url()) as client:
         client.set("bot:note", "1")
         with read_snapshot(client, tmp_path / "copy", prefix="bot:") as keys:
