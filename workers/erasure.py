@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import RedisError
 
-from sayso.pending.redis.client import servers_of
+from sayso.pending.redis.client import replicas_of, servers_of
 
 #: Seconds to wait for a turn under work, for audit entries that no ledger has yet, and for a rewrite of the file.
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
@@ -71,10 +72,21 @@ class Erasure:
         raise ErasureBusy("a turn of this person is still being worked on: try again when it was answered")
 
     def rewrite_file(self) -> bool:
-        """Have Redis write its append-only file anew; return whether that was done in time."""
-
-        written = [self._rewrite(server) for server in servers_of(self.client)]
+        """Have Redis and its replicas write their append-only files anew; return whether all did so in time."""
+        written = []
+        for server in servers_of(self.client):
+            written.append(self._rewrite(server))
+            offset = server.info("replication").get("master_repl_offset", 0)
+            written += [self._rewrite_replica(replica, offset) for replica in replicas_of(server)]
         return all(written)
+
+    def _rewrite_replica(self, replica: Redis, offset: int) -> bool:
+        """Have a replica write its file anew once it has what its primary had at an offset."""
+        try:
+            follows = self._until(lambda: replica.info("replication")["slave_repl_offset"] >= offset, DRAIN_SECONDS)
+            return follows and self._rewrite(replica)
+        except (RedisError, KeyError):  # it does not answer from here, or has become a primary
+            return False
 
     def _rewrite(self, server: Redis) -> bool:
         def is_written() -> bool:

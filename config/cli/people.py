@@ -128,7 +128,8 @@ def erase(options: Options, channel: str, user: str) -> None:
         lines += [f"  {line}" for line in remains]
     options.print({"user": name, "channel": channel, **asdict(erased), "remains": remains}, lines)
     if not erased.is_rewritten:
-        fail("Redis did not finish rewriting its append-only file, which still holds what was erased: run BGREWRITEAOF")
+        cure = "run BGREWRITEAOF on it and on each replica"
+        fail(f"Redis or a replica did not rewrite its append-only file, which still holds what was erased: {cure}")
 
 
 @dataclass(frozen=True, slots=True)

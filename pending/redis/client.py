@@ -37,6 +37,8 @@ WEB_ANSWER_SECONDS = 2.0
 TRUSTED_SECONDS = 60.0
 #: Seconds after which a Redis that did not answer is asked again.
 AGAIN_SECONDS = 1.0
+#: The options of a connection that are about its server alone.
+_OF_ONE_SERVER = {"host", "path", "port", "redis_connect_func", "sentinel"}
 #: An `aclfile` with the users that a Redis of your own needs.
 ACL_FILE = Path(__file__).with_name("redis.acl")
 
@@ -155,6 +157,16 @@ def servers_of(client: Redis) -> list[Redis]:
 def nodes_of(client: Redis) -> list[Redis]:
     """Return a client of each server that is known: of each node of a cluster, with its replicas."""
     return client.nodes() if isinstance(client, ClusterClient) else [client]
+
+
+def replicas_of(server: Redis) -> list[Redis]:
+    """Return a client of each replica that a server names, with the server's own login. Raises redis.RedisError."""
+    pool = server.connection_pool
+    options = {name: value for name, value in pool.connection_kwargs.items() if name not in _OF_ONE_SERVER}
+    scheme = "rediss" if issubclass(pool.connection_class, SSLConnection) else "redis"
+    named = [each for each in server.info("replication").values() if isinstance(each, dict) and "ip" in each]
+    urls = [RedisUrl(scheme, {**options, "host": each["ip"], "port": int(each["port"])}) for each in named]
+    return [Redis.from_pool(url.pool()) for url in urls]
 
 
 def check_fit(client: Redis) -> list[str]:

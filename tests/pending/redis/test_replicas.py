@@ -11,11 +11,12 @@ from redis import Redis
 
 from sayso.pending import RedisPendingStore
 from sayso.pending.redis import connections as module
-from sayso.pending.redis.client import connect, open_loop_client
+from sayso.pending.redis.client import PREFIX, connect, open_loop_client
 from sayso.pending.redis.connections import MAX_TRIES, Connections, NotReplicated
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionDecision, Claim
 from sayso.pending.store import scope_of
+from sayso.workers.erasure import Erasure
 from sayso.workers.mailbox import LUA, RedisMailbox
 from tests.config.processes import until
 from tests.contracts.rigs import CHAT, turn, voice
@@ -26,6 +27,7 @@ class Pair:
     """A primary, and a replica that can be cut off from it."""
 
     def __init__(self, primary: Node, replica: Node) -> None:
+        self.folders = [primary.folder, replica.folder]
         self.url = f"redis://127.0.0.1:{primary.port}/0"
         self._primary, self._replica = primary.client(), replica.client()
 
@@ -133,3 +135,15 @@ def test_lease_is_given_when_a_replica_has_all_that_was_written_before(pair: Pai
         asyncio.run(mailbox.lease(CHAT.id, "worker:1"))
     pair.mend()
     assert asyncio.run(mailbox.lease(CHAT.id, "worker:1"))
+
+
+def test_erasure_leaves_nothing_in_the_files_of_replicas(pair: Pair) -> None:
+    """Each server has an append-only file of its own."""
+    client = pair.client()
+    client.set("word", "erased-value")
+    assert client.wait(1, 2000) == 1
+    client.delete("word")
+    assert Erasure(client, PREFIX).rewrite_file()
+    files = [path for folder in pair.folders for path in folder.rglob("*.aof")]
+    assert len({path.parents[1] for path in files}) == 2
+    assert not [path for path in files if b"erased-value" in path.read_bytes()]
