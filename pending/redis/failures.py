@@ -12,6 +12,7 @@ from redis.exceptions import (
     BusyLoadingError,
     InvalidResponse,
     NoPermissionError,
+    OutOfMemoryError,
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -81,6 +82,12 @@ def _refusal(exc: ResponseError, place: str) -> Failure:
     text = str(exc)
     if "DB index" in text:
         return Failure(f"{place} has no database of this number ({text})", "end REDIS_URL with one that it has, as /0")
+    if isinstance(exc, OutOfMemoryError):
+        return Failure(
+            f"{place} has no memory left", "raise its maxmemory, or move it to a larger machine", lasts=False
+        )
+    if text.startswith("MISCONF"):
+        return Failure(f"{place} cannot write its files", "give its disk room, and see its log", lasts=False)
     if isinstance(exc, NoPermissionError):
         return Failure(
             f"{place} forbids this user a command ({text})", "allow it: docs/reference/redis.md has the list"
