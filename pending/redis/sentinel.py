@@ -137,6 +137,11 @@ class SentinelService:
             raise _NotUsable(4, f"{says}: see the log of the Sentinel at {_text(sentinel)} if this lasts")
         return address
 
+    def ask_others(self) -> None:
+        """Ask the other Sentinels first from now on: the last one named a server that is no primary any more."""
+        first, *others = self._order
+        self._order[:] = [*others, first]  # in one step: other threads read it
+
     def _prefer(self, address: Address) -> None:
         """Ask this Sentinel first from now on. Threads may race: each order is valid."""
         if self._order[0] != address:

@@ -213,7 +213,9 @@ def _check_values(options: Mapping[str, Any]) -> None:
         raise ValueError(f"has a parameter with a wrong value: client_name={client_name!r}: write it without spaces")
 
 
-def _refuse(exc: ResponseError) -> NoReturn:
+def _refuse(exc: ResponseError, connection: object) -> NoReturn:
+    if isinstance(connection, _FollowsSentinel | _AsyncFollowsSentinel):  # one that is cut off may name it for ever
+        connection.service.ask_others()
     raise NotWritable(str(exc)) from exc
 
 
@@ -233,7 +235,7 @@ class _LeavesReplica:
             if not takes_no_writes(exc):
                 raise
             self.disconnect()  # type: ignore[attr-defined]
-            _refuse(exc)
+            _refuse(exc, self)
 
 
 class _FollowsSentinel(_LeavesReplica):
@@ -241,16 +243,17 @@ class _FollowsSentinel(_LeavesReplica):
 
     def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
         super().__init__(**options)
-        self._sentinel = sentinel
+        self.service = sentinel
 
     def _connect(self) -> Any:
-        self.host, self.port = address = self._sentinel.primary()
+        self.host, self.port = address = self.service.primary()
         try:
             return super()._connect()  # type: ignore[misc]
         except SSLError:
             raise
         except OSError as exc:
-            raise self._sentinel.unreachable(address, exc) from exc
+            self.service.ask_others()
+            raise self.service.unreachable(address, exc) from exc
 
 
 class _AsyncLeavesReplica:
@@ -264,7 +267,7 @@ class _AsyncLeavesReplica:
             if not takes_no_writes(exc):
                 raise
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-            _refuse(exc)
+            _refuse(exc, self)
 
 
 class _AsyncFollowsSentinel(_AsyncLeavesReplica):
@@ -272,16 +275,17 @@ class _AsyncFollowsSentinel(_AsyncLeavesReplica):
 
     def __init__(self, *, sentinel: SentinelService, **options: Any) -> None:
         super().__init__(**options)
-        self._sentinel = sentinel
+        self.service = sentinel
 
     async def _connect(self) -> None:
-        self.host, self.port = address = await self._sentinel.primary_async()
+        self.host, self.port = address = await self.service.primary_async()
         try:
             await super()._connect()  # type: ignore[misc]
         except SSLError:
             raise
         except OSError as exc:
-            raise self._sentinel.unreachable(address, exc) from exc
+            self.service.ask_others()
+            raise self.service.unreachable(address, exc) from exc
 
 
 class _Tcp(_LeavesReplica, Connection): ...

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hiredis import pack_command
 from redis import Redis
 
 from sayso.pending import RedisPendingStore
 from sayso.pending.redis import connections as module
 from sayso.pending.redis.client import PREFIX, connect, open_loop_client
-from sayso.pending.redis.connections import MAX_TRIES, Connections, NotReplicated
+from sayso.pending.redis.connections import MAX_TRIES, AutoPipeline, Connections, NotReplicated
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionDecision, Claim
 from sayso.pending.store import scope_of
@@ -20,7 +22,7 @@ from sayso.workers.erasure import Erasure
 from sayso.workers.mailbox import LUA, RedisMailbox
 from tests.config.processes import until
 from tests.contracts.rigs import CHAT, turn, voice
-from tests.workers.sentinels import Node
+from tests.workers.sentinels import Node, SentinelNode
 
 
 class Pair:
@@ -28,6 +30,7 @@ class Pair:
 
     def __init__(self, primary: Node, replica: Node) -> None:
         self.folders = [primary.folder, replica.folder]
+        self.ports = primary.port, replica.port
         self.url = f"redis://127.0.0.1:{primary.port}/0"
         self._primary, self._replica = primary.client(), replica.client()
 
@@ -147,3 +150,28 @@ def test_erasure_leaves_nothing_in_the_files_of_replicas(pair: Pair) -> None:
     files = [path for folder in pair.folders for path in folder.rglob("*.aof")]
     assert len({path.parents[1] for path in files}) == 2
     assert not [path for path in files if b"erased-value" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_sentinel_that_names_a_replica_is_asked_last_from_then_on(pair: Pair, tmp_path: Path, in_loop: bool) -> None:
+    """It was cut off before a failover, so it still names the old primary, which is a replica by now."""
+    honest, cut_off = SentinelNode(tmp_path, "honest"), SentinelNode(tmp_path, "cut-off")
+    try:
+        for sentinel, port in zip((honest, cut_off), pair.ports, strict=True):
+            sentinel.watch(port, quorum=1)
+            sentinel.start()
+        url = f"redis+sentinel://127.0.0.1:{cut_off.port},127.0.0.1:{honest.port}/shop"
+        if in_loop:
+            asyncio.run(_write_in_a_loop(url))
+        else:
+            with connect(url) as client:
+                assert client.set("word", "1")
+    finally:
+        cut_off.stop()
+        honest.stop()
+
+
+async def _write_in_a_loop(url: str) -> None:
+    pipeline = AutoPipeline(url)
+    assert await pipeline.execute(pack_command(("SET", "word", "1"))) == "OK"  # type: ignore[arg-type]
+    await pipeline.close()
