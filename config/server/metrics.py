@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from socket import socket
@@ -199,11 +199,21 @@ class MetricsEndpoint:
         return blueprint
 
 
-def serve_metrics(app: WSGIApplication, listening: socket | None) -> None:
-    """Serve the endpoint on a listening socket in background threads. None: do nothing. Call it after a fork."""
+def serve_metrics(app: WSGIApplication, listening: socket | None) -> Callable[[], None]:
+    """Serve the endpoint on a listening socket in background threads. None: do nothing. Call it after a fork.
+
+    Return what ends it. Call that before you close the socket; a process that ends need not.
+    """
     if listening is None:
-        return
+        return lambda: None
     from sayso.config.server.http import WsgiServer
 
     server = WsgiServer(app, listening, threads=READER_THREADS)
-    threading.Thread(target=server.run, name="sayso-metrics", daemon=True).start()
+    thread = threading.Thread(target=server.run, name="sayso-metrics", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.stop()
+        thread.join()
+
+    return stop

@@ -56,8 +56,9 @@ print(min(os.stat(f"{os.environ[FOLDER]}/{name}").st_blocks * 512 for name in ("
 def port() -> Iterator[int]:
     """Return the port of an endpoint with a token, in this process."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        serve_metrics(MetricsEndpoint(token=WORD), listening)
+        stop = serve_metrics(MetricsEndpoint(token=WORD), listening)
         yield int(listening.getsockname()[1])
+        stop()
 
 
 def ask(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
