@@ -98,7 +98,7 @@ def migrate(client: Redis, name: str, *, prefix: str = PREFIX) -> MigrationState
     ]
     if others:
         raise OtherProcesses(
-            f"of another version than this command: {', '.join(others)}. They may need the data as it is: restart them "
+            f"of another version than this command: {', '.join(others)}. They may still read old data: restart them "
             f"with this version first. One that ended may count for {GONE_SECONDS} seconds"
         )
     if found.old_keys:

@@ -158,7 +158,7 @@ def _unpack(file: IO[bytes], folder: Path) -> Manifest:
 
 def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: Path) -> Sequence[str]:
     """Return the secret keys, of the bot or of its backup. Raises BackupError where they are of another bot, and for a
-    backup that was changed by somebody without them.
+    backup whose signature does not fit it.
     """
     found = folder / KEYS
     given = keys or (found.read_text().split() if found.exists() else [])
@@ -174,7 +174,7 @@ def _matching_keys(folder: Path, manifest: Manifest, keys: Sequence[str], file: 
         )
     macs = (folder / MACS).read_text(errors="replace").splitlines()
     if not set(macs) & set(macs_of((folder / MANIFEST).read_bytes(), given)):
-        raise BackupError("this backup was changed by somebody without the secret keys: use another copy")
+        raise BackupError("the signature of this backup does not fit it, so the file was changed: use another copy")
     return given
 
 
@@ -275,7 +275,7 @@ def _set_aside(ledger: Path, restored: Path) -> None:
 
 
 def _verified(bot: Bot, client: Redis | None, keys: Sequence[str]) -> ChainReport | None:
-    """Check the audit log as it is now. None: there is none."""
+    """Return the result of checking the audit log as it is now; None if there is no log."""
     files = [bot.ledger] if bot.ledger.exists() else []
     tail = UncollectedEntries(client, prefix=bot.prefix) if client is not None else None
     return verify(files, keys, tail=tail) if files or tail else None

@@ -319,7 +319,7 @@ def test_node_of_a_cluster_under_a_plain_url_is_refused(cluster: Cluster, tmp_pa
 @pytest.mark.parametrize(
     ("login", "database", "says"),
     [
-        ("nobody:wrong@", 0, "refuses the login: write user and password into QUEUE_URL"),
+        ("unknown:wrong@", 0, "refuses the login: write user and password into QUEUE_URL"),
         ("", 77, "has no database of this number .*: end QUEUE_URL with one that it has"),
     ],
 )

@@ -176,7 +176,7 @@ class Awkward:
 
 
 def test_result_that_cannot_be_serialized_is_no_error():
-    """The tool has acted: the model is told so, and the turn goes on."""
+    """The model is told that the tool has acted, and the turn goes on."""
     circle: list = []
     circle.append(circle)
     for value in (circle, Awkward(), {"x": Awkward()}, NotFound("customer", Awkward())):

@@ -297,11 +297,11 @@ def test_damaged_or_foreign_file_changes_nothing(source: Machine, target: Machin
 
 
 def test_backup_that_was_changed_without_the_secret_keys_is_refused(source: Machine, target: Machine):
-    """Whoever stores it could approve people otherwise. Where the backup brings the keys nothing can be proven."""
+    """A changed file could approve people. A backup that holds the keys proves nothing."""
     used(source)
     members = unpacked(source.backup())
     changed = {"redis.jsonl": members["redis.jsonl"].replace(b'"approved', b'"blocked')}
-    with pytest.raises(BackupError, match="this backup was changed by somebody without the secret keys"):
+    with pytest.raises(BackupError, match="the signature of this backup does not fit it"):
         target.restore(packed(members, changed, keys=["another"]))
     assert target.client.dbsize() == 0
 
