@@ -10,8 +10,9 @@ from itertools import takewhile
 from markdown_it.token import Token
 
 from sayso.channels.console.store import FeedEntry
-from sayso.channels.markdown import ALLOWED, LANGUAGE, is_overfull, parser, plain
+from sayso.channels.markdown import ALLOWED, LANGUAGE, is_overfull, list_numbers, parser, plain
 from sayso.channels.markdown.dialects import escape_html, hides_host
+from sayso.channels.markdown.emphasis import is_inside_word
 from sayso.channels.markdown.split import split
 from sayso.channels.types import Delivery, Media, Reply
 
@@ -69,6 +70,7 @@ def page_html(md: str) -> str:
     """
     markdown = parser(images=False)
     tokens = list(_without_overfull_tables(markdown.parse(md), md.split("\n")))
+    _number_items(tokens)
     for token in tokens:
         # Table cells have a style attribute, which the page's Content-Security-Policy forbids.
         style = str(token.attrs.pop("style", ""))
@@ -98,6 +100,30 @@ def _without_overfull_tables(tokens: Sequence[Token], source: Sequence[str]) -> 
         hidden = hidden and token.type != "table_close"
 
 
+def _number_items(tokens: Sequence[Token]) -> None:
+    """Give each item of an ordered list the number that was written.
+
+    `value` is the number, for browsers and screen readers. The style sheet shows `data-marker`, which is set where the
+    browser would write the number otherwise, such as "5)" or "007.".
+    """
+    lists: list[list[Token]] = []
+    for token in tokens:
+        if token.type in ("ordered_list_open", "bullet_list_open"):
+            lists.append([])
+        elif token.type == "list_item_open":
+            lists[-1].append(token)
+        elif token.type == "bullet_list_close":
+            lists.pop()
+        elif token.type == "ordered_list_close":
+            items = lists.pop()
+            numbers = list_numbers([(item.info, item.markup) for item in items])
+            for item, number in zip(items, numbers, strict=True):
+                value = str(int(number[:-2]))
+                item.attrs["value"] = value
+                if number != f"{value}. ":
+                    item.attrs["data-marker"] = number
+
+
 def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
     """Turn marks in the middle of a word back into text: 2*3*4 is arithmetic."""
     opened: list[int] = []
@@ -110,7 +136,8 @@ def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
         start = opened.pop()
         before = tokens[start - 1].content[-1:] if start else ""
         after = tokens[index + 1].content[:1] if index + 1 < len(tokens) else ""
-        if before.isalnum() and after.isalnum():
+        name = token.type.removesuffix("_close")
+        if is_inside_word(name, before) and is_inside_word(name, after):
             for mark in (tokens[start], token):
                 mark.type, mark.tag, mark.nesting, mark.content = "text", "", 0, mark.markup
 

@@ -17,6 +17,7 @@ from markdown_it.tree import SyntaxTreeNode
 
 from sayso.channels.markdown.dialects import (
     ANSI,
+    GAP,
     HTML,
     MRKDWN,
     PLAIN,
@@ -28,6 +29,7 @@ from sayso.channels.markdown.dialects import (
     own_hosts,
     plain_host,
 )
+from sayso.channels.markdown.emphasis import CjkParser, is_cjk, is_inside_word
 
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
 SCHEMES = ("http", "https", "mailto", "tel")
@@ -158,8 +160,7 @@ class _Blocks:
             markers: Iterator[str] = itertools.repeat(f"{'•◦▪'[bullets % 3]} ")
             bullets += 1
         else:
-            start = node.attrGet("start")
-            markers = (f"{number}. " for number in itertools.count(1 if start is None else int(start)))
+            markers = iter(list_numbers([(item.info, item.markup) for item in node.children]))
         texts = []
         for item, marker in zip(node.children, markers, strict=False):
             indent = " " * len(marker)
@@ -179,6 +180,18 @@ class _Blocks:
             return _Block(records(rows, self.dialect))
         rights = ["right" in str(head.attrGet("style") or "") for head in table[0]]
         return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
+
+
+def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the numbers of an ordered list, each with its sign and a space, from the digits and sign of each item.
+
+    They stay as they were written, such as "3. ", "5) " and "007. ". Only a list that repeats one number in each item,
+    which is Markdown's way to leave the numbers to the reader, is counted up from it.
+    """
+    digits = [number for number, _ in items]
+    if len(set(digits)) == 1:
+        digits[1:] = [str(int(digits[0]) + place) for place in range(1, len(digits))]
+    return [f"{number}{sign} " for number, (_, sign) in zip(digits, items, strict=True)]
 
 
 def _inline(parent: SyntaxTreeNode, dialect: Dialect, active: tuple[str, ...] = (), *, in_link: bool = False) -> str:
@@ -201,17 +214,34 @@ def _inline(parent: SyntaxTreeNode, dialect: Dialect, active: tuple[str, ...] = 
                 text = _inline(node, dialect, (*active, name), in_link=in_link)
                 before = next((part[-1] for part in reversed(parts) if part), "")
                 after = following.content[:1] if following and following.type == "text" else ""
-                touching = before.isalnum(), after.isalnum()
-                opening, closing = dialect.marks[name]
-                if all(touching) or (any(touching) and dialect.solid and name == "em"):
-                    # 2*3*4 is arithmetic: no preview may show it as 234.
-                    opening = closing = node.markup
-                elif name in active or (any(touching) and dialect.solid):
-                    opening = closing = ""
+                opening, closing = _marks(node, dialect, active, before, after)
                 parts.append(f"{opening}{text}{closing}")
             case _:
                 parts.append(dialect.escape(node.content))
     return "".join(parts)
+
+
+def _marks(
+    node: SyntaxTreeNode,
+    dialect: Dialect,
+    active: tuple[str, ...],
+    before: str,
+    after: str,
+) -> tuple[str, str]:
+    """Return what stands before and after a formatted text whose neighbors are the characters `before` and `after`."""
+    name = node.type
+    touching = is_inside_word(name, before), is_inside_word(name, after)
+    if all(touching) or (any(touching) and dialect.solid and name == "em"):
+        # 2*3*4 is arithmetic: no preview may show it as 234.
+        return node.markup, node.markup
+    if name in active or (any(touching) and dialect.solid):
+        return "", ""
+
+    opening, closing = dialect.marks[name]
+    if dialect.solid:  # an invisible character parts the marks from CJK letters, which count as parts of the word
+        opening = f"{GAP}{opening}" if before.isalnum() and is_cjk(before) else opening
+        closing = f"{closing}{GAP}" if after.isalnum() and is_cjk(after) else closing
+    return opening, closing
 
 
 def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
@@ -286,8 +316,10 @@ def parser(*, images: bool = True) -> MarkdownIt:
 
     Raw HTML stays text. Link references are off, because a line like `[x]: y` would disappear from a preview.
     """
+    markdown = MarkdownIt("commonmark")
+    markdown.inline = CjkParser()
     parser = (
-        MarkdownIt("commonmark", {"html": False, "breaks": True})
+        markdown.configure("commonmark", {"html": False, "breaks": True})
         .enable(["table", "strikethrough"])
         .disable(["reference", "html_block", "html_inline"])
     )

@@ -148,6 +148,48 @@ def test_each_platform_gets_its_own_formatting(md: str, telegram: str, slack: st
     assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, slack, whatsapp)
 
 
+@pytest.mark.parametrize(
+    ("md", "numbers"),
+    [
+        ("3. three\n5. five\n7. seven", ["3.", "5.", "7."]),
+        ("1. one\n2. two\n4. four", ["1.", "2.", "4."]),
+        ("1. one\n\nA break.\n\n2. two", ["1.", "2."]),
+        ("5) five\n6) six", ["5)", "6)"]),
+        ("007. Bond", ["007."]),
+        ("2024. 05. 12. snow", ["2024.", "05.", "12."]),
+        ("1. one\n1. two\n1. three", ["1.", "2.", "3."]),
+    ],
+)
+def test_numbers_of_a_list_are_shown_as_written(md: str, numbers: list[str]):
+    """A rewritten number names another step, clause or year. A list of equal numbers is counted up, as in Markdown."""
+    for render in (telegram_html, slack_mrkdwn, whatsapp_text, plain):
+        assert re.findall(r"\b\d+[.)]", render(md)) == numbers
+
+
+def test_page_shows_the_numbers_of_a_list_as_written():
+    """The browser would count on from the first number, and show 5) as 5. and 007. as 7."""
+    assert re.findall(r'value="(\d+)"', page_html("3. a\n5. b\n7. c")) == ["3", "5", "7"]
+    assert 'data-marker="5) "' in page_html("5) a")
+    assert 'data-marker="007. "' in page_html("007. Bond")
+
+
+@pytest.mark.parametrize(
+    ("md", "telegram", "whatsapp"),
+    [
+        ("**重要\uff1a**请确认", "<b>重要\uff1a</b>请确认", "*重要\uff1a*\u200b请确认"),
+        ("**「A」**です", "<b>「A」</b>です", "*「A」*\u200bです"),
+        ("中文**粗体**中文", "中文<b>粗体</b>中文", "中文\u200b*粗体*\u200b中文"),
+        ('다음 **"제목"**은', '다음 <b>"제목"</b>은', '다음 *"제목"*\u200b은'),
+        ("~~\uff08旧\uff09~~新", "<s>\uff08旧\uff09</s>新", "~\uff08旧\uff09~\u200b新"),
+        ("单价*数量*折扣", "单价*数量*折扣", "单价*数量*折扣"),
+    ],
+)
+def test_text_is_bold_beside_chinese_japanese_and_korean(md: str, telegram: str, whatsapp: str):
+    """CommonMark needs a space there, and Slack and WhatsApp a boundary, which an invisible character makes."""
+    assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, whatsapp, whatsapp)
+    assert bool(re.search("<strong>|<s>", page_html(md))) == ("<" in telegram)
+
+
 @pytest.mark.parametrize("md", ["*a **b " * 3000, "[" * 10_000, "> " * 5000, "`" * 9999, "- " * 3000, "*_~" * 4000])
 def test_deep_nesting_neither_crashes_nor_hangs(md: str):
     """A text made to exhaust a parser is rendered like any other."""
