@@ -1,14 +1,15 @@
-# Everything runs in .venv of this checkout; each target sets up what it needs.
+# Everything runs in .venv of this checkout; each target sets up what it needs. VENV=... PYTHON=... tries another Python.
 PYTHON ?= python3.11
-BIN := .venv/bin
+VENV ?= .venv
+BIN := $(VENV)/bin
 # Tests start hundreds of processes: each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := sayso/*.py agent channels config deploy docs examples pending testing workers tests benchmarks
 
 .PHONY: demo test test-fast check format docs reference bench dist lock figures model duel faults fuzz e2e kills failover failures mutants pictures screenshot clean
 
-demo: .venv/ready  ## the bot in your browser, with nothing else installed
-	@echo "Sayso is installed in .venv. Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
+demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
+	@echo "Sayso is installed in $(VENV). Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
 	$(BIN)/sayso demo
 
 # Five groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
@@ -17,7 +18,7 @@ SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
 COMMANDS := tests/config tests/channels/console tests/docs
 
-test: .venv/ready-dev .venv-models/ready  ## all tests, in five processes at a time; ROOM=pending for those of one package
+test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in five processes at a time; ROOM=pending for those of one package
 ifdef ROOM
 	$(BIN)/python -m pytest tests/$(ROOM)
 else
@@ -38,37 +39,37 @@ endif
 UNITS := tests/agent/tools tests/agent/run tests/agent/guards tests/agent/memory tests/agent/observability
 MORE_UNITS := tests/pending tests/channels/slack tests/channels/telegram tests/channels/whatsapp tests/channels/markdown tests/channels/i18n
 
-test-fast: .venv/ready-dev  ## the unit tests without the slow ones, for the inner loop: under a minute on two idle cores
+test-fast: $(VENV)/ready-dev  ## the unit tests without the slow ones, for the inner loop: under a minute on two idle cores
 	@mkdir -p build
 	@$(BIN)/python -m pytest -p no:cacheprovider -m "not slow" $(UNITS) > build/fast.log 2>&1 & units=$$!; \
 	trap 'kill $$units' INT TERM; \
 	$(BIN)/python -m pytest -m "not slow" $(MORE_UNITS); failed=$$?; \
 	wait $$units || failed=1; cat build/fast.log; exit $$failed
 
-check: .venv/ready-dev  ## format, lint, types, import contracts
+check: $(VENV)/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: .venv/ready-dev
+format: $(VENV)/ready-dev
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-reference: .venv/ready-dev  ## the generated pages of docs/reference
+reference: $(VENV)/ready-dev  ## the generated pages of docs/reference
 	$(BIN)/python docs/generate.py
 
-docs: .venv/ready-dev  ## the site of the documentation, in build/site; a dead link is an error
+docs: $(VENV)/ready-dev  ## the site of the documentation, in build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-dist: .venv/ready-dev  ## the wheel and the sdist, in dist/; the same commit gives the same bytes
-	$(BIN)/python deploy/build_packages.py
+dist: .venv-build/ready  ## the wheel and the sdist, in dist/; the same commit gives the same bytes
+	.venv-build/bin/python deploy/build_packages.py
 
 # One lock for all extras, Python versions and systems. `make lock UPGRADE=--upgrade` takes the newest versions.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock" $(UPGRADE)
 
-lock: .venv/ready-dev  ## the exact versions and hashes that are deployed, in deploy/requirements*.txt
+lock: $(VENV)/ready-dev  ## the exact versions and hashes that are deployed, in deploy/requirements*.txt
 	$(LOCK) --all-extras --output-file deploy/requirements.txt pyproject.toml
 	$(LOCK) --output-file deploy/requirements-build.txt deploy/requirements-build.in
 
@@ -83,66 +84,71 @@ bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.replies
 	.venv-bench/bin/python -m benchmarks.slow_clients --seconds 20
 
-figures: .venv/ready-dev  ## sizes, jumps and names in the code, beside their goals
+figures: $(VENV)/ready-dev  ## sizes, jumps and names in the code, beside their goals
 	@$(BIN)/python -m benchmarks.figures
 
-model: .venv/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
+model: $(VENV)/ready-dev  ## 50,000 random schedules of people, workers and faults, new ones each time
 	SAYSO_MODEL_EXAMPLES=50000 $(BIN)/python -m pytest tests/model -k no_schedule
 
-duel: .venv/ready-dev  ## two workers at one confirmation: every place where one stops and the other is met; minutes
+duel: $(VENV)/ready-dev  ## two workers at one confirmation: every place where one stops and the other is met; minutes
 	SAYSO_DUEL=all $(BIN)/python -m pytest tests/model/test_duel.py -k no_schedule
 
-faults: .venv/ready-dev  ## 100,000 random stories of what goes wrong in an agent's run, new ones each time; four minutes
+faults: $(VENV)/ready-dev  ## 100,000 random stories of what goes wrong in an agent's run, new ones each time; four minutes
 	SAYSO_FAULTS=100000 $(BIN)/python -m pytest tests/agent/test_faults.py -k no_story
 
-fuzz: .venv/ready-dev  ## 100,000 mutated webhooks to each endpoint, some over real HTTP; ten to thirty minutes
+fuzz: $(VENV)/ready-dev  ## 100,000 mutated webhooks to each endpoint, some over real HTTP; ten to thirty minutes
 	$(BIN)/python -m tests.channels.web.fuzz --count $${SAYSO_FUZZ:-100000}
 
-e2e: .venv/ready-dev  ## web, two workers and Redis as processes; every webhook twice
+e2e: $(VENV)/ready-dev  ## web, two workers and Redis as processes; every webhook twice
 	$(BIN)/python -m pytest tests/flows -v
 
-kills: .venv/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
+kills: $(VENV)/ready-dev  ## 5,000 confirmations, workers killed by kill -9 between claim and outcome; four to ten minutes
 	SAYSO_KILLS=$${SAYSO_KILLS:-5000} $(BIN)/python -m pytest tests/flows/test_kills.py -s
 
-failover: .venv/ready-dev  ## Redis with Sentinels and as a Cluster: the primary is killed or paused under load, its replicas are cut off; 45 minutes
+failover: $(VENV)/ready-dev  ## Redis with Sentinels and as a Cluster: the primary is killed or paused under load, its replicas are cut off; 45 minutes
 	$(BIN)/python -m benchmarks.failover_matrix --all
 
-failures: .venv/ready-dev  ## the matrix of docs/how-to/test-a-bot.md: every fault by itself, then all at once; hours on two cores
+failures: $(VENV)/ready-dev  ## the matrix of docs/how-to/test-a-bot.md: every fault by itself, then all at once; hours on two cores
 	$(BIN)/sayso simulate matrix --full-size --markdown
 
-mutants: .venv/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores
+mutants: $(VENV)/ready-mutation  ## mutation testing of pending/, on a copy of the tree in mutants/; about an hour on two cores
 	rm -rf mutants
 	$(BIN)/mutmut run
 	$(BIN)/python -m tests.mutation.report
 
-pictures: .venv/ready-dev  ## docs/img/reply-styles-*.png: every reply style as each platform shows it, in a real browser
+pictures: $(VENV)/ready-dev  ## docs/img/reply-styles-*.png: every reply style as each platform shows it, in a real browser
 	$(BIN)/python -m tests.browser.pictures
 
-screenshot: .venv/ready-dev  ## docs/img/console-*.png, from the running demo in a real browser
+screenshot: $(VENV)/ready-dev  ## docs/img/console-*.png, from the running demo in a real browser
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:
-	rm -rf .venv .venv-bench .venv-models .sayso build mutants *.egg-info
+	rm -rf .venv .venv-bench .venv-build .venv-models .venv-oldest .sayso build mutants *.egg-info
 
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
-.venv/bin/pip:
-	$$(command -v $(PYTHON) || command -v python3) -m venv .venv
+$(BIN)/pip:
+	$$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
 	$(BIN)/pip install -qq --upgrade "pip>=25.1"
 
-.venv/ready: pyproject.toml | .venv/bin/pip
-	@echo "Setting up .venv, about half a minute ..."
-	@$(BIN)/pip install --progress-bar off --editable ".[examples]" > .venv/setup.log 2>&1 & pip=$$!; \
+$(VENV)/ready: pyproject.toml | $(BIN)/pip
+	@echo "Setting up $(VENV), about half a minute ..."
+	@$(BIN)/pip install --progress-bar off --editable ".[examples]" > $(VENV)/setup.log 2>&1 & pip=$$!; \
 	trap 'kill $$pip' INT TERM; shown=; \
 	while kill -0 $$pip 2> /dev/null; do \
-	  sleep 1; now=$$(tail -n 1 .venv/setup.log | cut -c 1-90); \
+	  sleep 1; now=$$(tail -n 1 $(VENV)/setup.log | cut -c 1-90); \
 	  [ "$$now" = "$$shown" ] || echo "  $$now"; shown=$$now; \
 	done; \
-	wait $$pip || { cat .venv/setup.log; exit 1; }
+	wait $$pip || { cat $(VENV)/setup.log; exit 1; }
 	touch $@
 
-.venv/ready-dev: pyproject.toml | .venv/ready
+$(VENV)/ready-dev: pyproject.toml | $(VENV)/ready
 	@echo "Setting up the tools for tests, about half a minute ..."
 	$(BIN)/pip install -qq --editable ".[examples]" --group dev
+	touch $@
+
+.venv-build/ready: deploy/requirements-build.txt
+	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-build
+	.venv-build/bin/pip install -qq --disable-pip-version-check --require-hashes --no-deps -r deploy/requirements-build.txt
 	touch $@
 
 .venv-bench/ready: pyproject.toml
@@ -157,6 +163,6 @@ clean:
 	.venv-models/bin/pip install -qq --group telegram-models
 	touch $@
 
-.venv/ready-mutation: pyproject.toml | .venv/ready-dev
+$(VENV)/ready-mutation: pyproject.toml | $(VENV)/ready-dev
 	$(BIN)/pip install -qq --group mutation
 	touch $@
