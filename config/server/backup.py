@@ -17,13 +17,14 @@ import shutil
 import sqlite3
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
 from pydantic import TypeAdapter, ValidationError
 from redis import Redis
@@ -41,8 +42,9 @@ from sayso.workers.data_loss.resume import halts_of
 from sayso.workers.data_loss.watermarks import FILE as TIDE
 from sayso.workers.deployment import key_digests
 
-#: The version of the file's layout.
-FORMAT = 1
+#: The version of the file's layout. Raise it with every change after which older files are refused, so that they are
+#: not called damaged. 1: without a MAC of the manifest.
+FORMAT = 2
 #: The members of the file that are no files of the data folder.
 REDIS, LEDGER_MEMBER, KEYS, DATA = "redis.jsonl", "ledger.sqlite3", "secret_keys", "data"
 MANIFEST, MACS = "manifest.json", "manifest.macs"
@@ -84,11 +86,7 @@ class Manifest:
         if not isinstance(fields, dict) or not {"format", "sayso"} <= fields.keys():
             raise ValueError("its manifest is none")
         if fields["format"] != FORMAT:
-            release = fields["sayso"]
-            raise BackupError(
-                f"this backup has the format {fields['format']}, made by sayso {release}, and this version reads "
-                f"{FORMAT}: restore it with `pip install sayso=={release}`, then upgrade"
-            )
+            raise BackupError(_other_format(fields))
         try:
             return _MANIFEST.validate_json(text)
         except ValidationError as exc:
@@ -96,6 +94,31 @@ class Manifest:
 
 
 _MANIFEST = TypeAdapter(Manifest)
+
+
+def _other_format(fields: Mapping[str, Any]) -> str:
+    """Return why a backup of another format is refused, and which release reads it."""
+    made, release, own = fields["format"], fields["sayso"], version("sayso")
+    is_newer = isinstance(made, int) and made > FORMAT
+    age = "a newer" if is_newer else "an older"
+    text = (
+        f"this backup is from {age} release of Sayso ({release}): it has the format {made}, and this release ({own}) "
+        f"reads {FORMAT}. Nothing was changed. "
+    )
+    if is_newer:
+        return f"{text}Install that release: `pip install sayso=={release}`"
+    then = "restore it there, upgrade, and take a new backup"
+    if release != own:
+        return f"{text}Install that release (`pip install sayso=={release}`), {then}"
+    # Between two releases the number is the same: only the sources of that time can be named.
+    taken_at = fields.get("taken_at")
+    day = _utc(taken_at) if isinstance(taken_at, (int, float)) else "DAY"
+    return f'{text}In a checkout run `git checkout "$(git rev-list -1 --before={day} HEAD)"`, {then}'
+
+
+def _utc(at: float) -> str:
+    """Return a time, in Unix seconds, to the second in UTC, as Git reads it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True, slots=True)

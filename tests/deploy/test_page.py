@@ -7,12 +7,38 @@ import shutil
 
 import yaml
 
-from tests.deploy.conftest import example_environ
+from tests.deploy.conftest import example_environ, program
 from tests.deploy.sandbox import ROOT, Sandbox
 from tests.docs.pages import part
 
 PAGE = part("deploy.md")
-#: What needs a package registry, or systemd as the first process. The image's test installs the same packages.
+#: Stand-ins for what needs the internet or systemd. Let's Encrypt asks for the file of the challenge over plain HTTP.
+PROGRAMS = {
+    "sudo": '#!/bin/sh\nexec "$@"\n',
+    "systemctl": '#!/bin/sh\n[ "$*" = "reload nginx" ] && exec nginx -s reload\n',
+    "certbot": """#!/usr/bin/python3
+import argparse, pathlib, subprocess, urllib.request
+
+parser = argparse.ArgumentParser()
+for name in ("command", "--webroot-path", "--domain", "--deploy-hook"):
+    parser.add_argument(name)
+parser.add_argument("--webroot", action="store_true", required=True)
+given = parser.parse_args()
+challenge = pathlib.Path(given.webroot_path, ".well-known/acme-challenge/token")
+challenge.parent.mkdir(parents=True, exist_ok=True)
+challenge.write_text("proof")
+asked = urllib.request.urlopen(f"http://{given.domain}/.well-known/acme-challenge/token", timeout=10)
+assert asked.read() == b"proof"
+live = pathlib.Path("/etc/letsencrypt/live", given.domain)
+live.mkdir(parents=True, exist_ok=True)
+words = f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN={given.domain}"
+files = ["-keyout", live / "privkey.pem", "-out", live / "fullchain.pem"]
+subprocess.run([*words.split(), *files], check=True, capture_output=True)
+subprocess.run(given.deploy_hook, shell=True, check=True)
+print("certificate for", given.domain)
+""",
+}
+#: What needs a package registry, or systemd as the first process. test_oldest_pythons.py builds and installs.
 NOT_HERE = re.compile(r"make dist|python3 -m venv|/opt/sayso\S*/bin/pip|systemctl")
 
 
@@ -57,3 +83,23 @@ def test_installation_for_systemd_leaves_secrets_to_root(sandbox: Sandbox):
         sandbox.run(["sh", "-c", line], layers=["sources"], writes="installed", cwd="/srv")
     units = sandbox.layer("installed") / "etc/systemd/system"
     assert (units / "sayso-.service.d/common.conf").exists()
+
+
+def test_lines_for_nginx_work_in_their_order(sandbox: Sandbox):
+    """The certificate comes before the file that names it, and is renewed through that file."""
+    for needed in ("nginx", "openssl"):
+        program(needed)
+    lines = re.findall(r"^    (sudo .*)$", part("deploy.md", begin="The proxy"), re.MULTILINE)
+    here = [line for line in lines if "caddy" not in line and "apt-get" not in line]
+    assert [line.split()[1] for line in here] == ["certbot", "cp", "nginx"]
+    layer = sandbox.layer("proxied")
+    (layer / "usr/local/bin").mkdir(parents=True)
+    for name, text in PROGRAMS.items():
+        (layer / "usr/local/bin" / name).write_text(text)
+        (layer / "usr/local/bin" / name).chmod(0o755)
+    (layer / "srv/deploy").mkdir(parents=True)
+    shutil.copytree(ROOT / "deploy/nginx", layer / "srv/deploy/nginx")
+    # As after its installation: nginx runs, and shows its own page. The last line is the renewal, two months later.
+    script = ["set -e", "nginx", *here, here[0], "nginx -s quit"]
+    done = sandbox.run(["sh", "-c", "\n".join(script)], layers=[], writes="proxied", cwd="/srv")
+    assert done.count("certificate for bots.example.com") == 2

@@ -447,9 +447,27 @@ def test_damaged_database_is_named(source: Machine):
 def test_backup_of_another_format_is_refused_and_names_its_release(source: Machine, target: Machine):
     """Its manifest may have other fields."""
     members = unpacked(source.backup())
-    content = tarred({**members, "manifest.json": b'{"format": 2, "sayso": "9.1", "things": []}'})
-    with pytest.raises(BackupError, match=r"format 2, made by sayso 9.1, .* reads 1: .*pip install sayso==9.1"):
+    newer = tarred({**members, "manifest.json": b'{"format": 3, "sayso": "9.1", "things": []}'})
+    with pytest.raises(BackupError, match=r"a newer release of Sayso \(9.1\): .* format 3.*`pip install sayso==9.1`"):
+        target.restore(newer)
+    older = tarred({**members, "manifest.json": b'{"format": 0, "sayso": "0.0.9"}'})
+    with pytest.raises(
+        BackupError, match=r"an older release of Sayso \(0.0.9\): .*`pip install sayso==0.0.9`.* new backup"
+    ):
+        target.restore(older)
+
+
+def test_backup_from_before_signatures_is_called_old_and_not_damaged(source: Machine, target: Machine):
+    """The number of the release was the same: the message names the sources of that day, which read it."""
+    members = unpacked(source.backup())
+    del members["manifest.macs"]
+    manifest = {**json.loads(members["manifest.json"]), "format": 1, "taken_at": 1_795_000_000.0}
+    content = tarred({**members, "manifest.json": json.dumps(manifest).encode()})
+    with pytest.raises(
+        BackupError, match=r"an older release .*Nothing was changed.*--before=2026-11-18T11:06:40Z HEAD"
+    ):
         target.restore(content)
+    assert not target.client.keys()
 
 
 @pytest.fixture
