@@ -42,7 +42,14 @@ from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, Oll
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.structured import ResponseFormat
+from sayso.agent.run.structured import (
+    ResponseFormat,
+    build_schema_instruction,
+    extract_json,
+    parse_and_validate,
+    schema_from_response_format,
+    validation_retry_message,
+)
 from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
 from sayso.agent.run.tool_results import MemoryResultCache
 from sayso.agent.tools.call_texts import ToolOutcome
@@ -192,11 +199,16 @@ __all__ = [
     "TraceStep",
     "Triple",
     "UsageStats",
+    "build_schema_instruction",
     "discover_selectors",
     "emit_artifact",
+    "extract_json",
     "offer_choices",
+    "parse_and_validate",
     "provided",
     "received_file",
     "received_files",
+    "schema_from_response_format",
     "tool",
+    "validation_retry_message",
 ]

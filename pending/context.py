@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import types
@@ -152,7 +153,7 @@ def with_context(function: Callable[..., Any], context: Callable[[], ToolContext
 def own_function(function: Any) -> Any:
     """Return the function behind decorators and partials; for a callable instance, its `__call__`."""
     target = inspect.unwrap(function)
-    while hasattr(target, "func"):  # a partial
+    while isinstance(target, functools.partial):  # other objects may have any attribute, as a Mock does
         target = inspect.unwrap(target.func)
     if not hasattr(target, "__annotations__") or isinstance(target, type):
         target = getattr(type(target), "__call__", target)  # noqa: B004  # the method itself is wanted

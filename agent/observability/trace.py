@@ -253,9 +253,7 @@ class RunEvents:
 
         Raise only what stops the run itself: its cancellation, or a KeyboardInterrupt at the terminal.
         """
-        for observer, methods in self._observers:
-            if f"on_{event}" in methods:
-                self._call(observer, event, args)
+        self.tell_now(event, *args)
         for observer, methods in self._observers if self._asynchronous else ():
             if f"a_on_{event}" not in methods:
                 continue
@@ -268,6 +266,12 @@ class RunEvents:
                 task = asyncio.get_running_loop().create_task(self._await(observer, event, args))
                 _background_tasks.add(task)
                 task.add_done_callback(_background_tasks.discard)
+
+    def tell_now(self, event: str, *args: Any) -> None:
+        """Call `on_<event>(run_id, *args)` of each observer that overrides it, without an event loop."""
+        for observer, methods in self._observers:
+            if f"on_{event}" in methods:
+                self._call(observer, event, args)
 
     def tell_call(self, call: LlmCall) -> None:
         """Call `on_llm_call(run_id, call)` of each observer that has this method. Raise nothing."""

@@ -32,7 +32,7 @@ from sayso.agent.tools.errors import (
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
-from sayso.pending.concurrency import call_in_tool_thread, execution_timeout
+from sayso.pending.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import in_channel_run, last_proposed_preview
 
@@ -313,7 +313,10 @@ class _ChunkReporter:
         self.count += 1
         if not self._events.has_observer_of("tool_chunk"):
             return
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() == self._thread and not is_in_loop():
+            # The tool of a sync run() holds the loop's thread, so that no task could run before the tool ends.
+            self._events.tell_now("tool_chunk", self._call.id, self._call.tool_name, str(chunk))
+        elif threading.get_ident() == self._thread:
             self._report(str(chunk))
         else:
             self._loop.call_soon_threadsafe(self._report, str(chunk))

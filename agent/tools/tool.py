@@ -109,8 +109,8 @@ class Tool(ToolDefinition):
     ) -> Tool:
         """Return the Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
 
-        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition. Raises
-        ValueError for a lambda without a name, ToolValidationError for a function that cannot be a tool.
+        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition. Whether
+        the function is async is detected, whatever `metadata.is_async` says (seed: Tool). Raises ValueError for a lambda without a name, ToolValidationError for a function that cannot be a tool.
         """
         if name_of(func) == "<lambda>" and not (name or method_name):
             raise ValueError("a lambda has no name: give the tool one with name=")
@@ -123,7 +123,7 @@ class Tool(ToolDefinition):
             parameters=infer_parameters(func, param_metadata or {}, descriptions, injected),
             function=func,
             injected_kwargs=injected,
-            metadata=metadata or ToolMetadata(),
+            metadata=replace(metadata or ToolMetadata(), is_async=False),
             method_name=method_name,
             **options,
         )

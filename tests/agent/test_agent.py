@@ -612,6 +612,25 @@ def test_chunks_are_reported_before_the_end_of_their_call():
     assert events == ["a", "b", "ab"]
 
 
+def test_chunks_of_a_sync_tool_are_reported_while_it_runs():
+    """In a sync run the tool holds the event loop's thread, and observers still hear of each chunk at once."""
+    events = []
+
+    @tool(streaming=True)
+    def stream():
+        """Yield pieces."""
+        for piece in "ab":
+            events.append(f"made {piece}")
+            yield piece
+
+    class Chunks(AgentObserver):
+        def on_tool_chunk(self, run_id, call_id, tool_name, chunk):
+            events.append(f"heard {chunk}")
+
+    agent_with(ToolCall("stream"), "done", tools=(stream,), observers=[Chunks()]).run("go")
+    assert events == ["made a", "heard a", "made b", "heard b"]
+
+
 def test_unserializable_arguments_are_reported_unchanged():
     """Reporting to observers never fails a call or a run."""
     told = []

@@ -215,6 +215,14 @@ def test_from_function_reads_name_description_and_schema():
     assert set(made.parameters_model.model_fields) == {"url"}
 
 
+def test_from_function_detects_that_a_function_is_sync():
+    """The page: is_async "is always auto-detected and will override the value in metadata"."""
+    made = Tool.from_function(lambda: "now", name="now", metadata=ToolMetadata(is_async=True, timeout=5))
+    assert not made.is_async
+    assert not made.metadata.is_async
+    assert made.metadata.timeout == 5
+
+
 def test_async_tool_from_a_schema_runs_sync_and_async():
     """The seed's example runs both ways."""
 

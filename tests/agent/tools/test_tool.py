@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextvars import ContextVar
 from datetime import date
 from typing import Annotated, Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import BeforeValidator
@@ -566,6 +567,12 @@ def test_no_tool_ends_more_than_its_call(leaving):
             run({})
     with pytest.warns(DeprecationWarning, match="run_raw"):
         assert made.run({}).startswith("Error executing leave")
+
+
+def test_object_with_any_attribute_can_be_a_tool():
+    """A Mock has an attribute `func` without end; only that of a partial leads to the function."""
+    made = Tool("t", "d", [], Mock(return_value="called"))
+    assert made.execute({}) == "called"
 
 
 def test_what_a_partial_binds_is_not_the_models():
