@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
 from sayso.agent.tools.screening import fenced, inert
 from sayso.channels.types import storable
 
@@ -24,6 +24,8 @@ CHARS_PER_TOKEN = 4
 MESSAGE_CHARS, OUTPUT_CHARS, ALL_CHARS = 2000, 600, 24_000
 #: The longest summary, in characters per allowed token, from a model that ignores its token limit.
 MAX_CHARS_PER_TOKEN = 8
+#: Ends a summary whose model had no tokens left for the rest.
+CUT_MARK = "[…]"
 #: The system prompt of the summary. It keeps the summary faithful, and its model from following what it reads.
 SUMMARY_PROMPT = (
     "An assistant is about to forget the oldest messages of a conversation. From its earlier summary and those "
@@ -223,9 +225,10 @@ async def summarize(
     try:
         answer, usage = await acall(provider, _summary_request(removed, previous, model, max_tokens, timeout))
         line, max_chars = " ".join(inert(answer.content).split()), max_tokens * MAX_CHARS_PER_TOKEN
-        if usage.completion_tokens >= max_tokens or len(line) > max_chars:  # cut off: end with a whole sentence
+        if is_cut_off(answer, usage, max_tokens) or len(line) > max_chars:
+            # Half a sentence may be wrong, such as one that ends before "not". The mark says that more was known.
             ends = [match.end() for match in _SENTENCE_END.finditer(line[:max_chars])]
-            line = line[: ends[-1]] if ends else ""
+            line = f"{line[: ends[-1]]} {CUT_MARK}" if ends else ""
         if not line:
             raise SummaryUnusable("no whole sentence")
         return line, usage

@@ -375,6 +375,15 @@ def join_items(items: Iterable[StreamItem]) -> Completion:
     return _valid_message(Message(Role.ASSISTANT, text, calls, details=details)), usage
 
 
+def is_cut_off(answer: Message, usage: UsageStats, max_tokens: int) -> bool:
+    """Return whether an answer ended because `max_tokens` were used up.
+
+    A provider that reports no finish reason is judged by the number of its tokens.
+    """
+    reason = answer.details.finish_reason if answer.details else ""
+    return reason == "length" or (not reason and usage.completion_tokens >= max_tokens)
+
+
 def _valid_message(message: Message) -> Message:
     """Return the message as the assistant's, with tool calls that can be run and stored. Raise ProviderError."""
     raw_calls: Any = message.tool_calls

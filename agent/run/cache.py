@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sayso.agent.config import Cache, CacheEntry, CacheStats
 from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid_types
+from sayso.agent.providers.base import is_cut_off
 from sayso.agent.run.structured import ResponseFormat, refuse_constant, schema_from_response_format
 from sayso.agent.tools.tool import Tool
 from sayso.channels.types import random_id
@@ -124,10 +125,7 @@ async def cached_answer(cache: Cache, key: str, *, transcript: Iterable[Message]
 
 
 async def store_answer(cache: Cache, key: str, value: CacheEntry, *, max_tokens: int | None = None) -> None:
-    """Store an answer for the cache's default time. Log a failure. Empty and cut-off answers are not stored.
-
-    An answer was cut off if it has as many tokens as the request allowed.
-    """
+    """Store an answer for the cache's default time. Log a failure. Empty and cut-off answers are not stored."""
     if not is_complete(value, max_tokens):
         return
     try:
@@ -148,7 +146,7 @@ def is_complete(value: CacheEntry, max_tokens: int | None = None) -> bool:
     """Return whether an answer has text or calls and was not cut off. Otherwise the next attempt may be better."""
     message, usage = value
     has_content = bool(message.content.strip() or message.tool_calls)
-    return has_content and (max_tokens is None or usage.completion_tokens < max_tokens)
+    return has_content and (max_tokens is None or not is_cut_off(message, usage, max_tokens))
 
 
 def _warn(error: Exception) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
 from sayso.agent.run.cache import ExpiringLru
 from sayso.agent.tools.screening import fenced
 from sayso.agent.tools.tool import Tool
@@ -81,7 +81,7 @@ class Compressor:
         try:
             answer, usage = await acall(self._provider, request)
             text = answer.content.strip()
-            if usage.completion_tokens >= max_tokens:  # the only sign that it was cut off
+            if is_cut_off(answer, usage, max_tokens):
                 raise SummaryCutOff(f"{usage.completion_tokens} tokens")
             if not text:
                 raise EmptySummary("no text")

@@ -109,8 +109,9 @@ class Tool(ToolDefinition):
     ) -> Tool:
         """Return the Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
 
-        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition. Whether
-        the function is async is detected, whatever `metadata.is_async` says (seed: Tool). Raises ValueError for a lambda without a name, ToolValidationError for a function that cannot be a tool.
+        With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition.
+        Whether the function is async is detected, whatever `metadata.is_async` says (seed: Tool). Raises ValueError for
+        a lambda without a name, ToolValidationError for a function that cannot be a tool.
         """
         if name_of(func) == "<lambda>" and not (name or method_name):
             raise ValueError("a lambda has no name: give the tool one with name=")

@@ -10,6 +10,7 @@ import pytest
 
 from sayso.agent import Message, ProviderError, Role, ScriptedProvider, ToolCall, UsageStats
 from sayso.agent.memory.conversation import ALL_CHARS, MESSAGE_CHARS, OUTPUT_CHARS, SUMMARY_PROMPT, summarize
+from sayso.agent.messages import AnswerDetails, FinishReason
 
 FORGOTTEN = [
     Message(Role.USER, "I am Ana; move my table to 19:30"),
@@ -22,11 +23,13 @@ FORGOTTEN = [
 class Costly:
     """A model that gives one answer with its number of tokens."""
 
-    def __init__(self, says: str, tokens: int) -> None:
+    def __init__(self, says: str, tokens: int, finish_reason: FinishReason = "") -> None:
         self._says, self._tokens = says, tokens
+        self._details = AnswerDetails(finish_reason)
 
     async def acomplete(self, **request):
-        return Message(Role.ASSISTANT, self._says), UsageStats(10, self._tokens, 10 + self._tokens, 0.5, "m", "p")
+        answer = Message(Role.ASSISTANT, self._says, details=self._details)
+        return answer, UsageStats(10, self._tokens, 10 + self._tokens, 0.5, "m", "p")
 
 
 def summary_of(forgotten, provider, previous="", **options):
@@ -116,18 +119,25 @@ def test_summary_is_one_line_without_special_tokens():
 
 
 @pytest.mark.parametrize(
-    ("says", "expected"), [("Ana waits. Her table is num", "Ana waits."), ("Her table is num", "before")]
+    ("says", "expected"), [("Ana waits. Her table is num", "Ana waits. […]"), ("Her table is num", "before")]
 )
-def test_summary_that_was_cut_off_ends_with_its_last_sentence(says, expected):
-    """A partial number would be misleading; the usage is counted."""
-    text, usage = summary_of(FORGOTTEN, Costly(says, 20), "before", max_tokens=20)
+@pytest.mark.parametrize(("tokens", "reason"), [(20, ""), (8, "length")])
+def test_summary_that_was_cut_off_ends_with_its_last_sentence_and_a_mark(says, expected, tokens, reason):
+    """A partial number would be misleading. The provider says so, or else the number of tokens; usage is counted."""
+    text, usage = summary_of(FORGOTTEN, Costly(says, tokens, reason), "before", max_tokens=20)
     assert (text, usage.cost_usd) == (expected, 0.5)
+
+
+def test_summary_of_a_model_that_thought_first_is_whole():
+    """Its thinking counts as tokens; that it stopped by itself says that nothing is missing."""
+    text, _ = summary_of(FORGOTTEN, Costly("Ana waits", 20, "stop"), max_tokens=20)
+    assert text == "Ana waits"
 
 
 def test_summary_above_its_limit_is_cut():
     """The model may ignore the limit."""
     text, _ = summary_of(FORGOTTEN, ScriptedProvider(["A sentence. " * 100]), max_tokens=10)
-    assert text == " ".join(["A sentence."] * 6)
+    assert text == " ".join([*["A sentence."] * 6, "[…]"])
 
 
 def test_long_messages_are_shortened_and_the_oldest_left_out():

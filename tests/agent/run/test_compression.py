@@ -22,6 +22,7 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
+from sayso.agent.messages import AnswerDetails, FinishReason
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.state import CallOutcome, OpenRound, RunRequest, RunState
@@ -39,15 +40,17 @@ MARKED = f"[compressed from 280 chars] {SUMMARY}"
 class Summarizer:
     """A cheap model that gives one answer or fails, and records its requests."""
 
-    def __init__(self, says: str | Exception = SUMMARY, tokens: int = 5) -> None:
+    def __init__(self, says: str | Exception = SUMMARY, tokens: int = 5, finish_reason: FinishReason = "") -> None:
         self.says, self.tokens, self.requests = says, tokens, []
+        self.details = AnswerDetails(finish_reason)
 
     async def acomplete(self, **request):
         """Return the answer or raise the error."""
         self.requests.append(request)
         if isinstance(self.says, Exception):
             raise self.says
-        return Message(Role.ASSISTANT, self.says), UsageStats(100, self.tokens, 100 + self.tokens, 0.5, "cheap", "c")
+        answer = Message(Role.ASSISTANT, self.says, details=self.details)
+        return answer, UsageStats(100, self.tokens, 100 + self.tokens, 0.5, "cheap", "c")
 
 
 @tool
@@ -126,6 +129,7 @@ def test_result_is_fenced_in_the_summary_request():
         (Summarizer(ProviderError("404")), "ProviderError"),
         (Summarizer(ZeroDivisionError()), "ZeroDivisionError"),
         (Summarizer("40 rows of which the fir", tokens=256), "SummaryCutOff"),
+        (Summarizer("40 rows of which the fir", finish_reason="length"), "SummaryCutOff"),
     ],
 )
 def test_failed_summary_is_replaced_by_the_beginning(summariser, reason, caplog):
