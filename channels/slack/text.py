@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sayso.channels.mentions import without_mentions
 from sayso.channels.types import Media
 
 SlackObject = Mapping[str, Any]
@@ -15,10 +16,8 @@ SlackObject = Mapping[str, Any]
 FILE_ID = re.compile(r"F[A-Z0-9]{2,40}")
 
 _TOKEN = re.compile(r"<([^<>]*)>")
-#: A mention with the space after it, and one at the beginning of a text with the punctuation after it. They match any
-#: person, and the id is compared afterwards: a pattern made from a long id would take seconds.
-_MENTION = re.compile(r"<@([^<>|]+)(?:\|[^>]*)?> ?")
-_FIRST_MENTION = re.compile(r"\s*<@([^<>|]+)(?:\|[^>]*)?>[\s:,]*")
+#: A mention of any person. The id is compared afterwards: a pattern made from a long id would take seconds.
+_MENTION = re.compile(r"<@([^<>|]+)(?:\|[^<>]*)?>")
 _UNKNOWN_TYPE = "application/octet-stream"
 #: Fields of a form's element that hold its input, beside those that begin with `selected_`.
 _INPUT_FIELDS = ("value", "rich_text_value", "files")
@@ -37,10 +36,7 @@ def mentions(text: str, bot: str) -> bool:
 
 def readable(text: str, bot: str) -> str:
     """Return Slack's escaped text as people see it, without mentions of the bot."""
-    first = _FIRST_MENTION.match(text)
-    if first and first[1] == bot:
-        text = text[first.end() :]
-    text = _MENTION.sub(lambda mention: "" if mention[1] == bot else mention[0], text)
+    text = without_mentions(text, [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot])
     return _TOKEN.sub(_readable_token, text).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
 
 

@@ -85,6 +85,7 @@ class TelegramChannel:
         """
         from telegram.error import Conflict
 
+        await self._learn_name()
         params = {"offset": offset, "timeout": POLL_SECONDS, "allowed_updates": ALLOWED_UPDATES}
         calling = self._bots.here().do_api_request(
             "getUpdates", api_kwargs=params, read_timeout=POLL_SECONDS + ANSWER_SECONDS
@@ -101,6 +102,12 @@ class TelegramChannel:
                 "another program polls the updates of this bot: stop it, or give it a bot of its own"
             ) from exc
         return updates if isinstance(updates, list) else []
+
+    async def _learn_name(self) -> None:
+        """Ask Telegram for the bot's @name, once, if none is configured. Raises SendError."""
+        if not self._parser.username:
+            me = await self._translated(self._bots.here().get_me())
+            self._parser = replace(self._parser, username=(me.username or "").lower())
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return Telegram's limits for a private chat or for a group."""

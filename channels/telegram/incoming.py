@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sayso.channels.mentions import without_mentions
 from sayso.channels.types import AddressChange, Conversation, Media, Received, SignedWebhook, Tap, Turn, storable
 
 TelegramJson = Mapping[str, Any]
@@ -160,8 +161,7 @@ class UpdateParser:
         text, person, original = _text_of(message), message["from"], message.get("reply_to_message", {})
         addressed = self._addressed(message, text)
         notes = _notes_of(message) if addressed else (*_notes_of(message), *_other_receiver(message))
-        if (command := _COMMAND.match(text)) and self._is_own_name(command[2]):
-            text = command[1] + text[command.end() :]  # `/status x` for `/status@acme_bot x`
+        text = self._words(message, text)
         replied_to = str(original.get("message_id") or "elsewhere") if _is_chosen(original) else ""
         if "external_reply" in message or "reply_to_story" in message:
             replied_to = "elsewhere"
@@ -249,13 +249,34 @@ class UpdateParser:
             return command is None or self._is_own_name(command.group(2))
         return any(self._is_mention(text, entity) for entity in _entities(message, text))
 
+    def _words(self, message: TelegramJson, text: str) -> str:
+        """Return the text without the bot's own name: "yes" for "@acme_bot, yes", "/status x" for "/status@acme_bot x".
+
+        A message that is nothing but the name stays as it was written. Without a configured name a mention stays too:
+        it may be that of another bot, and a yes to another bot must not confirm.
+        """
+        spans = [
+            _span(text, entity)
+            for entity in _entities(message, text)
+            if entity["type"] != "bot_command" and self._is_certain_mention(text, entity)
+        ]
+        words = without_mentions(text, sorted(spans)) or text
+        command = _COMMAND.match(words)
+        if command and self._is_own_name(command[2]):
+            return command[1] + words[command.end() :]
+        return words
+
+    def _is_certain_mention(self, text: str, entity: TelegramJson) -> bool:
+        """Return whether an entity names this bot and no other: by its id or by its configured name."""
+        if entity["type"] == "mention" and not self.username:
+            return False
+        return self._is_mention(text, entity)
+
     def _is_mention(self, text: str, entity: TelegramJson) -> bool:
         if entity["type"] == "text_mention":
             return str(entity["user"]["id"]) == self.bot_id
-        # Offsets count UTF-16 code units: two bytes each.
-        start = 2 * entity["offset"]
-        mention = text.encode("utf-16-le")[start : start + 2 * entity["length"]].decode("utf-16-le", "replace")
-        return entity["type"] in ("mention", "bot_command") and self._is_own_name(mention.partition("@")[2])
+        start, end = _span(text, entity)
+        return entity["type"] in ("mention", "bot_command") and self._is_own_name(text[start:end].partition("@")[2])
 
     def _is_own_name(self, username: str) -> bool:
         """Return whether this is the bot's name. Without a configured one it is any bot's: all of them end in "bot"."""
@@ -286,6 +307,15 @@ def _in_group(message: TelegramJson) -> bool:
 def _message_id(message: TelegramJson) -> str:
     """Return the message's id, "" for a message that only one person sees."""
     return str(message["message_id"] or "")
+
+
+def _span(text: str, entity: TelegramJson) -> tuple[int, int]:
+    """Return the beginning and the end of an entity in characters. Telegram counts UTF-16 code units."""
+    units = text.encode("utf-16-le")
+    start = 2 * entity["offset"]
+    before = units[:start].decode("utf-16-le", "replace")
+    inside = units[start : start + 2 * entity["length"]].decode("utf-16-le", "replace")
+    return len(before), len(before) + len(inside)
 
 
 def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:

@@ -28,8 +28,9 @@ class TelegramSettings(VendorSettings):
     `secret_token`. Example: `true`.
     """
     username: Annotated[str, Field(pattern=r"^(@?[A-Za-z0-9_]{4,32})?$")] = ""
-    """The bot's @name. It tells the bot's own name from others in a group. Without it every name that ends in `bot`
-    counts as its own. Example: `'@my_fruit_bot'`.
+    """The bot's @name. It tells the bot's own name from others in a group, so that `@my_fruit_bot yes` is a yes.
+    Without it every name that ends in `bot` addresses the bot, and no yes beside such a name counts, since it may be
+    for another bot. A bot that polls learns its name by itself. Example: `'@my_fruit_bot'`.
     """
 
     @field_validator("secret_token")

@@ -119,8 +119,9 @@ class TelegramSetup(PlatformSetup):
             self._ok("token", f"bot @{me.username} ({me.id})"),
             self._ok("privacy mode", f"in groups the bot gets {gets} (/setprivacy at @BotFather)"),
         ]
-        if self._settings.polling:
+        if self._settings.polling:  # the poller learns the name by itself
             return [*bot_itself, self._no_address(info), self._pending(info)]
+        bot_itself.append(self._name_in_groups(me.username or ""))
         return [*bot_itself, self._address(info), self._updates(info), self._pending(info), self._last_error(info)]
 
     async def delete_webhook(self) -> list[str]:
@@ -155,6 +156,15 @@ class TelegramSetup(PlatformSetup):
     def _commands(self) -> tuple[str, ...]:
         """The commands that the bot answers itself, not the model."""
         return COMMANDS if self._settings.commands else ("stop",)
+
+    def _name_in_groups(self, own: str) -> CheckResult:
+        configured = self._settings.username.lstrip("@")
+        cure = f"write `username: '@{own}'` into the channel, so that `@{own} yes` counts in a group"
+        if not configured:
+            return self._ok("username", f"none is configured: a yes beside the bot's name does not count; {cure}")
+        if configured.lower() != own.lower():
+            return self._fail("username", f"the bot is @{own}, not @{configured}", cure)
+        return self._ok("username", f"@{own}")
 
     def _address(self, info: WebhookInfo) -> CheckResult:
         if info.url == self._url:

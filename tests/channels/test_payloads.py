@@ -152,7 +152,7 @@ TURNS = {
     "telegram/web_app_data": tg(900000113, 213, notes=('data of a web app: {"yes": true}',)),
     "telegram/private_topic": tg(900000114, 214, "und hier?", thread="77"),
     "telegram/ephemeral": tg(900000115, 0, "/status", FORUM, ephemeral=True),
-    "telegram/text_mention": tg(900000116, 216, "🙋🏽 Acme, bitte", FORUM),
+    "telegram/text_mention": tg(900000116, 216, "🙋🏽, bitte", FORUM),
     "telegram/anonymous_admin": ANONYMOUS,
     "telegram/mention_of_another": tg(900000117, 217, "@ada_t schreib an me@acme_bot", FORUM, addressed=False),
     "telegram/topic_of_ours": tg(900000118, 218, "hallo zusammen", FORUM, "12", addressed=False),

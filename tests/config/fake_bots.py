@@ -15,7 +15,7 @@ _YAML = """
 public_url: {public_url}
 channels:
   wa: {{platform: whatsapp, account_sid: {sid}, auth_token: "${{TWILIO_AUTH_TOKEN}}", from: "{sender}"{wa}}}
-  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}"{tg}}}
+  tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", secret_token: "${{TELEGRAM_SECRET}}", username: acme_bot{tg}}}
   sl: {{platform: slack, bot_token: "${{SLACK_BOT_TOKEN}}", signing_secret: "${{SLACK_SIGNING_SECRET}}"{sl}}}
   web: {{platform: console, password: "${{CONSOLE_PASSWORD}}"}}
 """

@@ -11,6 +11,8 @@ import pytest
 from sayso.agent.channel.context import MAX_NOTE_CHARS, MAX_NOTES, MAX_QUOTED_CHARS, user_message_text
 from sayso.agent.messages import without_notes
 from sayso.channels.types import Media, Receipt, Tap
+from sayso.testing.platforms import webhooks as signing
+from tests.channels.harness import MemoryMedia, telegram
 from tests.contracts.rigs import CHAT, turn
 
 NO_DECISION = {
@@ -54,6 +56,17 @@ def test_text_that_cannot_decide_is_no_command(make_bot, fields):
     """An edited message with the text /reset goes to the model."""
     bot = make_bot(lines=["I see."])
     assert tell(bot, "/reset", **fields) == "I see."
+
+
+@pytest.mark.parametrize("text", ["@acme_bot yes", "@Acme_Bot, yes", "yes @acme_bot", "yes, @acme_bot!"])
+def test_yes_beside_the_name_of_the_bot_confirms(make_bot, text: str):
+    """In a Telegram group a mention is how people address a bot."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    channel = telegram(MemoryMedia(), None, username="acme_bot")
+    typed = channel.read(signing.telegram_text(2, text, chat=-1002000000001)).turns[0]
+    assert tell(bot, typed.text, in_group=True) == "deleted A"
+    assert bot.deleted == ["A"]
 
 
 def test_yes_that_quotes_the_question_confirms(make_bot):

@@ -50,6 +50,26 @@ def test_mention_that_arrives_twice_is_one_event(media: MemoryMedia):
     assert (mention.event_id, mention.text, mention.addressed) == ("T0ACME:C0OPS:1.1", "delete it", True)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<@U0BOT> yes", "yes"),
+        ("<@U0BOT>, yes", "yes"),
+        ("<@U0BOT|acme>: 4711", "4711"),
+        ("yes <@U0BOT>", "yes"),
+        ("yes, <@U0BOT>", "yes"),
+        ("yes, <@U0BOT>, please", "yes, please"),
+        ("<@U0BOT> <@U0BOT> no", "no"),
+        ("<@U0BOT> /help", "/help"),
+        ("<@U0BOT> tell <@U0BOB>", "tell @U0BOB"),
+        ("<@U0BOB> yes", "@U0BOB yes"),
+    ],
+)
+def test_own_name_is_no_part_of_the_words(media: MemoryMedia, text: str, words: str):
+    """The mention says for whom a message is: before the words, after them, with a comma or a colon."""
+    assert read(media, signing.slack_text("1.1", text, channel="C0OPS")).text == words
+
+
 @pytest.mark.parametrize("kinds", [("app_mention", "message"), ("message", "app_mention")])
 @pytest.mark.parametrize("refused", [False, True])
 def test_mention_that_arrives_twice_is_stored_once(media: MemoryMedia, kinds: tuple[str, str], *, refused: bool):

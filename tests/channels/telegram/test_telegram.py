@@ -146,6 +146,58 @@ def test_command_loses_the_name_of_the_bot(media: MemoryMedia):
     assert read(media, signing.telegram_text(1, "/start@acme_bot x", chat=GROUP)).turns[0].text == "/start x"
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("@acme_bot yes", "yes"),
+        ("@Acme_Bot, yes", "yes"),
+        ("@acme_bot: 4711", "4711"),
+        ("yes @acme_bot", "yes"),
+        ("yes, @acme_bot", "yes"),
+        ("yes @acme_bot please", "yes please"),
+        ("yes, @acme_bot, please", "yes, please"),
+        ("@acme_bot\nyes", "yes"),
+        ("👍🏽 @acme_bot", "👍🏽"),
+        ("@acme_bot @acme_bot no", "no"),
+        ("@acme_bot /help", "/help"),
+        ("/help @acme_bot", "/help"),
+        ("@acme_bot /help@acme_bot", "/help"),
+        ("@acme_bot tell @bob", "tell @bob"),
+        ("@bob yes", "@bob yes"),
+        ("@other_bot yes", "@other_bot yes"),
+        ("mail me@acme_bot", "mail me@acme_bot"),
+        ("@acme_bot", "@acme_bot"),
+    ],
+)
+def test_own_name_is_no_part_of_the_words(media: MemoryMedia, text: str, words: str):
+    """The name says for whom a message is: before the words, after them, with a comma or a colon."""
+    update = signing.telegram_text(1, text, chat=GROUP)
+    assert read(media, update, username="acme_bot").turns[0].text == words
+
+
+def test_name_without_an_account_name_is_no_part_of_the_words(media: MemoryMedia):
+    """Telegram marks a bot or a person whom it shows by name as a text_mention with an id."""
+    for user_id, words in ((7000000001, "yes"), (42, "Acme, yes")):
+        entity = {"type": "text_mention", "offset": 0, "length": 4, "user": {"id": user_id}}
+        update = signing.telegram_text(1, "Acme, yes", chat=GROUP, entities=[entity])
+        assert read(media, update).turns[0].text == words
+
+
+def test_yes_to_any_bot_is_no_yes_while_the_own_name_is_unknown(media: MemoryMedia):
+    """Without a configured name `@other_bot yes` may be meant for another bot."""
+    update = signing.telegram_text(1, "@other_bot yes", chat=GROUP)
+    assert read(media, update).turns[0].text == "@other_bot yes"
+
+
+def test_poller_learns_the_name_of_its_bot(media: MemoryMedia, platforms: FakePlatforms):
+    """A bot that polls has no webhook to configure, and often no `username` in its YAML."""
+    channel = telegram(media, platforms.telegram_url)
+    for number, text in enumerate(["@acme_bot yes", "@other_bot yes"]):
+        platforms.update(signing.telegram_text(number + 1, text, chat=GROUP))
+    updates = asyncio.run(channel.updates(None))
+    assert [channel.read(update).turns[0].text for update in updates] == ["yes", "@other_bot yes"]
+
+
 def test_topic_is_its_own_conversation(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 2.1: replies of a topic stay in it; a plain reply thread is no topic."""
     update = signing.telegram_text(1, "hi", chat=GROUP, message_thread_id=12, is_topic_message=True)

@@ -124,6 +124,12 @@ def test_doctor_changes_nothing(clinic: Clinic):
     assert (clinic.mailbox.turns, clinic.platforms.sent, clinic.platforms.ledger.state) == ([], [], before)
 
 
+def test_name_of_another_bot_is_found(clinic: Clinic):
+    """With a wrong `username` the bot would not recognize its own name in groups."""
+    clinic.config.write_text(clinic.config.read_text().replace("acme_bot", "acne_bot"))
+    assert "the bot is @acme_bot, not @acne_bot" in clinic.wrong()["tg username"]
+
+
 def test_no_secret_is_shown(clinic: Clinic, monkeypatch: pytest.MonkeyPatch):
     """This holds for a healthy bot and for a broken one."""
     fine = " ".join(map(str, clinic.results()))
