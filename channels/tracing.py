@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span, Tracer, TracerProvider
@@ -98,6 +98,13 @@ def _span(
             one.set_attribute(ERROR_TYPE, type(exc).__name__)
             one.set_status(StatusCode.ERROR)
             raise
+
+
+def add_link(span: AnySpan, traceparent: str) -> None:
+    """Link a span to the one that a traceparent names; do nothing for a malformed one, and while tracing is off."""
+    if _tracer is not None and traceparent:
+        for link in _links([traceparent]):
+            cast("Span", span).add_link(link.context)
 
 
 def record_wait(name: str, seconds: float, *, parent: str, attributes: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import flask
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -32,9 +32,9 @@ from sayso.channels.console.incoming import (
     is_same_origin,
 )
 from sayso.channels.console.store import MAX_FAILURES, SESSION_SECONDS, StoreDown
-from sayso.channels.setup import is_loopback
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Turn, WebhookRequest
+from sayso.channels.web.local import is_local
 
 #: How long a browser keeps its identity, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600
@@ -57,9 +57,8 @@ BLOCK_MS = 1000
 #: The header with the name of an uploaded file. In the URL it would be in the logs of every proxy.
 FILENAME_HEADER = "X-Sayso-Filename"
 
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Headers that a reverse proxy adds. Behind one, a loopback peer proves nothing.
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via", "CF-Connecting-IP")
+#: Bytes of the form with a password. Decoding a larger one would take time before anything is known of its sender.
+MAX_LOGIN_BYTES = 4096
 _CSP = (
     "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'"
@@ -124,7 +123,7 @@ class Views:
 
     def root(self) -> flask.Response:
         """Redirect to the console on this machine."""
-        if not _is_local(flask.request):
+        if not is_local(flask.request):
             flask.abort(404)
         return flask.make_response(flask.redirect(flask.url_for("console.page")))
 
@@ -197,16 +196,14 @@ class Views:
         channel, hook = self._channel(name), self._hook()
         if channel.is_open or not is_same_origin(hook):
             return _plain(403, "Log in on the console's own page.\n")
-        forwarded_for, password = (
-            flask.request.headers.get("X-Forwarded-For", ""),
-            flask.request.form.get("password", ""),
-        )
+        forwarded_for = flask.request.headers.get("X-Forwarded-For", "")
         address = channel.client_address(flask.request.remote_addr or "", forwarded_for)
         wait = channel.logins.failures(channel.name, address).wait(time.time())
         if wait:
             duration = f"{math.ceil(wait)} seconds" if wait < 60 else f"{math.ceil(wait / 60)} minutes"
             return _login_page(channel, 429, f"Too many wrong passwords. Try again in {duration}.", wait)
-        if not channel.is_password(password):
+        flask.request.max_content_length = MAX_LOGIN_BYTES
+        if not channel.is_password(flask.request.form.get("password", "")):
             failures = channel.logins.fail(channel.name, address)
             level = logging.ERROR if failures.count >= MAX_FAILURES else logging.WARNING
             extra = {"channel": channel.name, "address": address, "failures": failures.count}
@@ -234,7 +231,7 @@ class Views:
         channel = self.channels.get(name)
         if channel is None:
             flask.abort(_plain(404, "There is no console of this name.\n"))
-        if channel.is_open and not _is_local(flask.request):
+        if channel.is_open and not is_local(flask.request):
             flask.abort(_plain(403, _LOCAL_ONLY.format(name=channel.name)))
         return channel
 
@@ -336,17 +333,3 @@ def _harden(response: flask.Response) -> flask.Response:
 
 def _plain(status: int, text: str) -> flask.Response:
     return flask.Response(text, status=status, mimetype="text/plain")
-
-
-def _is_local(request: flask.Request) -> bool:
-    """Return whether the browser runs on this machine: by peer and Host header, and without a proxy in between.
-
-    The Host header is checked because a hostile site can point its own name at 127.0.0.1.
-    """
-    if any(header in request.headers for header in _PROXY_HEADERS):
-        return False
-    try:
-        hostname = urlsplit(f"//{request.host}").hostname or ""
-    except ValueError:
-        return False
-    return is_loopback(request.remote_addr or "") and hostname in _LOOPBACK_HOSTS

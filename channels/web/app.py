@@ -16,6 +16,7 @@ from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
 from sayso.channels.setup import BOT_HEADER
 from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.storage.objects import StoreUnavailable
+from sayso.channels.web.local import is_local
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
 
 #: A health check: its JSON, and whether all is well.
@@ -42,10 +43,12 @@ def create_app(
     public_url: str,
     pages: Iterable[Blueprint],
     bot_id: str = "",
+    is_operator: Callable[[str], bool] = lambda _: False,
 ) -> Flask:
     """Return the WSGI app of one process. `pages` are the web pages of platforms that have some.
 
-    Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another.
+    Health checks show the `bot_id`, by which `sayso doctor` tells this bot from another. They show more than their
+    status only on this machine, and to a client whose `Authorization` header `is_operator` accepts.
     """
     app = Flask("sayso", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY
@@ -58,7 +61,7 @@ def create_app(
     )
     _add_webhooks(app)
     _add_media(app, media)
-    _add_health(app, readiness, health, bot_id)
+    _add_health(app, readiness, health, bot_id, is_operator)
     for blueprint in pages:
         app.register_blueprint(blueprint)
     return app
@@ -187,9 +190,13 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
     return response
 
 
-def _add_health(app: Flask, readiness: HealthCheck, health: HealthCheck, bot_id: str) -> None:
+def _add_health(
+    app: Flask, readiness: HealthCheck, health: HealthCheck, bot_id: str, is_operator: Callable[[str], bool]
+) -> None:
     def answer(check: HealthCheck) -> tuple[Response, int, dict[str, str]]:
         report, is_well = check()
+        if not (is_local(request) or is_operator(request.headers.get("Authorization", ""))):
+            report = {"status": report["status"]}  # the rest has paths, counts and names of channels
         return jsonify(report), 200 if is_well else 503, {BOT_HEADER: bot_id}
 
     @app.get("/healthz")

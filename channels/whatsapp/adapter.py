@@ -72,7 +72,7 @@ class WhatsAppChannel:
             hosts = (hook.header("host"), hook.header("x-forwarded-host"))
             valid = twilio_signed(secret, url, form.values, signature, settings, hosts=hosts)
         except ValueError as exc:
-            raise Forbidden("the signature cannot be checked") from exc
+            raise Forbidden(f"the signature cannot be checked: {str(exc)[:100]}") from exc
         if not valid:
             shown = url.partition("?")[0][:200]
             raise Forbidden(

@@ -30,8 +30,10 @@ from sayso.channels.whatsapp.client import reaction_to
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
-#: The most fields of a form. Twilio sends about thirty.
-MAX_FIELDS = 500
+#: The most fields and bytes of a form. Twilio sends about thirty fields; 1,600 characters of text have 20,000 bytes as
+#: escapes. Its signature covers decoded values, so a form is decoded before it is known to be Twilio's: a megabyte of
+#: `%` takes 0.3 s.
+MAX_FIELDS, MAX_FORM_BYTES = 500, 64_000
 #: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
 RECEIVED = "received"
 #: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a
@@ -118,9 +120,14 @@ def whatsapp_hook(url: str, auth_token: str, form: Mapping[str, str]) -> SignedW
 
 
 class TwilioForm:
-    """A decoded form with repeated and empty fields, which the signature covers. Raises ValueError."""
+    """A decoded form with repeated and empty fields, which the signature covers.
+
+    Raises ValueError, also for a form that is larger than Twilio's.
+    """
 
     def __init__(self, body: bytes) -> None:
+        if len(body) > MAX_FORM_BYTES:
+            raise ValueError(f"the form has {len(body):,} bytes: Twilio's have at most {MAX_FORM_BYTES:,}")
         self.values: dict[str, list[str]] = {}
         for key, value in parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS):
             self.values.setdefault(key, []).append(value)

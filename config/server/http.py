@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import re
 import resource
 import signal
 import socket
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
+from waitress.parser import HTTPRequestParser, ParsingError
 from waitress.server import TcpWSGIServer
 from waitress.utilities import BadRequest, Error, RequestEntityTooLarge
 
@@ -55,6 +56,8 @@ MAX_ACCEPTS = 64
 LOOK_SECONDS = 1.0
 #: How long requests in progress may take to end after SIGTERM or SIGINT, in seconds.
 GRACE_SECONDS = 5.0
+#: The value of each header that names transfer codings.
+_TRANSFER_ENCODING = re.compile(rb"^transfer-encoding[ \t]*:([^\n]*)", re.IGNORECASE | re.MULTILINE)
 
 
 class _NotKept(Error):
@@ -86,6 +89,21 @@ class _Parser(HTTPRequestParser):
             elif self.chunked and len(self.body_rcv.control_line) + len(self.body_rcv.trailer) > MAX_CHUNK_LINE_BYTES:
                 self._refuse(BadRequest("the line of a chunk is too long"))  # waitress reads it anew with every byte
         return consumed
+
+    def parse_header(self, header_plus: bytes) -> None:
+        """Parse the first line and the headers. Raises ParsingError.
+
+        A body has one length: RFC 9112 (6.1 and 6.3) lets a server refuse `Content-Length` beside chunks. A proxy that
+        believes the other one of the two would take the rest of the body for the next request.
+        """
+        codings = [each.strip().lower() for each in _TRANSFER_ENCODING.findall(header_plus)]
+        if codings and codings != [b"chunked"]:
+            raise ParsingError("send one `Transfer-Encoding: chunked`, or none")
+        super().parse_header(header_plus)
+        if codings and not self.chunked:
+            raise ParsingError("HTTP/1.0 has no Transfer-Encoding")
+        if codings and "CONTENT_LENGTH" in self.headers:
+            raise ParsingError("send Content-Length or Transfer-Encoding, not both")
 
     @property
     def is_upload(self) -> bool:

@@ -164,13 +164,17 @@ class MetricsEndpoint:
         """Return whether readers must send a token."""
         return bool(self._token)
 
+    def is_reader(self, authorization: str) -> bool:
+        """Return whether this `Authorization` header has the token. Without a token every request may read."""
+        expected = f"Bearer {self._token}".encode()
+        return not self._token or hmac.compare_digest(authorization.encode("utf-8", "replace"), expected)
+
     def answer(self, authorization: str) -> tuple[str, dict[str, str], bytes]:
         """Return the status, headers and body of the answer to a request with this `Authorization` header."""
         from prometheus_client import generate_latest
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-        expected = f"Bearer {self._token}".encode()
-        if self._token and not hmac.compare_digest(authorization.encode("utf-8", "replace"), expected):
+        if not self.is_reader(authorization):
             plain = {"Content-Type": "text/plain; charset=utf-8", "WWW-Authenticate": "Bearer"}
             return "401 Unauthorized", plain, b"send the token of the metrics\n"
         body = b"".join(map(generate_latest, self._registries))

@@ -60,7 +60,10 @@ def app() -> Flask:
 
 
 def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Flask:
-    """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks for a token."""
+    """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks for a token, and the
+    details of health checks to clients with that token.
+    """
+    has_token = endpoint is not None and endpoint.has_token
     return create_app(
         services.channels,
         store_of(services),
@@ -68,8 +71,9 @@ def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Fl
         readiness=partial(readiness, services),
         health=partial(health, services),
         public_url=services.public_url,
-        pages=[*_pages(services), *([endpoint.blueprint()] if endpoint and endpoint.has_token else [])],
+        pages=[*_pages(services), *([endpoint.blueprint()] if endpoint and has_token else [])],
         bot_id=services.bot_id,
+        is_operator=endpoint.is_reader if endpoint and has_token else lambda _: False,
     )
 
 

@@ -116,7 +116,9 @@ def trace_of(receiver: Receiver, number: int, channel: str) -> str:
 
 
 def test_one_trace_has_the_webhook_the_turn_and_the_receipt(traced: System, receiver: Receiver) -> None:
-    """The proxy began the trace. Web and worker continue it; each span has the span that caused it as its parent."""
+    """The webhook begins the trace, and links to the span of the proxy. Each other span has the one that caused it as
+    its parent.
+    """
     person = TelegramPerson(traced, 821)
     headers = {"traceparent": f"00-{TRACE}-{PROXY_SPAN}-01"}
     path, (signed, body) = person.text(821_500, "find invoice INV-42")
@@ -124,10 +126,14 @@ def test_one_trace_has_the_webhook_the_turn_and_the_receipt(traced: System, rece
     (answer,) = person.hears()
     names = ("webhook", "accept", "turn", "invoke_agent", "send")
     spans = receiver.in_trace(
-        TRACE, *(f"{name} ops-tg" for name in names), "wait in mailbox", "execute_tool find_invoice"
+        trace_of(receiver, 1, "ops-tg"),
+        *(f"{name} ops-tg" for name in names),
+        "wait in mailbox",
+        "execute_tool find_invoice",
     )
     parents = {name: span.parent for name, span in spans.items()}
-    assert parents.pop("webhook ops-tg") == PROXY_SPAN
+    assert spans["webhook ops-tg"].links == [PROXY_SPAN]
+    assert not parents.pop("webhook ops-tg")
     assert parents.pop("accept ops-tg") == spans["webhook ops-tg"].id
     assert parents.pop("wait in mailbox") == parents.pop("turn ops-tg") == spans["accept ops-tg"].id
     assert parents.pop("invoke_agent ops-tg") == parents.pop("send ops-tg") == spans["turn ops-tg"].id

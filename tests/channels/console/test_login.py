@@ -208,6 +208,14 @@ def test_cookies_are_host_bound_over_https(app: EchoApp, over: dict[str, Any]):
     assert plain.get("/console/poll", **over).status_code == 401
 
 
+def test_form_larger_than_a_password_is_refused_before_it_is_decoded(app: EchoApp):
+    """Decoding a megabyte of escapes takes longer than all else, and anybody can send it."""
+    answer = app.app.test_client().post(
+        "/console/web/login", data="password=" + "%" * 5000, content_type="application/x-www-form-urlencoded"
+    )
+    assert answer.status_code == 413
+
+
 def test_console_without_a_password_has_no_login(feed: MemoryFeed, media: LocalMediaStore):
     """The login is forbidden, so there is no password to guess."""
     channel = console_channel("web", feed=feed, media=media, keys=KEYS)

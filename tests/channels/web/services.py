@@ -122,10 +122,11 @@ def browser(channel: Any = None, mailbox: Any = None, **parts: Any) -> FlaskClie
     }
     mailbox = mailbox or FakeMailbox()
     parts = {"access_control": AccessControl(mailbox, voice), **parts}
+    endpoint = parts.pop("endpoint", None)
     channels = {channel.name: channel} if channel else parts.pop("channels")
     parts.pop("channels", None)
     parts["settings"].channels = {
         name: SimpleNamespace(platform="console" if isinstance(each, ConsoleChannel) else "whatsapp")
         for name, each in channels.items()
     }
-    return build_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts)).test_client()
+    return build_app(SimpleNamespace(mailbox=mailbox, channels=channels, **parts), endpoint).test_client()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from redis import Redis
 from rq.suspension import resume, suspend
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
+from sayso.config.server.metrics import MetricsEndpoint
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.connections import CURE
 from sayso.testing.stores import MemoryAlerts
@@ -169,3 +171,30 @@ def test_halted_redis_is_not_ready(redis_client: Redis):
     assert (ready.status_code, ready.json) == (503, {"status": "not ready", "redis": CURE, "findings": ["halt"]})
     redis_client.delete(keys_of(5)[2])
     assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"environ_overrides": {"REMOTE_ADDR": "203.0.113.7"}},
+        {"headers": {"X-Forwarded-For": "203.0.113.7"}},
+        {"headers": {"Host": "bots.example.com"}},
+        {"headers": {"X-Forwarded-For": "127.0.0.1", "Authorization": "Bearer guess"}},
+    ],
+)
+def test_strangers_get_the_status_alone(redis_client: Redis, stranger: dict[str, Any]):
+    """Counts, paths and names of channels are for operators. The status code is enough for a proxy."""
+    client = health_of(redis_client, spool=spool_of(7))
+    for path, status in (("/readyz", "ready"), ("/healthz?full", "degraded")):
+        answer = client.get(path, **stranger)
+        assert answer.json == {"status": status}
+        assert answer.status_code == client.get(path).status_code
+
+
+def test_the_token_of_the_metrics_shows_the_details_from_elsewhere(redis_client: Redis):
+    """A monitor on another machine says what is wrong. A wrong token shows no more than none."""
+    client = health_of(redis_client, endpoint=MetricsEndpoint(token="t0ken"))
+    from_elsewhere = {"environ_overrides": {"REMOTE_ADDR": "203.0.113.7"}}
+    answer = client.get("/healthz?full", headers={"Authorization": "Bearer t0ken"}, **from_elsewhere)
+    assert answer.json["findings"] == ["workers-none"]
+    assert client.get("/healthz?full", **from_elsewhere).json == {"status": "degraded"}

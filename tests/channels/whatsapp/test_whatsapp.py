@@ -68,6 +68,14 @@ def test_unknown_and_repeated_fields_are_signed(media: MemoryMedia):
         whatsapp(media, None).receive(replace(signed, body=signed.body + b"&Zed=2"))
 
 
+def test_form_larger_than_twilios_is_refused_before_it_is_decoded(media: MemoryMedia):
+    """Its signature can only be checked afterwards, and 900 KB of `%` would take 0.3 s."""
+    with pytest.raises(Forbidden, match="900,000 bytes: Twilio's have at most 64,000"):
+        whatsapp(media, None).receive(replace(whatsapp_hook(form()), body=b"%" * 900_000))
+    longest = whatsapp_hook(form("\U0001f600" * 1600))
+    assert len(whatsapp(media, None).receive(longest).turns[0].text) == 1600
+
+
 def test_shared_key_signs_with_sha256(media: MemoryMedia):
     """platforms.md 1.2: accounts on shared keys name the hash in a header; the key is not the auth token."""
     fields = form()
