@@ -104,24 +104,31 @@ def _number_items(tokens: Sequence[Token]) -> None:
     """Give each item of an ordered list the number that was written.
 
     `value` is the number, for browsers and screen readers. The style sheet shows `data-marker`, which is set where the
-    browser would write the number otherwise, such as "5)" or "007.".
+    browser would write the number otherwise, such as "5)" or "007.". Long numbers need a wider margin.
     """
-    lists: list[list[Token]] = []
+    lists: list[tuple[Token, list[Token]]] = []
     for token in tokens:
         if token.type in ("ordered_list_open", "bullet_list_open"):
-            lists.append([])
+            lists.append((token, []))
         elif token.type == "list_item_open":
-            lists[-1].append(token)
-        elif token.type == "bullet_list_close":
-            lists.pop()
-        elif token.type == "ordered_list_close":
-            items = lists.pop()
-            numbers = list_numbers([(item.info, item.markup) for item in items])
-            for item, number in zip(items, numbers, strict=True):
-                value = str(int(number[:-2]))
-                item.attrs["value"] = value
-                if number != f"{value}. ":
-                    item.attrs["data-marker"] = number
+            lists[-1][1].append(token)
+        elif token.type in ("ordered_list_close", "bullet_list_close"):
+            opening, items = lists.pop()
+            if token.type == "ordered_list_close":
+                _number(opening, items)
+
+
+def _number(opening: Token, items: Sequence[Token]) -> None:
+    numbers = list_numbers([(item.info, item.markup) for item in items])
+    for item, number in zip(items, numbers, strict=True):
+        value = str(int(number[:-2]))
+        item.attrs["value"] = value
+        if number != f"{value}. ":
+            item.attrs["data-marker"] = number
+
+    longest = max(map(len, numbers))
+    if longest > len("99. "):
+        opening.attrs["class"] = "wide" if longest <= len("9999. ") else "wider"
 
 
 def _unmark_arithmetic(tokens: Sequence[Token]) -> None:

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.agent.providers.conftest import Server, process
 from tests.browser.demo import DEMO, PHONE, browsing, chromium, running_demo, say
@@ -19,6 +19,35 @@ __all__ = ["process"]
 
 #: Replaces the demo's own model.
 MODEL = 'model: "openai:local-model"\n  base_url: {url}/local/v1'
+#: Answers that could make a page wider or longer than its window.
+LARGE_ANSWERS = (
+    "word " * 300,
+    "x" * 500,
+    "https://example.org/" + "a" * 400,
+    "|a|b|c|\n|-|-|-|\n|" + "wide " * 30 + "|" + "wide " * 30 + "|3|",
+    "```py\n" + "code = 1  # long " * 30 + "\n```",
+    "2024. a year\n2025. another\n\n5) five\n6) six\n\n123456789. many\n\n> a quote\n\n# A heading " + "y" * 90,
+)
+#: Sizes of windows: phones upright, with an open keyboard, and on their side; a tablet; desktops; four times enlarged.
+WINDOWS = (
+    (390, 844),
+    (320, 568),
+    (390, 400),
+    (844, 390),
+    (844, 180),
+    (768, 1024),
+    (1000, 860),
+    (1600, 900),
+    (320, 256),
+)
+#: Returns how many pixels the document and the chat overflow the window, after an attempt to scroll the document.
+OVERFLOW = """() => {
+  window.scrollTo(9999, 9999);
+  const [page, chat] = [document.scrollingElement, document.querySelector("main")];
+  const down = page.scrollHeight - page.clientHeight;
+  const right = page.scrollWidth - page.clientWidth;
+  return [window.scrollY, window.scrollX, down, right, chat.scrollWidth - chat.clientWidth];
+}"""
 STORY = " ".join(f"word{number}" for number in range(24))
 
 pytestmark = pytest.mark.skipif(
@@ -80,6 +109,45 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
             expect(said.last).to_have_text(re.compile(f"{STORY}\\s*[\\d:]+"), timeout=20_000)
             expect(draft).to_have_count(0)
             expect(said).to_have_count(3)
+
+
+def test_only_the_chat_scrolls_whatever_it_shows(process: Server) -> None:
+    """The document is as large as its window: a second scroll bar would lead to a blank page."""
+    process.script(*({"text": answer} for answer in LARGE_ANSWERS))
+    with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
+        config = Path(folder) / "local.yaml"
+        config.write_text(DEMO.read_text().replace("model: offline", MODEL.format(url=process.url)))
+        with running_demo(Path(folder), config) as address, browsing(address, PHONE) as page:
+            for number, _ in enumerate(LARGE_ANSWERS):
+                say(page, f"question {number} {'z' * 200}")
+                assert page.evaluate(OVERFLOW) == [0] * 5
+            page.fill("#text", "a long text\n" * 30)
+            assert _overflowing_windows(page) == {}
+
+
+def test_suggestions_of_an_empty_chat_fit_every_window() -> None:
+    """They are one line where a window is low, and leave a very low one to the message."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder,
+        running_demo(Path(folder)) as address,
+        browsing(address, PHONE) as page,
+    ):
+        assert _overflowing_windows(page) == {}
+        say(page, "sales chart")
+        page.locator("figure img").evaluate("image => image.decode()")
+        page.get_by_role("button", name="Suggestions").click()
+        assert _overflowing_windows(page) == {}
+
+
+def _overflowing_windows(page: Page) -> dict[tuple[int, int], list[int]]:
+    """Return the sizes of windows that the page overflows, with the pixels."""
+    found = {}
+    for size in (*WINDOWS, PHONE):
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        pixels = page.evaluate(OVERFLOW)
+        if any(pixels):
+            found[size] = pixels
+    return found
 
 
 def _booked(folder: str, what: str) -> int:
