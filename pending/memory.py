@@ -43,6 +43,9 @@ class Conversations(Protocol):
     def say(self, conversation: str, entry: str) -> None:
         """Append a reply."""
 
+    def set_last_question(self, conversation: str, pid: str) -> None:
+        """Note that the question of an action is the last thing that the bot said in a conversation that exists."""
+
 
 class MemoryActionRepository:
     """Stores actions in this process, at most `max_entries`: the oldest are forgotten first, finished ones before open.
@@ -108,6 +111,8 @@ class MemoryActionRepository:
             self._apply(conversation, change)
             for new_action in change.new_actions:
                 self.mark_shown(new_action.pending_action_id)
+                if new_action.live and self.conversations:
+                    self.conversations.set_last_question(conversation, new_action.pending_action_id)
             changed = change.new_actions[-1] if change.new_actions else change.transition
             return "ok", self._get(changed.pending_action_id) if changed else None
 
@@ -226,6 +231,19 @@ class MemoryActionRepository:
         if now and message:
             others = tuple(known for known in now.prompts if known != message)
             self._put(pid, replace(now, prompts=(*others, message)[-MAX_PROMPTS:]))
+
+    def mark_followed(self, pid: str, turns: int) -> None:
+        """Note that the bot says something else than this question, after so many turns came in."""
+        now = self._get(pid)
+        if now:
+            self._put(pid, replace(now, followed_at=turns))
+
+    def mark_repeated(self, pid: str, turns: int, written_at: float) -> None:
+        """Note that the question was shown again, after so many turns came in. See `set_last_question` in Lua."""
+        now = self._get(pid)
+        if now and now.followed_at:
+            written_at = round(written_at, 6) or now.written_at
+            self._put(pid, replace(now, followed_at=0, seen=turns, written_at=written_at))
 
     def mark_shown(
         self, pid: str, seen: int = 0, prompt: str = "", written_at: float = 0.0

@@ -48,7 +48,8 @@ class StoredAction:
     messages that show or repeat it.
     `written_at`: when the platform says it was shown, in Unix seconds; 0.0 where it did not say.
     `trace`: the traceparent of the turn that proposed it, "" for none.
-    `newest`: whether the bot has said nothing since the question, as far as a conversation's worker knows.
+    `followed_at`: the number of the last turn that came in before the bot said something else than the question; 0
+    while the question is the last thing that it said.
     """
 
     pid: str
@@ -66,13 +67,20 @@ class StoredAction:
     prompts: tuple[str, ...] = ()
     written_at: float = 0.0
     trace: str = field(default="", compare=False)
-    newest: bool = field(default=False, compare=False)
+    followed_at: int = field(default=0, compare=False)
     looked_at: float = field(default=0.0, compare=False)
 
     @property
     def is_over(self) -> bool:
         """Return whether the window had closed at the lookup, by the store's own clock."""
         return bool(self.expires_at) and self.looked_at >= self.expires_at
+
+    def was_last_message(self, seq: int) -> bool:
+        """Return whether the question was the last thing that the bot had said when turn `seq` came in.
+
+        A turn without a worker has the number 0: it comes in after everything that was said.
+        """
+        return self.followed_at == 0 or 0 < seq <= self.followed_at
 
     @property
     def is_stale(self) -> bool:
@@ -91,7 +99,8 @@ class StoredAction:
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
-            _seconds(rest[0]) / 1000, trace=rest[1] or "", newest=rest[2:] == [1], looked_at=_seconds(looked),
+            _seconds(rest[0]) / 1000, trace=rest[1] or "", followed_at=round(_seconds(rest[2]) * 1000),
+            looked_at=_seconds(looked),
         )  # fmt: skip
 
     @property

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sayso.channels.records import check_version, versioned
 from sayso.channels.tracing import current_trace
-from sayso.channels.types import Conversation, Delivery, Reply, Turn
+from sayso.channels.types import Conversation, Delivery, Reply, Turn, digest
 from sayso.pending.action import ActionState
 
 if TYPE_CHECKING:
@@ -220,9 +220,29 @@ class TurnChange:
     about: str = field(default="", compare=False)
     ended: TurnEnd | Literal[""] = field(default="", compare=False)
 
+    @property
+    def last_question(self) -> str:
+        """Return the id of the action whose question is the last of the replies, "" if that is something else."""
+        _, pid = self.marked_replies()[-1] if self.replies else (None, "")
+        return pid.removeprefix(ABOUT)
+
+    def marked_replies(self) -> list[tuple[Reply, str]]:
+        """Return the replies as they are stored: each with the id of the action that it belongs to.
+
+        What follows a question in its own turn, such as a file, belongs to the question. A notice that replaces an
+        earlier one belongs to nothing.
+        """
+        marked, asked = [], ""
+        for reply, pid in self.replies:
+            belongs_to = pid if pid or reply.collapse else asked
+            marked.append((reply, belongs_to))
+            if pid and not pid.startswith(PART):
+                asked = pid if pid.startswith(ABOUT) else f"{ABOUT}{pid}"
+        return marked
+
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
-        entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.replies if to]
+        entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.marked_replies() if to]
         data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
@@ -239,14 +259,17 @@ def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later
     """Return a reply and its address as the outbox stores them.
 
     `forward`: the entry waits in the outbox of one conversation until it is moved to that of its address. The scripts
-    look for `collapse` and `forward` at the beginning. While tracing is on, sending is part of the current trace. A
-    reply that is sent `later` begins a trace of its own with a link to it.
+    look for `collapse` and `forward` at the beginning, and for the `reader` of a reply that one person of a group sees.
+    While tracing is on, sending is part of the current trace. A reply that is sent `later` begins a trace of its own
+    with a link to it.
     """
     first: dict[str, Any] = {"collapse": reply.collapse} if reply.collapse else {}
     if forward:
         first = {"forward": True}
     trace = current_trace()
     last = {"link" if later else "trace": trace} if trace else {}
+    if reply.only_for:
+        last["reader"] = digest(reply.only_for)
     entry = {**first, "to": [to.channel, to.chat, to.thread], "reply": reply.to_json(), **last}
     return versioned(json.dumps(entry))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
 from typing import TypeVar
@@ -86,7 +86,7 @@ class ConversationState:
     closed: tuple[int, str] = (-1, "")
     heard: float = 0.0
     hold: HeldReply | None = None
-    #: The question that was asked last, "" after any other reply.
+    #: The action whose question is the last thing that the bot said, "" after any other reply.
     newest: str = ""
     notified_at: float = 0.0
     #: By user, the number of the last turn that said stop.
@@ -181,7 +181,7 @@ class ConversationState:
             received_at=waiting.received_at,
             user=user,
             turn=waiting.turn,
-            live=replace(live, newest=live.pid == self.newest) if live else None,
+            live=live,
             tapped=tapped,
             history=self.histories.get(user, ""),
             following=self.burst(),

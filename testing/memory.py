@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sayso.channels.i18n.texts import TextsForTurn
-from sayso.channels.types import Delivery, Reply, Turn, shown_to
+from sayso.channels.types import Delivery, Reply, Turn, digest, shown_to
 from sayso.pending.limits import (
     BUSY_NOTICE_MS,
     MAX_DELIVERIES,
@@ -171,7 +172,7 @@ class MemoryConversations(MemoryDeliveries):
             state.finish(queued)
             if change.history is not None:
                 remember(state.histories, queued.user, change.history, MAX_HISTORIES)
-            for reply, pid in change.replies:
+            for reply, pid in change.marked_replies():
                 state.append_reply(pid, outbox_entry(queued.turn.conversation, reply))
             return self._next_work(lease, state, let_go=let_go)
 
@@ -241,7 +242,8 @@ class MemoryConversations(MemoryDeliveries):
                         )
                     )
                     state.chat = max(now, state.chat) + result.gap
-                    state.newest = pid if pid == asked else ""
+                    if pid and not pid.startswith(PART):
+                        self._set_last_question(state, asked, result.written_at)
                     if pid == asked:
                         state.set_notices(*self._actions.mark_shown(pid, state.received, receipt, result.written_at))
                     if pid and not repeats:
@@ -329,6 +331,37 @@ class MemoryConversations(MemoryDeliveries):
         if state is not None:
             state.wake(self._clock())
             state.append_reply("", entry)
+
+    def set_last_question(self, conversation: str, pid: str) -> None:
+        """Note that the question of an action, shown without the outbox, is the last thing that the bot said."""
+        state = self._conversations.get(conversation)
+        if state is not None:
+            self._follow_question(state)
+            self._set_last_question(state, pid)
+
+    def _set_last_question(self, state: ConversationState, pid: str, written_at: float = 0.0) -> None:
+        state.newest = pid
+        self._actions.mark_repeated(pid, state.received, written_at)
+
+    def _follow_question(self, state: ConversationState) -> None:
+        if state.newest:
+            self._actions.mark_followed(state.newest, state.received)
+            state.newest = ""
+
+    def _note_message(self, state: ConversationState, pid: str, entry: str) -> None:
+        """Note that a reply begins to be sent: the question before it is followed by another message.
+
+        A reply that belongs to the question follows nothing, nor does an edit that may be left out, or a reply that
+        another person of a group sees alone.
+        """
+        asked = pid.removeprefix(PART).removeprefix(ABOUT)
+        if not state.newest or asked == state.newest:
+            return
+        reply = Reply.from_json(json.loads(entry)["reply"])
+        is_edit = bool(reply.edits) and reply.optional
+        is_for_another = bool(reply.only_for) and digest(reply.only_for) != self._actions.user_of(state.newest)
+        if not (is_edit or is_for_another):
+            self._follow_question(state)
 
     def _refused(
         self, state: ConversationState, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
@@ -441,6 +474,7 @@ class MemoryConversations(MemoryDeliveries):
             if state.held:
                 return replace(reply, suspect=number in state.suspect, held=now - state.held.since)
             suspect = state.may_have_arrived(number)
+            self._note_message(state, pid, text)
             wait = self._channel(conversation).book(state, number, now)
             receipt = self._statuses.arrived(f"{conversation}#{number}") if suspect else ""
             return replace(reply, suspect=suspect, wait=wait, ahead=max(0.0, state.chat - now), receipt=receipt)

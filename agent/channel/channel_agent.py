@@ -124,6 +124,7 @@ class ChannelAgent:
             confirm_ok=confirm_ok,
             run_agent=self._run_agent,
         )
+        #: By conversation without a worker, the action whose question was said last, "" after anything else.
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
         self.store.executors.tools = ToolExecutors(lambda: agent.tools, lambda: agent.config)
@@ -353,8 +354,9 @@ class ChannelAgent:
         """Return a turn with everything that this process knows about it."""
         user, conversation = turn.scope.id, turn.conversation.id
         live = await self.store.repository.find_open(conversation, user)
-        last_question = self._last_questions.pop(conversation, "")
-        live = replace(live, newest=live.pid == last_question) if live else None
+        last_question = self._last_questions.get(conversation)
+        if live and last_question not in (None, live.pid):
+            live = replace(live, followed_at=1)
         parts = split_button_token(turn.tap.data) if turn.tap else None
         (tapped,) = await self.store.repository.read(conversation, (parts[0],)) if parts else (None,)
         key = f"{conversation}:{user}"
@@ -380,14 +382,10 @@ class ChannelAgent:
             raise
         if not await self._apply(conversation, answer.change):
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
-        if not self._confirm_ok:
-            return answer
-        # A plain "ok" may answer a new question in the next turn.
-        asked = await self.store.repository.find_open(conversation, context.user)
-        if asked and asked.state == "shown" and asked.pid != (live.pid if live else ""):
-            self._last_questions[conversation] = asked.pid
-            while len(self._last_questions) > MAX_MEMORIES:
-                self._last_questions.popitem(last=False)
+        self._last_questions[conversation] = answer.change.last_question
+        self._last_questions.move_to_end(conversation)
+        while len(self._last_questions) > MAX_MEMORIES:
+            self._last_questions.popitem(last=False)
         return answer
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.confirmation import ended_transition
+from sayso.agent.channel.confirmation import about_question, ended_transition
 from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.guards.policy import effective_decision
@@ -46,7 +46,8 @@ class Commands:
             case "tools":
                 return _text_answer(_tool_list(context, await self._usable()))
             case "status":
-                return _text_answer("\n".join(_status(context)))
+                answer = _text_answer("\n".join(_status(context)))
+                return about_question(context.waiting, answer) if context.waiting else answer
             case "whoami":
                 return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
             case "reset":

@@ -20,6 +20,7 @@ from sayso.pending.consent import (
     ParsedAnswer,
     is_ok,
     is_unclear,
+    quotes,
     quotes_another,
     read_answer,
     written_before,
@@ -102,7 +103,7 @@ class ConfirmationHandler:
         if decided == "expired":
             expired = texts.expired(preview)
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
-        return fixed_answer(context, texts.ignored(preview))
+        return about_question(target, fixed_answer(context, texts.ignored(preview)))
 
     def answer_lost_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a yes, a no or a tap whose question Redis has lost, so that the action is unknown."""
@@ -119,13 +120,15 @@ class ConfirmationHandler:
             return await self._cancel(context, live)
         if answer.intent == "confirm":
             if is_waiting and not is_expired and quotes_another(context.turn, live):
-                return _about_question(live, fixed_answer(context, texts.another_quoted(action.preview, action.code)))
+                return about_question(live, fixed_answer(context, texts.another_quoted(action.preview, action.code)))
             if is_waiting and not is_expired and written_before(context.turn, live):
-                return _about_question(live, fixed_answer(context, texts.early(action.preview)))
+                return about_question(live, fixed_answer(context, texts.early(action.preview)))
+            if answer.code == action.code and is_waiting and not is_expired and not _is_about(context, live, answer):
+                return self._repeat_question(context, live, texts.asked_before(action.preview))
             if answer.code == action.code:
                 return await self._confirm(context, live)
             if action.code and not is_expired:
-                return _about_question(live, fixed_answer(context, texts.code_needed(action.preview, action.code)))
+                return about_question(live, fixed_answer(context, texts.code_needed(action.preview, action.code)))
         may_ask_again = live.state == "shown" and not live.outcome_text and not is_expired  # once only
         is_undecided = not answer.intent and not quotes_another(context.turn, live)
         if may_ask_again and is_undecided and is_unclear(self._parser, context.turn.text, action.language):
@@ -135,12 +138,13 @@ class ConfirmationHandler:
     def read_answer(self, turn: Turn, live: StoredAction, seq: int) -> ParsedAnswer:
         """Return what the turn says about the open question. A plain "ok" counts only right after it.
 
-        A turn without a worker has the number 0; then `newest` decides.
+        A turn without a worker has the number 0.
         """
         answer = read_answer(self._parser, turn.text, live.action.language)
         if answer.intent or not self._confirm_ok or live.action.code:
             return answer
-        is_next = live.state == "shown" and live.newest and not live.outcome_text and seq in (0, live.seen + 1)
+        is_last = live.state == "shown" and live.was_last_message(seq)
+        is_next = is_last and not live.outcome_text and seq in (0, live.seen + 1)
         says_ok = (is_next or live.by == turn.event_id) and is_ok(self._parser, turn.text, live.action.language)
         return ParsedAnswer("confirm") if says_ok else answer
 
@@ -222,15 +226,20 @@ class ConfirmationHandler:
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question within its time limit. The record keeps its expiry text as a mark."""
+        action, texts = live.action, _texts_of(live)
+        transition = Transition(live.pid, ("shown",), "shown", texts.expired(action.preview), context.turn.event_id)
+        answer = self._repeat_question(context, live, texts.unclear(action.preview, action.code))
+        return answer.changed(transition=transition)
+
+    def _repeat_question(self, context: TurnContext, live: StoredAction, text: str) -> TurnAnswer:
+        """Answer with the open question in other words, with its buttons. Its time limit stays as it was."""
         action = live.action
-        texts = texts_for(action.language)
-        answer = fixed_answer(context, texts.unclear(action.preview, action.code))
+        answer = fixed_answer(context, text)
         ((reply, _),) = answer.change.replies
         left = max(0.0, action.expires_at - context.received_at)
         buttons = self._prompts.buttons(action, context)
         asked = replace(reply, buttons=buttons, answer_seconds=left, preview=brief(action.preview))
-        transition = Transition(live.pid, ("shown",), "shown", texts.expired(action.preview), context.turn.event_id)
-        return _about_question(live, answer.changed(replies=((asked, ""),), transition=transition))
+        return about_question(live, answer.changed(replies=((asked, ""),)))
 
     async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
@@ -258,7 +267,7 @@ class ConfirmationHandler:
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed":
-            return fixed_answer(context, _texts_of(stored).early(stored.action.preview))
+            return about_question(stored, fixed_answer(context, _texts_of(stored).early(stored.action.preview)))
         if stored.state == "shown" and await self._is_hidden(context, stored):
             return await self._cancel(context, stored, _texts_of(stored).unsafe(stored.action.preview))
         claim = Claim(
@@ -279,7 +288,7 @@ class ConfirmationHandler:
         files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
         answer = fixed_answer(context, outcome.outcome_text, files)
         if outcome.status == "early":
-            return answer
+            return about_question(stored, answer)
         answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
         answer = self._prompts.offer_choices(context, answer, choices)
         return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.outcome_text)
@@ -300,6 +309,11 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
 
+def _is_about(context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> bool:
+    """Return whether a yes is about this question: it has its code, quotes it, or follows it directly."""
+    return bool(answer.code) or quotes(context.turn, live) or live.was_last_message(context.seq)
+
+
 def _for_sender_only(turn: Turn, answer: TurnAnswer) -> TurnAnswer:
     """Return the answer. In a group only the sender of the turn sees it."""
     if not turn.in_group:
@@ -308,7 +322,7 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer) -> TurnAnswer:
     return answer.changed(replies=replies)
 
 
-def _about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:
+def about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:
     """Return the answer marked as a repetition of the question: quoting the answer quotes the question."""
     return answer.changed(replies=tuple((reply, f"{ABOUT}{question.pid}") for reply, _ in answer.change.replies))
 

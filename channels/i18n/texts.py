@@ -114,6 +114,8 @@ class Texts:
         """Return the question again after a reply that may be an answer but is neither yes nor no."""
         return self.say("unclear", preview=brief(preview), yes=self._yes(code))
 
+    #: The yes may be meant for something that the bot said after the question.
+    asked_before = _about("asked_before")
     #: The yes was written in another thread than the open question.
     asked_elsewhere = _about("asked_elsewhere")
     #: An anonymous admin wrote to the bot.
@@ -258,6 +260,9 @@ class Texts:
     def reminder_set(self, text: str, when: str) -> str:
         """Return that a reminder is set. `when` is the time as people read it."""
         return self.say("reminder_set", text=text, when=when)
+
+    #: A text that a tool scheduled for now.
+    scheduled = _with("scheduled", "text")
 
     #: A question was not answered in time.
     expired_unanswered = _with("expired_unanswered", "preview")

@@ -234,10 +234,15 @@ def _parser(language: str, emoji: bool) -> RegexConfirmParser:
 
 def quotes_another(turn: Turn, question: StoredAction) -> bool:
     """Return whether the turn quotes a message that does not show this question."""
+    return bool(turn.replied_to) and not quotes(turn, question)
+
+
+def quotes(turn: Turn, question: StoredAction) -> bool:
+    """Return whether the turn quotes a message that shows this question."""
     button = split_button_token(turn.replied_to_button)
-    if not turn.replied_to or (button and button[0] == question.pid):
-        return False
-    return turn.replied_to not in (question.prompt, *question.prompts)
+    if button and button[0] == question.pid:
+        return True
+    return turn.replied_to in filter(None, (question.prompt, *question.prompts))
 
 
 def written_before(turn: Turn, question: StoredAction) -> bool:

@@ -23,6 +23,6 @@ def test_the_tool_of_the_page_sets_its_timers() -> None:
         assert names["call_back"](about="the offer") == "I will."
     assert [(timer.at, timer.text) for timer in book.added] == [
         (4600.0, "Reminder: the offer"),
-        (8200.0, "And now it is over."),
+        (8200.0, "Scheduled message: And now it is over."),
     ]
     assert "needs a channel" in names["call_back"](about="the offer")

@@ -1,4 +1,4 @@
--- needs: actions, channel, conversation, deliveries, keys, next_item, outbox, questions, states
+-- needs: actions, channel, conversation, deliveries, keys, last_word, next_item, outbox, questions, states
 -- Record that the first reply was sent, or is given up, and return what is next.
 -- args: epoch, token, number (of the reply), outcome, detail (the platform's message id, or why the reply is given up),
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as
@@ -37,7 +37,7 @@ if args.outcome == 'sent' then
     set_prompt(asked, args.detail)
   end
   if asks then set_asking(number, asked) end
-  redis.call('HSET', lane, 'newest', asks and mark == '' and asked or '')
+  if pid ~= '-' and mark ~= '+' then set_last_question(asked, args.written) end
   if pid ~= '-' then
     add_prompt(asked, copy or '')  -- of a reply that was sent twice, the platform reported on the first copy
     add_prompt(asked, args.detail)

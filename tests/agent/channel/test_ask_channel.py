@@ -89,6 +89,7 @@ def test_yes_of_another_user_confirms_nothing(make_agent):
     agent = make_agent("A", lines=["yes to what?"])
     agent.ask_channel("ana", "delete A", **HERE)
     assert agent.ask_channel("bob", "yes", **HERE).content == "yes to what?"
+    assert "Do you mean this? Delete A" in agent.ask_channel("ana", "yes", **HERE).content
     assert agent.ask_channel("ana", "yes", **HERE).content == "deleted A"
 
 

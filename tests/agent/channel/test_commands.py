@@ -79,12 +79,21 @@ def test_yes_of_a_user_who_lost_the_role_runs_nothing(names):
     assert "deleted" not in " ".join(room.channel.texts)
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "/reset"])
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in ("/reset", "/status")])
 def test_commands_leave_the_open_question_alone(command):
-    """The question stays open behind a command, and a yes still confirms it."""
+    """The question stays open behind a command. A yes may answer the command's text, so it asks again."""
     room = Room()
     room.say("/delete name=A")
     room.say(command)
+    assert "Do you mean this? Delete A" in room.say("yes")
+    assert room.say("yes") == "deleted A"
+
+
+def test_yes_to_the_question_that_status_shows_confirms_it():
+    """The answer to /status repeats the open question."""
+    room = Room()
+    room.say("/delete name=A")
+    assert "Delete A" in room.say("/status")
     assert room.say("yes") == "deleted A"
 
 
@@ -230,6 +239,7 @@ def test_reset_of_another_user_keeps_my_question():
     room = Room()
     room.say("/delete name=A")
     room.say("/reset", user_id="bob")
+    room.say("yes")
     assert room.say("yes") == "deleted A"
 
 

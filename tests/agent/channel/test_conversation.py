@@ -122,6 +122,7 @@ def test_tap_of_another_user_is_refused_and_the_action_stays(make_bot):
     for button in bot.buttons:
         assert "the person who asked" in bot.say(tap=button.data, user="bob")
     assert bot.deleted == []
+    assert "Do you mean this? Delete A" in bot.say("yes")  # what the other user read stands below the question
     assert bot.say("yes") == "deleted A"
 
 
@@ -131,6 +132,7 @@ def test_yes_of_another_user_confirms_nothing(make_bot):
     bot.say("delete A")
     assert bot.say("yes", user="bob") == "yes to what?"
     assert bot.deleted == []
+    assert "Do you mean this? Delete A" in bot.say("yes")
     assert bot.say("yes") == "deleted A"
 
 
@@ -144,6 +146,7 @@ def test_stale_button_neither_fires_nor_disarms(make_bot):
     for button in old:
         assert bot.say(tap=button.data) == "Cancelled: Delete A"
     assert bot.deleted == []
+    assert "Do you mean this? Delete B" in bot.say("yes")
     assert bot.say("yes") == "deleted B"
 
 
@@ -153,6 +156,7 @@ def test_forged_button_is_refused_and_the_conversation_goes_on(make_bot, data):
     bot = make_bot("A")
     bot.say("delete A")
     assert "no longer applies" in bot.say(tap=data or "y")
+    assert "Do you mean this? Delete A" in bot.say("yes")
     assert bot.say("yes") == "deleted A"
 
 

@@ -376,6 +376,8 @@ def test_proposal_is_offered_only_to_the_user_of_its_turn():
     assert story.begun["x"] == 0
     story.model.lines = ["all done"]
     story.hear("yes")
+    assert (story.work_on()[:40], story.begun["x"]) == ("I have said something else since I asked", 0)
+    story.hear("yes")
     assert (story.work_on(), story.begun["x"]) == ("delete x ok", 1)
 
 

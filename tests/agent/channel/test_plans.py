@@ -197,6 +197,7 @@ def test_step_cannot_be_confirmed_alone(make_bot):
     bot.say(tap=forged)
     assert bot.deleted == []
     bot.say("yes")
+    bot.say("yes")  # the answer to the tap stands below the question
     assert bot.deleted == ["A", "B"]
 
 

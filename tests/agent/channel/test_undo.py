@@ -76,6 +76,7 @@ def test_undo_stays_open_after_an_unrelated_message(bot):
     tap = delete(bot)
     bot.say("delete another")
     assert bot.say(tap=tap) == "restored A"
+    assert "Do you mean this? Delete B" in bot.say("yes")
     assert bot.say("yes").startswith("deleted B")
 
 

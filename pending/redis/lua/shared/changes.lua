@@ -1,4 +1,4 @@
--- needs: actions, states
+-- needs: actions, keys, last_word, states
 -- A change of pending actions: `move`, a transition of one action, and `arms`, new actions.
 
 -- End an action whose worker is gone.
@@ -56,6 +56,10 @@ local function store_action(arm, at_once)
   redis.call('PEXPIRE', key, KEEP_ACTION_MS)
   append_audit(arm.pid, events, '', arm.mac)
   if arm.live then redis.call('SET', live_key(arm.user), arm.pid, 'PX', KEEP_ACTION_MS) end
+  if at_once and arm.live and redis.call('EXISTS', lane) == 1 then
+    follow_question()
+    set_last_question(arm.pid, '0')
+  end
   return expires
 end
 

@@ -1,21 +1,35 @@
--- needs: actions, channel, conversation, deliveries, inbox, keys, outbox, timers
+-- needs: actions, channel, conversation, deliveries, inbox, keys, last_word, outbox, timers
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
 -- args: epoch, token, let_go (release the lease when nothing is left).
 
--- Return an action as Python reads it, and 1 if no reply was sent after its question. The time of the look is 0: to the
--- holder of the lease no action is stale.
+-- Return an action as Python reads it. The time of the look is 0: to the holder of the lease no action is stale.
 local function action_of_turn(pid)
   local fields = pid and fields_of(pid) or {}
-  if not fields[1] then return {} end
-  fields[#fields + 1] = redis.call('HGET', lane, 'newest') == pid and 1 or 0
-  return {pid, 0, unpack(fields)}
+  return fields[1] and {pid, 0, unpack(fields)} or {}
+end
+
+-- Return whether the user who was asked by this action will read the reply as a message of its own. An edit that is
+-- left out where it is impossible adds no message, and in a group some replies are shown to another person only.
+local function is_read_by_asked_user(entry, pid)
+  local fields = cjson.decode(entry)
+  local reply = cjson.decode(fields.reply)
+  if reply.edits and reply.optional then return false end
+  return not fields.reader or fields.reader == redis.call('HGET', action_key(pid), 'user')
+end
+
+-- The holder of the lease begins to send a reply: the question before it is followed by another message, unless the
+-- reply belongs to that question.
+local function note_message(reply, newest)
+  local pid, entry = string.match(reply, '^%d+ [+=]?(%S+) (.*)$')
+  if newest and newest ~= '' and pid ~= newest and is_read_by_asked_user(entry, newest) then follow_question() end
 end
 
 -- Return 1 if a reply may have arrived, else 0. The holder sends the reply that it gets at once. So a reply that an
 -- earlier holder got, and neither settled nor postponed, may have arrived.
 local function note_sending(reply)
-  local number, epoch = string.match(reply, '^%d+'), redis.call('HGET', lane, 'epoch')
-  local sending = redis.call('HGET', lane, 'sending')
+  local number = string.match(reply, '^%d+')
+  local epoch, sending, newest = unpack(redis.call('HMGET', lane, 'epoch', 'sending', 'newest'))
+  note_message(reply, newest)
   if sending and sending ~= number .. ':' .. epoch and string.match(sending, '^%d+') == number then
     redis.call('HSET', lane, 'suspect:' .. number, 1)
   end
