@@ -37,8 +37,29 @@ IDLE_SECONDS = 5.0
 #: Doublings after which a backoff is at its longest: a number of failures that grows for days would overflow.
 _MAX_DOUBLINGS = 32
 
-#: Addresses that count as global but belong to a cloud's own services: Oracle's old metadata, Azure's wire server.
-_CLOUD_SERVICES = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32"))
+#: The networks of IANA's registries of special-purpose addresses, globally reachable ones too: no website is there.
+#: A table of our own, since `ipaddress` has another one in each patch release of Python.
+_SPECIAL_IPV4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+            "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
+            "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+            "168.63.129.16/32",  # Azure's wire server, which IANA does not know
+        ),
+    )
+)  # fmt: skip
+#: All of the public internet in IPv6. Outside are loopback, IPv4-mapped and IPv4-compatible addresses, NAT64,
+#: discard-only, segment routing, unique local, link-local, site-local and multicast.
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+#: What is special in it: protocol assignments with Teredo, ORCHID and benchmarks; two for documentation; 6to4; AS112.
+_SPECIAL_IPV6 = tuple(
+    map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))
+)
+#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4 address that a tunnel leads to. The
+#: two bits that may be set tell a unique id from a local one, and a group.
+_ISATAP, _ISATAP_FLAGS = 0x00005EFE, 0x03000000
 #: Charsets that are decoded. Python has codecs that are not charsets, and some that need quadratic time.
 _CHARSET = re.compile(
     r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"
@@ -206,12 +227,16 @@ async def public_address(url: httpx.URL, resolve: Resolve) -> str:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address is on the public internet. IPv6 addresses that embed an IPv4 address are not."""
+    """Return whether an address is on the public internet. Raises ValueError for something else.
+
+    IPv6 addresses that embed an IPv4 address are not: a gateway would lead to that one. A NAT64
+    gateway with a prefix of its own cannot be told from other networks.
+    """
     ip = ipaddress.ip_address(address)
-    if isinstance(ip, ipaddress.IPv6Address) and (ip.sixtofour or ip.is_site_local):
-        return False
-    # IPv4-mapped and NAT64 addresses are among the reserved ones.
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or any(ip in network for network in _CLOUD_SERVICES))
+    if isinstance(ip, ipaddress.IPv4Address):
+        return not any(ip in network for network in _SPECIAL_IPV4)
+    is_isatap = (int(ip) >> 32) & 0xFFFFFFFF & ~_ISATAP_FLAGS == _ISATAP
+    return ip in _GLOBAL_UNICAST and not is_isatap and not any(ip in network for network in _SPECIAL_IPV6)
 
 
 async def read(response: httpx.Response, max_bytes: int) -> bytes:

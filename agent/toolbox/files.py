@@ -57,9 +57,19 @@ class Folder:
             path = (self.root / name).resolve(strict=True)
         except (OSError, RuntimeError):  # nothing there, or links in a circle; its message holds the whole path
             path = None
-        if path is None or not path.is_relative_to(self.root.resolve()):
+        if path is None or not self._is_shown(path):
             raise ValueError(f"there is no {name!r} here: list_files shows what there is")
         return path
+
+    def _is_shown(self, path: Path) -> bool:
+        """Return whether a path without links is in the folder, with a name that is shown.
+
+        A link with a name that is shown may lead to a hidden file, or through a hidden folder.
+        """
+        root = self.root.resolve()
+        if not path.is_relative_to(root):
+            return False
+        return path == root or bool(_NAME.fullmatch(path.relative_to(root).as_posix()))
 
     def text(self, name: str) -> str:
         """Return the text of a file. Raises ValueError if it does not exist, is too large or is not UTF-8 text."""

@@ -78,6 +78,32 @@ PRIVATE = [
     "fec0::1",
     "fd00:ec2::254",
     "ff02::1",
+    "3fff::1",  # documentation
+    "3fff:fff:ffff::1",
+    "2001:db8::1",
+    "2001::808:808",  # Teredo
+    "2001:1::1",  # protocol assignments, also those that IANA calls global
+    "2001:20::1",
+    "2001:30::1",
+    "64:ff9b::808:808",  # NAT64
+    "64:ff9b:1::a00:1",
+    "::8.8.8.8",  # IPv4-compatible
+    "::ffff:0:8.8.8.8",  # IPv4-translated
+    "2606:4700::5efe:10.0.0.1",  # ISATAP
+    "2606:4700::200:5efe:8.8.8.8",
+    "2606:4700::300:5efe:127.0.0.1",
+    "100::1",  # discard-only
+    "100:0:0:1::1",
+    "5f00::1",  # segment routing
+    "4000::1",  # not assigned
+    "2620:4f:8000::1",  # AS112
+    "192.31.196.1",
+    "192.52.193.1",
+    "192.88.99.1",  # 6to4 relays
+    "192.175.48.1",
+    "198.18.0.1",
+    "198.51.100.1",
+    "203.0.113.1",
 ]
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -184,7 +210,9 @@ def test_private_addresses_are_not_public(address: str):
     assert not is_public(address)
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "52.216.0.1", "2606:4700::1111"])
+@pytest.mark.parametrize(
+    "address", ["8.8.8.8", "52.216.0.1", "192.0.1.1", "223.255.255.1", "2606:4700::1111", "2a00:1450::5efd:0:1"]
+)
 def test_public_addresses_are_public(address: str):
     """The addresses belong to content networks."""
     assert is_public(address)

@@ -97,6 +97,21 @@ def test_links_inside_the_folder_are_followed(root: Path):
     assert Folder(root).text("same.txt").startswith("one")
 
 
+def test_links_to_hidden_files_are_not_there(root: Path, tools: dict[str, Tool]):
+    """A shown name may lead to a hidden file, or through a hidden folder."""
+    (root / ".cache").mkdir()
+    for hidden in (root / ".env", root / ".cache" / "config"):
+        hidden.write_text("secret")
+    (root / "settings.txt").symlink_to(root / ".env")
+    (root / "history").symlink_to(root / ".cache")
+    for name in ("settings.txt", "history", "history/config"):
+        with pytest.raises(ValueError, match="there is no"):
+            Folder(root).text(name)
+    assert "secret" not in tools["list_files"].execute({"folder": ""})
+    with pytest.raises(ToolExecutionError, match="there is no 'history' here"):
+        tools["search_files"].execute({"words": "secret", "folder": "history"})
+
+
 def test_a_pipe_does_not_hang_a_reader(root: Path, tools: dict[str, Tool]):
     """Reading a pipe without a writer would block."""
     os.mkfifo(root / "pipe.txt")
