@@ -222,9 +222,10 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     settings = options.load(running=False)
     url = os.environ.get("SAYSO_PUBLIC_URL") or local_url(host, port)
     with clear_errors():
-        listening, readers = listen(host, port), listen_for_readers(metrics)
+        listening = listen(host, port)
+        readers = listen_for_readers(metrics)
     if processes:
-        prefork(processes)
+        prefork(processes, listening)
     with clear_errors():
         services = bootstrap(settings, data=options.data, public_url=url)
         (check_redis_if_reachable if services.spool else check_redis)(services)
@@ -235,7 +236,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
     leave_note(settings.state_folder(options.data), running, WEB_FILE)
     endpoint = metrics_endpoint(options.data, services)
     serve_metrics(endpoint, readers)
-    serve(build_app(services, endpoint), listening, threads=threads)
+    serve(build_app(services, endpoint), listening, threads=threads, is_shared=bool(processes))
     take_note_back(settings.state_folder(options.data), WEB_FILE)
 
 

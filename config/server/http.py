@@ -11,7 +11,6 @@ import heapq
 import logging
 import re
 import resource
-import signal
 import socket
 import time
 from contextlib import suppress
@@ -27,7 +26,8 @@ from waitress.utilities import BadRequest, Error, RequestEntityTooLarge
 from sayso.channels.console.views import UPLOADS
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.web.webhooks import MAX_BODY, LogLimit
-from sayso.config.server.processes import BACKLOG
+from sayso.config.server.processes import BACKLOG, refuse_new_connections
+from sayso.pending.stop_signals import on_stop_signals
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -54,8 +54,15 @@ MAX_CONNECTIONS, SPARE_DESCRIPTORS = 4000, 200
 MAX_ACCEPTS = 64
 #: How often overdue connections are looked for, in seconds.
 LOOK_SECONDS = 1.0
-#: How long requests in progress may take to end after SIGTERM or SIGINT, in seconds.
+#: How long requests in progress may take to end after a signal to stop, in seconds.
 GRACE_SECONDS = 5.0
+#: How long connections are still accepted after that signal, in seconds: those that wait in the queue of the listening
+#: socket, and those whose handshake is under way.
+ACCEPT_SECONDS = 0.5
+#: How long a connection without a request then stays open, in seconds: its client may be about to send one.
+LAST_REQUEST_SECONDS = 1.0
+#: How often a server that ends checks whether it is done, in seconds.
+END_LOOK_SECONDS = 0.05
 #: The value of each header that names transfer codings.
 _TRANSFER_ENCODING = re.compile(rb"^transfer-encoding[ \t]*:([^\n]*)", re.IGNORECASE | re.MULTILINE)
 
@@ -146,6 +153,8 @@ class _Connection(HTTPChannel):
 
     def service(self) -> None:
         """Answer one request, in a thread of the pool. One that could not be read is logged."""
+        if self.server.is_stopping and len(self.requests) == 1 and self.request is None:
+            self.requests[0].headers["CONNECTION"] = "close"  # the client learns that no further request is answered
         error = self.requests[0].error
         if error is not None:
             self.is_refused = True
@@ -201,17 +210,34 @@ class _Connection(HTTPChannel):
             return "a file stalled" if stalled or now - self.began > FILE_SECONDS else ""
         return "the body took too long" if now - self.began > REQUEST_SECONDS else ""
 
+    def is_awaited(self, stopping_since: float) -> bool:
+        """Return whether a server that has been stopping since then waits for this connection.
+
+        It waits for requests and answers in progress, and for a moment for a request that the client may have on the
+        way: it has just connected, or it uses its connection again.
+        """
+        if self.requests or self.request is not None or self.total_outbufs_len:
+            return True
+        if self.lingering_since:
+            return False
+        return time.time() - max(self.idle_since, stopping_since) < LAST_REQUEST_SECONDS
+
     def _count(self, unfinished_bytes: int) -> None:
         self.server.unfinished_bytes += unfinished_bytes - self.unfinished_bytes
         self.unfinished_bytes = unfinished_bytes
 
 
 class WsgiServer(TcpWSGIServer):
-    """Serves one app on one listening socket with a pool of threads, until `stop`."""
+    """Serves one app on one listening socket with a pool of threads, until `stop`.
+
+    With `is_shared` other processes accept connections of that socket too, and their parent stops it.
+    """
 
     channel_class = _Connection
 
-    def __init__(self, app: WSGIApplication, listening: socket.socket, *, threads: int) -> None:
+    def __init__(
+        self, app: WSGIApplication, listening: socket.socket, *, threads: int, is_shared: bool = False
+    ) -> None:
         limits = Adjustments(
             sockets=[listening], threads=threads, ident="", connection_limit=_connection_limit(),
             asyncore_use_poll=True, backlog=BACKLOG,
@@ -222,7 +248,9 @@ class WsgiServer(TcpWSGIServer):
         )  # fmt: skip
         #: Bytes of all bodies that clients are sending.
         self.unfinished_bytes = 0
-        self._stopping = False
+        #: Whether the server was told to stop: its next answers close their connections.
+        self.is_stopping = False
+        self._is_shared = is_shared
         self._next_look = 0.0
         self._refusals = LogLimit()
         self._accepts = max(1, min(MAX_ACCEPTS, limits.connection_limit // 10))
@@ -230,21 +258,36 @@ class WsgiServer(TcpWSGIServer):
         super().__init__(app, _sock=listening, adj=limits, sockinfo=info, bind_socket=False)
 
     def stop(self, *_: object) -> None:
-        """Take no more requests, and end once those in progress have their answers. Safe in a signal handler."""
-        self._stopping = True
+        """Take no more connections, and end once requests have their answers. Safe in a signal handler."""
+        self.is_stopping = True
         self.pull_trigger()
 
     def run(self) -> None:
-        """Serve until `stop` is called; requests in progress have GRACE_SECONDS then."""
-        while not self._stopping:
-            self._step()
-        self.accepting = False
-        deadline = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < deadline and any(
-            each.requests or each.total_outbufs_len for each in self.active_channels.values()
-        ):
-            self._step()
+        """Serve until `stop` is called, and answer every client whose connection was made by then.
+
+        Connections in the queue of the listening socket are accepted too: a kernel resets them when the socket is
+        closed, and a webhook would be lost whose platform does not send it again. All that ends after GRACE_SECONDS.
+        """
+        while not self.is_stopping:
+            self._step(LOOK_SECONDS)
+        self._end()
         self.task_dispatcher.shutdown(timeout=1)
+
+    def _end(self) -> None:
+        """Accept the last connections, and wait for those that have a request or may send one."""
+        if not self._is_shared:
+            refuse_new_connections(self.socket)
+        stopping_since = time.time()
+        began = time.monotonic()
+        while time.monotonic() < began + ACCEPT_SECONDS:
+            self._step(END_LOOK_SECONDS)
+        self.accepting = False
+        self.del_channel()
+        self.socket.close()
+        while time.monotonic() < began + GRACE_SECONDS and any(
+            each.is_awaited(stopping_since) for each in self.active_channels.values()
+        ):
+            self._step(END_LOOK_SECONDS)
 
     def maintenance(self, now: float) -> None:
         """Do nothing: connections are closed between two polls, when no event of theirs is still to be handled."""
@@ -284,8 +327,9 @@ class WsgiServer(TcpWSGIServer):
             self.log_refusal(connection.addr[0], reason)
         connection.handle_close()
 
-    def _step(self) -> None:
-        self.asyncore.loop(timeout=LOOK_SECONDS, map=self._map, use_poll=True, count=1)
+    def _step(self, seconds: float) -> None:
+        """Handle what happens to connections within this time, and close those that are overdue."""
+        self.asyncore.loop(timeout=seconds, map=self._map, use_poll=True, count=1)
         now = time.time()
         if now >= self._next_look:
             self._next_look = now + LOOK_SECONDS
@@ -295,12 +339,14 @@ class WsgiServer(TcpWSGIServer):
         self._make_room()
 
 
-def serve(app: WSGIApplication, listening: socket.socket, *, threads: int) -> None:
-    """Serve until SIGTERM or SIGINT; requests in progress are finished first."""
+def serve(app: WSGIApplication, listening: socket.socket, *, threads: int, is_shared: bool = False) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP; requests in progress are finished first.
+
+    `is_shared`: whether processes that were forked with this one accept connections of the same socket.
+    """
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a queue of one is no news
-    server = WsgiServer(app, listening, threads=threads)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, server.stop)
+    server = WsgiServer(app, listening, threads=threads, is_shared=is_shared)
+    on_stop_signals(server.stop)
     server.run()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -9,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from typing import IO
 from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.files import write_atomically
 from sayso.config.settings.loader import ConfigError, default_config, given_config
+from sayso.pending.stop_signals import stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +39,15 @@ BACKLOG = 1024
 QUICK_SECONDS = 1.0
 #: The longest pause before a successor starts, in seconds.
 MAX_PAUSE_SECONDS = 5.0
-#: The signals that the parent of forked processes waits for.
-_HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM)
+#: Linux's option of a socket that drops packets, by a program for the Berkeley Packet Filter.
+_SO_ATTACH_FILTER = 26
+#: That program, as rows of code, jump if true, jump if false, operand. It drops the packet that begins a connection.
+_DROP_NEW_CONNECTIONS = (
+    (0x30, 0, 0, 13),  # load the flags of the TCP header
+    (0x45, 0, 1, 0x02),  # if SYN is not set, skip one row
+    (0x06, 0, 0, 0),  # drop the packet
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep the packet
+)
 #: The name of the note about a running bot in its state folder, and the version of its format.
 FILE, SCHEMA = "running.json", 1
 #: The name of the note of a `sayso web`.
@@ -130,13 +140,32 @@ def listen(host: str, port: int, *, option: str = "--port or --host") -> socket.
     return listening
 
 
-def prefork(count: int) -> None:
+def refuse_new_connections(listening: socket.socket) -> None:
+    """Begin no further connection on a listening socket. Those that have begun still arrive in its queue.
+
+    The kernel resets the connections in that queue when the socket is closed, though their clients may have sent
+    requests. After this call nothing is added, so the queue can be emptied before the socket is closed. A refused
+    client tries again after a second, and finds the next process or no server.
+
+    It needs Linux. Elsewhere, or where a sandbox forbids it, connections go on to arrive.
+    """
+    if sys.platform != "linux":
+        return
+    program = b"".join(struct.pack("=HBBI", *row) for row in _DROP_NEW_CONNECTIONS)
+    rows = ctypes.create_string_buffer(program)
+    with contextlib.suppress(OSError):
+        header = struct.pack("@HP", len(_DROP_NEW_CONNECTIONS), ctypes.addressof(rows))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
+
+
+def prefork(count: int, listening: socket.socket | None = None) -> None:
     """Fork `count` processes and return in each of them. The parent replaces dead ones until a signal ends it and them.
 
-    Call it before there are threads or connections. The parent raises SystemExit: with 0 after SIGTERM or SIGINT, else
-    with the exit code of the first process that gave up by itself.
+    Call it before there are threads or connections. The parent raises SystemExit: with 0 after SIGTERM, SIGINT or
+    SIGHUP, else with the exit code of the first process that gave up by itself. `listening` is the socket that they
+    share, where they do.
     """
-    parent = _Parent(count)
+    parent = _Parent(count, listening)
     parent.run()
     if not parent.is_child:
         raise SystemExit(parent.code)
@@ -145,12 +174,15 @@ def prefork(count: int) -> None:
 class _Parent:
     """The parent of forked processes. `run` returns in each child (`is_child`), and after the last end."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, listening: socket.socket | None) -> None:
         from sayso.channels.metrics import RESTARTS  # once it is decided where the counts are kept
 
         self.is_child, self.code = False, 0
         self._deaths = RESTARTS.labels("fork")  # 0 from the start: an alert would not see the first one else
         self._count = count
+        self._listening = listening
+        self._stop_signals = stop_signals()
+        self._handled_signals = (*self._stop_signals, signal.SIGCHLD, signal.SIGALRM)
         self._started_at: dict[int, float] = {}
         self._quick_deaths = 0
         self._is_stopping = False
@@ -159,8 +191,8 @@ class _Parent:
         """Fork processes, and replace those that die until they are told to stop."""
         gc.freeze()  # a collection would touch, and so copy, the memory that processes share
         # Blocked, they wait for `sigwait`. A handler that never runs keeps macOS from dropping SIGCHLD.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
-        for number in _HANDLED_SIGNALS:
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._handled_signals)
+        for number in self._handled_signals:
             signal.signal(number, lambda *_: None)
         while self._started_at or not self._is_stopping:
             while len(self._started_at) < self._count and not self._is_stopping:
@@ -176,9 +208,9 @@ class _Parent:
             self._started_at[pid] = time.monotonic()
             return
         self.is_child = True
-        for number in _HANDLED_SIGNALS:
+        for number in self._handled_signals:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled_signals)
         os.setpgid(0, 0)  # Ctrl-C reaches it only through its parent
         die_with_parent()
         if os.getppid() != parent:
@@ -187,7 +219,10 @@ class _Parent:
     def _handle_signal(self, seconds: float = 0.0) -> None:
         """Wait for a signal, at most this many seconds if given, and handle it and the end of children."""
         signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM ends the wait; 0 turns the timer off
-        if signal.sigwait(_HANDLED_SIGNALS) in (signal.SIGTERM, signal.SIGINT):
+        number = signal.sigwait(self._handled_signals)
+        # A terminal that is closed may send SIGHUP twice, and a second SIGTERM would cut off turns.
+        is_repeated = number == signal.SIGHUP and self._is_stopping
+        if number in self._stop_signals and not is_repeated:
             self._stop()
         while self._started_at:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -198,6 +233,10 @@ class _Parent:
     def _stop(self) -> None:
         """Send SIGTERM to all children. A second one makes them stop at once."""
         self._is_stopping = True
+        if self._listening is not None:
+            refuse_new_connections(self._listening)
+            self._listening.close()  # the children have it too, and empty its queue
+            self._listening = None
         for pid in self._started_at:
             os.kill(pid, signal.SIGTERM)
 

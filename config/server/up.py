@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 import sysconfig
 import time
@@ -23,6 +22,7 @@ from sayso.config.server.metrics import ADDRESS, MetricsAddress, listen_for_read
 from sayso.config.server.processes import Child, Running, check_free, leave_note, local_url, take_note_back
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
+from sayso.pending.stop_signals import on_stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +101,11 @@ class Up:
         return self.settings.public_url or os.environ.get("SAYSO_PUBLIC_URL") or self.local_url
 
     def run(self) -> None:
-        """Start everything, print the URLs, watch until SIGTERM or Ctrl-C, stop everything.
+        """Start everything, print the URLs, watch until SIGTERM, SIGHUP or Ctrl-C, stop everything.
 
         Raises ConfigError, UpError, AddressUnusable and EmbeddedRedisError.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop_soon)
+        on_stop_signals(self._stop_soon)
         check_consoles(self.settings, self.public_url)
         check_free(self.host, self.port)
         if listening := listen_for_readers(self.metrics):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.config.wiring.people import rules_of
 from sayso.pending.redis.checks import unreachable
+from sayso.pending.stop_signals import stop_signals
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat, LeaderLock
 
@@ -66,7 +66,7 @@ def polled_channels(settings: Settings) -> list[str]:
 
 
 def poll(services: Services) -> None:
-    """Poll for all channels that are polled, until SIGTERM or SIGINT."""
+    """Poll for all channels that are polled, until SIGTERM, SIGINT or SIGHUP."""
     start_watching(services)
     store, settings = store_of(services), services.settings
     pollers = []
@@ -86,12 +86,12 @@ def poll_lock(channel: AnyChannel) -> str:
 
 
 async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Poll until SIGTERM or SIGINT. A poller that ends does not stop the others.
+    """Poll until SIGTERM, SIGINT or SIGHUP. A poller that ends does not stop the others.
 
     One that fails with a defect stops all of them, so that the process is started anew.
     """
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(poll) for poll in polls]

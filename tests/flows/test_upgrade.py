@@ -12,6 +12,7 @@ import httpx
 from redis import Redis
 
 from sayso.testing.platforms.fake_platforms import ENVIRON
+from sayso.testing.platforms.webhooks import SignedWebhook
 from tests.config.processes import short_folder
 from tests.flows.load import Load
 from tests.flows.system import System, TelegramPerson, free_port, until
@@ -31,6 +32,17 @@ class Fleet(System):
         for process in self._of_others:
             process.kill()
         super().__exit__()
+
+    def post(self, path: str, signed: SignedWebhook) -> httpx.Response:
+        """Deliver a webhook as a proxy does: after a refused connection it goes to the web that is ready by then."""
+
+        def attempt() -> httpx.Response | None:
+            try:
+                return super(Fleet, self).post(path, signed)
+            except httpx.ConnectError:
+                return None
+
+        return until(attempt)
 
     def of_release(self, version: int, command: str, *args: str) -> subprocess.Popen[bytes]:
         """Start a process of a later release, which writes records of this version."""

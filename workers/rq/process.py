@@ -69,7 +69,10 @@ class WorkerServices:
 
 
 def run_worker(services: WorkerServices, loop: LoopThread) -> None:
-    """Work until SIGTERM or SIGINT, and finish what is in progress first. A restart of Redis does not end a worker."""
+    """Work until SIGTERM, SIGINT or SIGHUP, and finish what is in progress first.
+
+    A restart of Redis does not end a worker.
+    """
     set_tool_thread_limit(services.tool_threads)
     _return_large_blocks()
     gc.freeze()  # the objects of the process itself stay for as long as it lives

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import threading
 import time
 from collections import deque
@@ -25,6 +26,7 @@ from rq.worker import BaseWorker
 
 from sayso.pending.context import context_field
 from sayso.pending.limits import URGENT_JOB
+from sayso.pending.stop_signals import stop_signals
 from sayso.pending.threads import LoopThread
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import SaysoJob
@@ -253,6 +255,8 @@ class SaysoWorker(BaseWorker):
 
     def _install_signal_handlers(self) -> None:
         super()._install_signal_handlers()  # type: ignore[no-untyped-call]  # RQ's own
+        if signal.SIGHUP in stop_signals():
+            signal.signal(signal.SIGHUP, self.request_stop)  # RQ leaves it to end the process at once
         if self._stop_signal.is_set:  # the signal came before this worker was ready
             self._stop_requested = True
 

@@ -33,13 +33,14 @@ def echo(environ, start_response) -> list[bytes]:
 class Running:
     """A server in a thread of its own, and its clients."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, started: bool = True) -> None:
         listening = listen("127.0.0.1", 0)
         self.address = listening.getsockname()
         self.server = WsgiServer(echo, listening, threads=THREADS)
         self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
         self.open: list[socket.socket] = []
+        if started:
+            self.thread.start()
 
     def send(self, data: bytes) -> socket.socket:
         """Return a client that has sent these bytes and waits."""
@@ -55,17 +56,18 @@ class Running:
 
     def stop(self) -> None:
         """Stop the server."""
-        self.server.stop()
-        self.thread.join(30)
         for client in self.open:
             client.close()
+        self.server.stop()
+        self.thread.join(30)
         self.server.close()
 
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """Return a server that checks often for overdue connections."""
-    monkeypatch.setattr(served, "LOOK_SECONDS", 0.05)
+    """Return a server that checks often for overdue connections, and ends quickly."""
+    for name in ("LOOK_SECONDS", "END_LOOK_SECONDS", "ACCEPT_SECONDS", "LAST_REQUEST_SECONDS"):
+        monkeypatch.setattr(served, name, 0.05)
     it = Running()
     yield it
     it.stop()
@@ -282,3 +284,51 @@ def test_request_in_progress_is_answered_after_the_signal(running: Running):
     assert slow.recv(12) == b"HTTP/1.1 200"
     running.thread.join(30)
     assert not running.thread.is_alive()
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_connections_in_the_queue_are_answered_after_the_signal():
+    """The kernel made them before the server could accept them, and would reset them with the listening socket."""
+    running = Running(started=False)
+    waiting = [running.send(GET) for _ in range(300)]
+    running.server.stop()
+    running.thread.start()
+    answers = [answer_of(client) for client in waiting]
+    assert [each.startswith(b"HTTP/1.1 200") and b"Connection: close" in each for each in answers] == [True] * 300
+    running.stop()
+
+
+def test_half_request_is_completed_after_the_signal(running: Running):
+    """Its sender has begun, and gets its answer with the advice to close."""
+    half = running.send(GET[:20])
+    until(lambda: any(each.request for each in running.server.active_channels.values()))
+    running.server.stop()
+    half.sendall(GET[20:])
+    assert b"Connection: close" in answer_of(half)
+
+
+@pytest.mark.parametrize("first", [b"", GET])
+def test_connection_without_a_request_may_send_one_after_the_signal(monkeypatch: pytest.MonkeyPatch, first: bytes):
+    """Its client has just connected, or uses its connection again, and cannot know that the server ends."""
+    monkeypatch.setattr(served, "LAST_REQUEST_SECONDS", 60.0)
+    running = Running()
+    client = running.send(first)
+    until(lambda: running.server.active_channels)
+    assert not first or client.recv(65536)
+    running.server.stop()
+    until(lambda: not running.server.accepting)
+    client.sendall(GET)
+    assert b"Connection: close" in answer_of(client)
+    running.stop()
+
+
+def test_silent_connections_do_not_hold_a_server_that_ends(running: Running):
+    """They have a moment for a last request."""
+    client = running.send(b"")
+    until(lambda: running.server.active_channels)
+    running.server.stop()
+    running.thread.join(served.GRACE_SECONDS / 2)
+    assert not running.thread.is_alive()
+    client.close()

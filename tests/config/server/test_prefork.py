@@ -57,11 +57,12 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_given_number_of_processes_runs_and_stops_with_the_parent(start):
-    """One SIGTERM to the parent ends all of them."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_given_number_of_processes_runs_and_stops_with_the_parent(start, number):
+    """One signal to the parent ends all of them."""
     parent = start(3)
     forked = pids(parent, 3)
-    parent.terminate()
+    parent.send_signal(number)
     assert (len(forked), parent.wait(10), all(map(gone, forked))) == (3, 0, True)
 
 
@@ -75,6 +76,38 @@ def test_dead_process_is_replaced(start, number):
     new = pids(parent, 1)
     assert not new & first
     assert parent.poll() is None
+
+
+def test_closed_terminal_tells_children_to_stop_once(start):
+    """It may send SIGHUP twice, and a second SIGTERM would cut off the turns of a worker."""
+    work = """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    os.write(1, b"1\\n")
+    signal.sigwait([signal.SIGTERM])
+    os.write(1, b"2\\n")
+    if signal.sigtimedwait([signal.SIGTERM], 0.3):
+        os.write(1, b"3\\n")
+    """
+    parent = start(1, textwrap.dedent(work))
+    pids(parent, 2)
+    parent.send_signal(signal.SIGHUP)
+    assert pids(parent, 1) == {2}
+    parent.send_signal(signal.SIGHUP)
+    assert (parent.wait(10), parent.stdout.read()) == (0, "")
+
+
+def test_nohup_keeps_processes_alive(start, monkeypatch):
+    """The parent and its children ignore SIGHUP where it was ignored at their start."""
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        parent = start(1)
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
+    (child,) = pids(parent, 1)
+    for pid in (parent.pid, child):
+        os.kill(pid, signal.SIGHUP)
+    parent.terminate()
+    assert (parent.wait(10), gone(child)) == (0, True)
 
 
 def test_process_that_cannot_run_ends_all(start):

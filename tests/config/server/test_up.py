@@ -58,9 +58,9 @@ def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
     assert (data / "secret_keys").read_text() == key
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_stops_everything(data: Path, number: int):
-    """SIGTERM and Ctrl-C end all processes, exit with 0 and print no traceback."""
+    """SIGTERM, Ctrl-C and a closed terminal end all processes, exit with 0 and print no traceback."""
     with Up(data) as up:
         children = up.ready().pids()
         assert up.stop(number) == 0

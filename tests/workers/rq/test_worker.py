@@ -38,7 +38,7 @@ ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
 @pytest.fixture(autouse=True)
 def signals():
     """Restore the signal handlers that RQ replaces."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -118,13 +118,14 @@ def test_worker_exits_although_a_turn_refuses_to_end(bare, loop, redis_url, monk
     assert Worker.all(connection=bare) == []
 
 
-def test_graceful_stop_finishes_running_jobs_and_takes_no_more(bare, make, turns):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_graceful_stop_finishes_running_jobs_and_takes_no_more(bare, make, turns, number):
     """Conversations are handed over, turns finish, and the queue is left to other workers."""
     handed_over = threading.Event()
 
     def story() -> None:
         turns.until_begun(chat(1), chat(2))
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         handed_over.wait()
         enqueue(bare, 3)
         turns.open()
