@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
+from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
 from sayso.agent.tools.arguments import quoted
 from sayso.pending.concurrency import await_isolated, call_in_tool_thread
+
+log = logging.getLogger(__name__)
 
 #: The `code` of an error for a request or an answer that a vendor's content filter stopped.
 FILTERED = "content_filter"
@@ -241,7 +245,8 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
         case (str() | Message() as message, UsageStats() | None as usage):
             message = Message(Role.ASSISTANT, message) if isinstance(message, str) else message
             if isinstance(message.content, str):
-                return _valid_message(message), UsageStats() if usage is None else countable(usage)
+                message = _without_reasoning(_valid_message(message), provider, request)
+                return message, UsageStats() if usage is None else countable(usage)
     kind = type(provider).__name__
     raise ProviderError(f"{kind} gave {type(answer).__name__!r} for an answer: return (Message, UsageStats)")
 
@@ -275,8 +280,35 @@ def _discard(items: list[StreamItem], on_text: OnText) -> None:
     items.clear()
 
 
+def _without_reasoning(message: Message, provider: Provider, request: ProviderRequest) -> Message:
+    """Return the message without the reasoning that the model wrote into its text."""
+    text, has_unopened = split_reasoning(message.content)
+    if has_unopened:
+        _note_unopened(provider, request)
+    return message if text == message.content else replace(message, content=text)
+
+
+#: Models, as provider and model, whose answers begin with reasoning that has only a closing tag: the opening tag is in
+#: the prompt that their server makes. Their streams are held back until the tag. At most MAX_UNOPENED_MODELS.
+_unopened_models: set[tuple[str, str]] = set()
+MAX_UNOPENED_MODELS = 1000
+
+
+def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
+    return name_of(provider), request.model or str(getattr(provider, "default_model", ""))
+
+
+def _note_unopened(provider: Provider, request: ProviderRequest) -> None:
+    key = _model_key(provider, request)
+    if key not in _unopened_models and len(_unopened_models) < MAX_UNOPENED_MODELS:
+        _unopened_models.add(key)
+        log.warning("model.reasoning_in_text provider=%s model=%s", *key)
+
+
 async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
-    """Yield the answer's text, tool calls and usage as they arrive. Raise only ProviderError.
+    """Yield the answer's text, tool calls and usage as they arrive, without reasoning. Raise only ProviderError.
+
+    Reasoning without an opening tag is known only at its closing tag: then a Restart follows the text before it.
 
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
     yield text alone and lose the tool calls (seed: Fallback Behavior).
@@ -284,9 +316,27 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
     completes = hasattr(provider, "acomplete") or hasattr(provider, "complete") or not hasattr(provider, "stream")
     if completes and not hasattr(provider, "astream"):
         answer, usage = await acall(provider, request)
-        for item in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
-            yield item
+        for whole in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
+            yield whole
         return
+    reading = ReasoningFilter(holds=_model_key(provider, request) in _unopened_models)
+    async with aclosing(_stream(provider, request)) as items:
+        async for item in items:
+            if isinstance(item, Restart):
+                reading = ReasoningFilter()
+            if not isinstance(item, str):
+                yield item
+                continue
+            for text in reading.feed(item) or [""]:  # an empty text shows that the model is at work
+                yield Restart() if isinstance(text, Voided) else text
+    for text in reading.end():
+        yield Restart() if isinstance(text, Voided) else text
+    if reading.has_unopened:
+        _note_unopened(provider, request)
+
+
+async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
+    """Yield the items of a provider's stream. Raise only ProviderError."""
     limit = asyncio.timeout(None)
     try:
         async with _opened_stream(provider, request.as_kwargs()) as stream:

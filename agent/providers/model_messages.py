@@ -27,6 +27,7 @@ from pydantic_ai.messages import (
 from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCall
 from sayso.agent.providers.base import MAX_NOT_JSON_CHARS
 from sayso.agent.providers.files import Binary, MessageWithFiles
+from sayso.agent.providers.reasoning import without_reasoning
 from sayso.agent.tools.screening import fenced
 from sayso.channels.types import storable
 
@@ -185,7 +186,7 @@ def with_reasoning(
     if len(original_calls) != len(calls):
         return parts
     original_text = "".join(part.content for part in original_parts if isinstance(part, TextPart))
-    if original_text != message.content:  # it was shortened, or a guardrail rewrote it
+    if without_reasoning(original_text) != message.content:  # it was shortened, or a guardrail rewrote it
         original_parts = [
             *(part for part in original_parts if isinstance(part, ThinkingPart)),
             *(part for part in parts if isinstance(part, TextPart)),
@@ -222,8 +223,10 @@ def details_of(response: ModelResponse, source: str) -> AnswerDetails:
     """
     parts = [part for part in response.parts if isinstance(part, ThinkingPart | TextPart | ToolCallPart)]
     has_calls = any(isinstance(part, ToolCallPart) for part in parts)
+    text = "".join(part.content for part in parts if isinstance(part, TextPart))
+    has_reasoning = any(isinstance(part, ThinkingPart) or part.provider_details for part in parts)
     reasoning = None
-    if has_calls and any(isinstance(part, ThinkingPart) or part.provider_details for part in parts):
+    if has_calls and (has_reasoning or without_reasoning(text) != text):  # some models write it into their text
         reasoning = {"source": source, "parts": _PARTS.dump_python(list(parts), mode="json")}
     return AnswerDetails(response.finish_reason or "", response.provider_response_id or "", reasoning)
 

@@ -51,6 +51,7 @@ from sayso.agent.providers.model_messages import (
     message_of,
     transcript,
 )
+from sayso.agent.providers.reasoning import without_reasoning
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.vendor_schemas import for_vendor
 
@@ -128,7 +129,8 @@ class ModelRequest:
             raise content_filtered(self.vendor.name, str((response.provider_details or {}).get("refusal") or ""))
         if response.finish_reason == "error" and not response.tool_calls:
             raise unreadable_answer(self.vendor.name)
-        has_text = any(isinstance(part, TextPart) and part.content.strip() for part in response.parts)
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        has_text = bool(without_reasoning(text).strip())
         if response.finish_reason == "length" and not has_text and not response.tool_calls:
             error = RequestRefusedError(
                 f"{self.vendor.name}: {self.model.model_name!r} used up max_tokens={self.request.max_tokens} "

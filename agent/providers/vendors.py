@@ -36,6 +36,9 @@ NO_KEY = "none"
 #: Providers whose streams always end with a finish reason: a stream without one was cut off. Other servers may omit it.
 _SEND_FINISH_REASON = frozenset({"openai", "ollama"})
 _REQUIRES_FINISH_REASON: Any = {"openai_chat_streaming_requires_finish_reason": True}
+#: Tags that no text has. The library would treat every <think> as reasoning, also in a text about it, and in a stream
+#: only one that arrives as a piece of its own; `sayso.agent.providers.reasoning` does it instead.
+_NO_THINKING_TAGS: Any = {"thinking_tags": ("\ufdd0", "\ufdd1")}
 #: Image types that the models of every vendor read.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: Request fields that cannot be set in model_settings -> what to do instead.
@@ -382,7 +385,9 @@ class OpenAIProvider(VendorProvider):
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.model_request import ChatModel
 
-        profile = _REQUIRES_FINISH_REASON if self.name in _SEND_FINISH_REASON else None
+        profile = _NO_THINKING_TAGS
+        if self.name in _SEND_FINISH_REASON:
+            profile = {**profile, **_REQUIRES_FINISH_REASON}
         return ChatModel(name, provider=self._library_provider(client), profile=profile)
 
     def _library_provider(self, client: Any) -> Any:

@@ -240,8 +240,13 @@ class AgentLoop:
         return await self._call_tools(run, journaled or JournaledAnswer(answer))
 
     async def _handle_final_answer(self, run: RunState, answer: Message) -> RunEnd | None:
-        """End the run with the model's answer. Return None if it has the wrong form and the model is asked again."""
+        """End the run with the model's answer. Return None if it is empty or has the wrong form, to ask again."""
         pipeline, response_format, content = self._config.guardrails, run.request.response_format, answer.content
+        if response_format is None and self._may_ask_again(run, content):
+            run.has_asked_again = True
+            self._model_caller.log_empty_answer(run, is_final=False)
+            await self._model_caller.delete_cached_answer(run)
+            return None
         if pipeline is not None:
             content = await apply_guardrails(pipeline, "output", content, run.events)
         if response_format is None:
@@ -266,6 +271,15 @@ class AgentLoop:
         correction = Message(Role.USER, validation_retry_message(error))
         run.rejected += [Message(Role.ASSISTANT, content), correction]
         return None
+
+    def _may_ask_again(self, run: RunState, content: str) -> bool:
+        """Return whether an empty answer is asked for again: once in a run, where retries are allowed.
+
+        Nothing is missing where a tool has made a file or offered choices.
+        """
+        is_empty = not (content.strip() or run.artifacts or run.choices)
+        has_steps = run.iterations < self._config.max_iterations
+        return is_empty and has_steps and self._config.max_retries > 0 and not run.has_asked_again
 
     async def _call_tools(self, run: RunState, journaled: JournaledAnswer) -> RunEnd | None:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""

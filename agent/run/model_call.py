@@ -129,10 +129,13 @@ class ModelCaller:
             self._add_usage(usage)
             await self._add_to_budget(run, usage)
 
-    def log_empty_answer(self, run: RunState) -> str:
-        """Log that the model ended a run with an empty answer, and return this cause."""
+    def log_empty_answer(self, run: RunState, *, is_final: bool = True) -> str:
+        """Log that the model gave an empty answer, and return this cause. One that `is_final` ends the run."""
         cause = f"kind=empty model={run.model}"
-        log.error("model.failed run=%s %s provider=%s", run.events.run_id, cause, self.name)
+        if is_final:
+            log.error("model.failed run=%s %s provider=%s", run.events.run_id, cause, self.name)
+        else:
+            log.warning("model.empty run=%s model=%s provider=%s", run.events.run_id, run.model, self.name)
         return cause
 
     def _add_usage(self, usage: UsageStats) -> None:

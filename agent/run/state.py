@@ -209,6 +209,8 @@ class RunState:
     #: Text after the system prompt: knowledge of earlier conversations, and the form of the answer.
     context: str = ""
     iterations: int = 0
+    #: Whether the model was asked again because its answer was empty.
+    has_asked_again: bool = False
     #: The text of the last answer.
     answer_text: str = ""
     model: str = ""

@@ -336,7 +336,7 @@ def test_empty_answer_is_logged_with_its_cause(
     server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture, *, streamed: bool
 ) -> None:
     """The user reads that the model does not answer; the log says that its answer was empty."""
-    server.script({"text": ""})
+    server.script({"text": ""}, {"text": ""})
     bot = Agent((), provider, AgentConfig(model=""))
     result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
     assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")["model_away"]

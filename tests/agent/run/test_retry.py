@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from sayso.agent import AgentConfig, ProviderError
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    InMemoryCache,
+    ProviderError,
+    ScriptedProvider,
+    ToolCall,
+    emit_artifact,
+    tool,
+)
 from sayso.agent.providers.base import ProviderConfigurationError, RateLimitedError
 from sayso.agent.run.model_call import JITTER, MAX_RETRY_AFTER_SECONDS, with_retries
 
@@ -101,3 +110,48 @@ def test_retry_is_reported_before_its_pause():
 
     asyncio.run(with_retries(attempt, AgentConfig(), nap, on_retry=hear, chance=lambda: 0.0))
     assert told == [(1, error, 1.0), 1.0]
+
+
+def run_agent(*answers, **config):
+    """Return the result of a run over these answers, and how often the model was asked."""
+    provider = ScriptedProvider(answers)
+    return Agent([draw], provider, AgentConfig(**config)).run("go"), len(provider.requests)
+
+
+@tool
+def draw() -> str:
+    """Draw."""
+    emit_artifact(b"png", mime_type="image/png", filename="cat.png")
+    return "drawn"
+
+
+@pytest.mark.parametrize("nothing", ["", " \n", "<think>secret</think>"])
+def test_empty_answer_is_asked_for_again(nothing):
+    """Once, where retries are allowed; the usage of both answers counts."""
+    result, asked = run_agent(nothing, "second try", max_retries=1)
+    assert (result.content, asked, result.usage.total_tokens) == ("second try", 2, 4)
+    assert [message.content for message in result.messages] == ["go", "second try"]
+
+
+def test_second_empty_answer_ends_the_run():
+    """A third would rarely help, and each costs."""
+    result, asked = run_agent("", "", "third", max_retries=5)
+    assert (result.content, asked, result.failure_cause) == ("", 2, "kind=empty model=gpt-5-mini")
+
+
+@pytest.mark.parametrize("config", [{"max_retries": 0}, {"max_iterations": 1}])
+def test_empty_answer_is_not_asked_for_again_where_that_is_forbidden(config):
+    """`max_retries=0` and the limit of steps hold."""
+    assert run_agent("", "second try", **config)[1] == 1
+
+
+def test_empty_answer_beside_a_file_is_an_answer():
+    """The file says what there is to say."""
+    result, asked = run_agent(ToolCall("draw"), "", "again", max_retries=1)
+    assert (result.content, asked) == ("", 2)
+
+
+def test_cached_empty_answer_is_not_replayed():
+    """The second request goes to the model."""
+    result, asked = run_agent("", "second try", cache=InMemoryCache())
+    assert (result.content, asked) == ("second try", 2)

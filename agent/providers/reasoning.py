@@ -1,0 +1,281 @@
+"""ReasoningFilter: removes the reasoning that a model writes into its answer, between tags such as <think>.
+
+Vendors report reasoning apart from the text. Local servers that do not know a model's tags leave it in the text, where
+a person would read it. Text about such tags stays: in code, in quotes, or as a word of a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: The names of XML-like tags around reasoning, such as <think>, <seed:think> and <antThinking>.
+_NAME = (
+    r"(?:\w+:)?(?:ant|assistant_|internal_|inner_|hidden_)?"
+    r"(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|monologue|chain_of_thought)"
+    r"(?:_(?:content|process|block|steps))?"
+)
+#: The opening and the closing tag of each form: of most models; Magistral; Kimi; special tokens of Cohere, OpenThinker
+#: and DeepSeek; gpt-oss; Gemma.
+_FORMS = (
+    (rf"<{_NAME}(?:\s[^<>]{{0,100}})?>", rf"</{_NAME}\s?>"),
+    (r"\[(?-i:THINK|THINKING|REASONING)\]", r"\[/(?-i:THINK|THINKING|REASONING)\]"),
+    (r"◁think(?:ing)?▷", r"◁/think(?:ing)?▷"),
+    (
+        r"<[|\uff5c](?:(?:begin|start)[_\u2581](?:of[_\u2581])?)?(?:think(?:ing)?|thought)[|\uff5c]>",
+        r"<[|\uff5c](?:end[_\u2581](?:of[_\u2581])?|/)(?:think(?:ing)?|thought)[|\uff5c]>",
+    ),
+    (r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
+    (r"<\|channel>thought\b", r"<channel\|>"),
+)
+#: The forms whose closing tag never means anything else: it also ends reasoning that no opening tag began.
+_CLOSING_FORMS = range(4)
+#: The forms that are special tokens: no sentence mentions them by chance.
+_TOKEN_FORMS = range(3, len(_FORMS))
+#: What the same models write around the answer that follows.
+_ANSWER_MARK = (
+    r"(?:<\|start\|>\w*)?<\|channel\|>final<\|message\|>|<\|return\|>"
+    r"|<[|\uff5c](?:begin|start|end)[_\u2581](?:of[_\u2581])?(?:solution|response)[|\uff5c]>"
+)
+_CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _FORMS]
+_TAG = re.compile(
+    "|".join(
+        [f"(?P<open{at}>{opening})" for at, (opening, _) in enumerate(_FORMS)]
+        + [f"(?P<close{at}>{_FORMS[at][1]})" for at in _CLOSING_FORMS]
+        + [f"(?P<mark>{_ANSWER_MARK})"]
+    ),
+    re.IGNORECASE,
+)
+#: A text that may be the beginning of a tag, at the end of what has arrived.
+_PARTIAL = re.compile(
+    r"""(?:
+        < [/|\uff5c]? (?: [a-z][\w:\u2581]{0,40} [|\uff5c]? (?: \s[^<>\n]{0,100} )? )?  # <think, </think, <|end_of_
+        | <\|(?:start|channel)\|?> [\w<|>]{0,60}  # several tokens of gpt-oss and Gemma
+        | \[ /? [A-Z]{0,10}
+        | ◁ /? \w{0,10}
+    )\Z""",
+    re.VERBOSE | re.IGNORECASE,
+)
+#: What every tag begins with. Most answers have none of it, and are not searched.
+_STARTS = re.compile(r"[<\[◁]")
+#: Characters before and after a tag that is quoted.
+_QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
+_QUOTES_AFTER = frozenset("`\"'\u201c\u201d\u00bb\u2019)")
+_FENCES = ("```", "~~~")
+#: How many characters of a line are looked at for a fence.
+_LINE_START_CHARS = 40
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of Markdown while it arrives: its first characters, its last one, and how many backticks it has."""
+
+    start: str = ""
+    last: str = ""
+    backticks: int = 0
+
+    def add(self, text: str) -> None:
+        if len(self.start) < _LINE_START_CHARS:
+            self.start = (self.start + text)[:_LINE_START_CHARS]
+        self.last = text[-1:] or self.last
+        self.backticks += text.count("`")
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.start.strip()
+
+    @property
+    def is_fence(self) -> bool:
+        """Return whether the line begins or ends a block of code."""
+        return self.start.lstrip().startswith(_FENCES)
+
+    @property
+    def is_in_code(self) -> bool:
+        """Return whether the next character stands between backticks."""
+        return self.backticks % 2 == 1
+
+
+class Voided:
+    """Returned by a ReasoningFilter in place of a text: all texts before it were reasoning."""
+
+
+#: The only instance of Voided.
+VOIDED = Voided()
+
+
+class ReasoningFilter:
+    """Removes the reasoning of one answer, piece by piece. The pieces may end anywhere, also inside a tag.
+
+    `holds`: give no text before a closing tag, or the end. It is for a model that begins with reasoning and writes only
+    the closing tag, since its opening tag is in the prompt. Without it such reasoning is known only when it has ended,
+    and VOIDED says so. `has_unopened` tells whether this was such an answer.
+    """
+
+    def __init__(self, *, holds: bool = False) -> None:
+        self._holds = holds
+        #: Text that `holds` keeps back.
+        self._held: list[str] = []
+        #: Text that has arrived and is not decided yet.
+        self._rest = ""
+        #: The form of the tag whose reasoning is being read; None outside of reasoning.
+        self._form: int | None = None
+        #: The reasoning so far, if it may turn out to be text about a tag; else None.
+        self._doubtful: list[str] | None = None
+        self._has_shown = self._has_removed = self._may_strip = False
+        #: The line that the next text goes on with, and whether it stands in a fenced block of code.
+        self._line = _Line()
+        self._is_fenced = False
+        #: The forms with an opening tag that stayed as text: their next closing tag stays, too.
+        self._mentioned: set[int] = set()
+        self.has_unopened = False
+
+    def feed(self, piece: str) -> list[str | Voided]:
+        """Return what can be shown now that this piece has arrived."""
+        return self._read(piece, is_last=False)
+
+    def end(self) -> list[str | Voided]:
+        """Return what can be shown at the end of the answer."""
+        output = self._read("", is_last=True)
+        texts, self._held = self._held, []
+        return [*texts, *output]
+
+    def _read(self, piece: str, *, is_last: bool) -> list[str | Voided]:
+        self._rest += piece
+        output: list[str | Voided] = []
+        may_go_on = True
+        while may_go_on:
+            if self._form is None:
+                may_go_on = self._read_text(output, is_last=is_last)
+            else:
+                may_go_on = self._skip_reasoning(self._form, output, is_last=is_last)
+        return output
+
+    def _skip_reasoning(self, form: int, output: list[str | Voided], *, is_last: bool) -> bool:
+        """Skip reasoning up to its closing tag. Return whether there is more to read."""
+        found = _CLOSINGS[form].search(self._rest)
+        if found:
+            self._rest = self._rest[found.end() :]
+            self._end_reasoning()
+            return True
+        partial = None if is_last else _PARTIAL.search(self._rest)
+        cut = partial.start() if partial else len(self._rest)
+        skipped, self._rest = self._rest[:cut], self._rest[cut:]
+        if self._doubtful is not None:
+            self._doubtful.append(skipped)
+        if is_last and self._doubtful is not None:  # it was never closed: a text about the tag
+            text, self._form = "".join(self._doubtful), None
+            self._show(text, output)
+        return False
+
+    def _end_reasoning(self) -> None:
+        self._form, self._doubtful, self._has_removed = None, None, True
+        self._may_strip = not self._has_shown
+        self._holds = False
+
+    def _read_text(self, output: list[str | Voided], *, is_last: bool) -> bool:
+        """Show the text up to the next tag, and decide about the tag. Return whether there is more to read."""
+        if self._may_strip:
+            self._rest = self._rest.lstrip()
+        may_have_tag = _STARTS.search(self._rest) is not None
+        found = _TAG.search(self._rest) if may_have_tag else None
+        if found is None:
+            partial = _PARTIAL.search(self._rest) if may_have_tag and not is_last else None
+            cut = partial.start() if partial else len(self._rest)
+            # Whitespace before the first word may stand before a tag.
+            if not self._has_shown and not is_last and not self._rest[:cut].strip():
+                return False
+            text, self._rest = self._rest[:cut], self._rest[cut:]
+            self._show(text, output)
+            return False
+        after = self._rest[found.end() :]
+        if not is_last and not after.strip():  # what follows the tag decides what it is
+            return False
+        before = self._rest[: found.start()]
+        if self._has_shown or before.strip():
+            self._show(before, output)
+            before = ""
+        self._rest = after
+        if not self._take(found, after, output):
+            self._show(before + found[0], output)
+        return True
+
+    def _take(self, found: re.Match[str], after: str, output: list[str | Voided]) -> bool:
+        """Treat a tag as the boundary of reasoning, unless it is a text about it. Return whether it was one."""
+        kind = str(found.lastgroup)
+        if kind == "mark":
+            return self._has_removed
+        form = int(kind.removeprefix("open").removeprefix("close"))
+        if kind.startswith("open"):
+            return self._open(form, found[0], after)
+        return self._close(form, after, output)
+
+    def _open(self, form: int, tag: str, after: str) -> bool:
+        is_quoted = self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
+        is_tight = not after[:1].isspace() or after[:1] == "\n"
+        is_word = self._has_shown and not is_tight and form not in _TOKEN_FORMS  # "Use <think> to start"
+        if is_quoted or is_word:
+            self._mentioned.add(form)
+            return False
+        self._form = form
+        is_certain = not self._has_shown or self._line.is_blank or form in _TOKEN_FORMS
+        self._doubtful = None if is_certain else [tag]
+        return True
+
+    def _close(self, form: int, after: str, output: list[str | Voided]) -> bool:
+        """Decide about a closing tag outside of reasoning: all before it may have been reasoning.
+
+        That it stands in code says nothing: the reasoning may have left code open.
+        """
+        if form in self._mentioned:
+            self._mentioned.discard(form)
+            return False
+        if self._line.last in _QUOTES and after[:1] in _QUOTES_AFTER:
+            return False
+        ends_line = not after.strip() or after.lstrip(" \t")[:1] == "\n"
+        if self._line.last.isspace() and not self._line.is_blank and not ends_line:  # "the tag </think> ends it"
+            return False
+        if self._has_removed and not after.strip():  # a stray tag at the end of an answer
+            return True
+        self.has_unopened = self.has_unopened or not self._has_removed
+        if self._has_shown and not self._holds:
+            output[:] = [VOIDED]
+        self._held.clear()
+        self._has_shown, self._is_fenced = False, False
+        self._line = _Line()
+        self._end_reasoning()
+        return True
+
+    def _show(self, text: str, output: list[str | Voided]) -> None:
+        if not text:
+            return
+        self._may_strip = False
+        self._has_shown = self._has_shown or bool(text.strip())
+        *ends, beginning = text.split("\n")
+        for end in ends:
+            self._line.add(end)
+            self._is_fenced ^= self._line.is_fence
+            self._line = _Line()
+        self._line.add(beginning)
+        if self._holds:
+            self._held.append(text)
+        else:
+            output.append(text)
+
+
+def split_reasoning(answer: str) -> tuple[str, bool]:
+    """Return a whole answer without its reasoning, and whether the reasoning had no opening tag."""
+    if not _STARTS.search(answer):
+        return answer, False
+    reading = ReasoningFilter()
+    texts: list[str] = []
+    for item in (*reading.feed(answer), *reading.end()):
+        if isinstance(item, Voided):
+            texts.clear()
+        else:
+            texts.append(item)
+    return "".join(texts), reading.has_unopened
+
+
+def without_reasoning(answer: str) -> str:
+    """Return a whole answer without the reasoning that the model wrote into it."""
+    return split_reasoning(answer)[0]
