@@ -46,6 +46,11 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:20]
 
 
+def content_digest(*parts: str) -> str:
+    """Return the 20 hex digits that stand for what people see of a message: its text, its files, other content."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:20]
+
+
 def owner_of(channel: str, user_id: str) -> str:
     """Return the name under which a person's files of all conversations of a channel are stored: 20 hex digits."""
     return digest(f"{channel}:{user_id}")
@@ -133,6 +138,8 @@ class Turn:
     `replied_to`: the platform's id of the quoted message, "" for none.
     `replied_to_button`: the data of a button under the quoted message, "" for none.
     `written_at`: when it was written, in Unix seconds; 0.0 if the platform does not say.
+    `content`: a digest of what people see of the message, "" on platforms without edits. A turn with the message id and
+    the content of an earlier turn is an edit that changed nothing, such as a reaction or a link preview.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
@@ -155,6 +162,7 @@ class Turn:
     replied_to: str = ""
     replied_to_button: str = ""
     ephemeral: bool = False
+    content: str = field(default="", compare=False)
     written_at: float = field(default=0.0, compare=False)
     trace: str = field(default="", compare=False)
 

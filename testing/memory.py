@@ -99,6 +99,8 @@ class MemoryConversations(MemoryDeliveries):
             state, is_new = self._conversations.get(name, ConversationState()), name not in self._conversations
             if first := state.first_of(turn, now):
                 return Accepted("duplicate", first)
+            if state.is_unchanged(turn, now):
+                return Accepted("unchanged", 0)
             if not state.received and not turn.addressed:
                 return Accepted("ignored", 0)
             refused = self._refused(state, turn, tapped, now, is_new=is_new, paced=not waited)
@@ -115,6 +117,8 @@ class MemoryConversations(MemoryDeliveries):
                 state.stops[turn.scope.id] = state.received
             state.inbox.append(WaitingTurn(state.received, now - waited, tapped, turn))
             remember(state.seen, turn.event_id, (state.received, now), MAX_EVENTS)
+            if turn.message_id and turn.content:
+                remember(state.contents, turn.message_id, (turn.content, now), MAX_EVENTS)
             return Accepted("new", state.received)
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:

@@ -135,6 +135,7 @@ class Erasure:
     def _erase_conversation(self, conversation: str, shard: str) -> int:
         keys = [f"{self.prefix}{shard}:{kind}:{conversation}" for kind in _TEXT_KEYS]
         keys += [f"{self.prefix}feed:{conversation}", *self._keys(f"note:*{conversation}*")]
+        keys += self._keys(f"{shard}:content:{conversation}:*")
         for kind in _UNDELIVERED:
             key = f"{self.prefix}{shard}:{kind}"
             self._drop_entries(key, lambda entry: str(json.loads(entry).get("id", "")).startswith(f"{conversation}#"))

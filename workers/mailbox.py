@@ -15,7 +15,7 @@ from sayso.channels.base import Overloaded
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
 from sayso.channels.records import OtherVersion, check_readable, check_version
-from sayso.channels.types import AddressChange, Received, Reply, Turn, shown_to
+from sayso.channels.types import AddressChange, Received, Reply, Turn, digest, shown_to
 from sayso.pending.action import split_button_token
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.repository import StoredAction
@@ -55,7 +55,16 @@ LUA = Path(__file__).parent / "lua"
 
 #: What the inbox did with a turn.
 Outcome = Literal[
-    "new", "duplicate", "ignored", "full", "too_fast", "overloaded", "spooled", "unknown_sender", "rate_limited"
+    "new",
+    "duplicate",
+    "unchanged",
+    "ignored",
+    "full",
+    "too_fast",
+    "overloaded",
+    "spooled",
+    "unknown_sender",
+    "rate_limited",
 ]
 
 #: The status of a turn: unknown, waiting or under work, or done.
@@ -88,8 +97,9 @@ class InboxLimits:
 class Accepted:
     """What the inbox did with a turn. A `spooled` turn is on this machine's disk and has no number yet.
 
-    Of an `ignored` turn, of an `unknown_sender`'s, and of a `rate_limited` one, whose sender has sent too many on this
-    channel, nothing is stored, and the platform need not send it again.
+    Nothing is stored, and the platform need not send it again, of an `unchanged` turn (an edit without a visible
+    change), an `ignored` one, an `unknown_sender`'s, and a `rate_limited` one, whose sender has sent too many on this
+    channel.
     """
 
     outcome: Outcome
@@ -136,6 +146,8 @@ class RedisMailbox:
             conversation,
             {
                 "event": turn.event_id,
+                "message": digest(turn.message_id) if turn.message_id else "",
+                "content": turn.content if turn.message_id else "",
                 "user": turn.scope.id,
                 "tapped": tapped or "-",
                 "addressed": turn.addressed,

@@ -21,6 +21,7 @@ from sayso.channels.types import (
     Tap,
     Turn,
     WebhookResponse,
+    content_digest,
     storable,
 )
 
@@ -168,6 +169,7 @@ class RequestParser:
             kind="edit" if is_edit else "message",
             notes=() if is_edit else tuple(notes_of(message)),
             in_group=not is_direct,
+            content=content_digest(text),  # the event of an edit may lack the files
             written_at=float(ts),
         )
 

@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.channels.mentions import without_mentions
-from sayso.channels.types import AddressChange, Conversation, Media, Received, SignedWebhook, Tap, Turn, storable
+from sayso.channels.types import (
+    AddressChange,
+    Conversation,
+    Media,
+    Received,
+    SignedWebhook,
+    Tap,
+    Turn,
+    content_digest,
+    storable,
+)
 
 TelegramJson = Mapping[str, Any]
 #: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram names none. An
@@ -57,6 +67,13 @@ def _file(file: TelegramJson, mime_type: str) -> Media:
     )
 
 
+def _content_of(message: TelegramJson) -> str:
+    """Return a digest of the text, the file and the other content. The id of a file for downloads may change."""
+    files = [*(message.get("photo") or ())[-1:], *(message[kind] for kind in ("sticker", *_FILES) if kind in message)]
+    ids = (str(file.get("file_unique_id") or file.get("file_id") or "") for file in files)
+    return content_digest(_text_of(message), *ids, *_notes_of(message))
+
+
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
     """Return descriptions of content that is neither text nor a file, one line each, and of the text's author."""
     notes = [describe(message[kind]) for kind, describe in _NOTES.items() if kind in message]
@@ -98,6 +115,8 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "poll": lambda poll: f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}",
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
 }
+#: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction, a link preview or the like.
+EDIT_SECONDS = 48 * 3600
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")
 #: The kinds of updates that are parsed here. Without the list, `setWebhook` would leave an earlier setting in place.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member", "stopped_message_generation")
@@ -144,7 +163,16 @@ class UpdateParser:
             if sender.get("id") != message["chat"]["id"] or not self._addressed(message, text):
                 return Received(ignored="sent in the name of a chat, by an unknown person")
             conversation = self._conversation(message)
-            turn = Turn(event_id, conversation, str(sender["id"]), text=text, kind="anonymous", in_group=True)
+            turn = Turn(
+                event_id=event_id,
+                conversation=conversation,
+                user_id=str(sender["id"]),
+                text=text,
+                message_id=_message_id(message),
+                kind="anonymous",
+                in_group=True,
+                content=_content_of(message),
+            )
             return Received(turns=(turn,))
         if "direct_messages_topic" in message:
             return Received(ignored="sent to a channel, which answers by itself")
@@ -184,13 +212,19 @@ class UpdateParser:
             replied_to=replied_to,
             replied_to_button=next(buttons, ""),
             ephemeral="ephemeral_message_id" in message,
+            content=_content_of(message),
             written_at=float(message.get("date") or 0),
         )
 
     def _edit(self, event_id: str, message: TelegramJson) -> Received:
-        """Return the edit of a message. A live location is edited with each step of its sender."""
+        """Return the edit of a message. A live location is edited with each step of its sender.
+
+        Telegram also reports an edit for a reaction, a link preview and the like; `content` tells these apart.
+        """
         if "location" in message:
             return Received(ignored="a live location moved")
+        if int(message.get("edit_date") or 0) - int(message.get("date") or 0) > EDIT_SECONDS:
+            return Received(ignored="a message that is too old to be edited by its author")
         received = self._message(event_id, message)
         turns = (t if t.kind == "anonymous" else replace(t, kind="edit", group="") for t in received.turns)
         return replace(received, turns=tuple(turns))

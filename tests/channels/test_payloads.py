@@ -83,7 +83,15 @@ ANIMATION = Media("CgACAgIAAxkBAAIgif", "video/mp4", "tanz.mp4", 301122)
 #: A Telegram group with topics.
 FORUM = "-1002000000001"
 #: platforms.md 1.1: the number is hidden, and the id is the address.
-ANONYMOUS = Turn("900000121", Conversation("tg", FORUM), FORUM, text="ja @acme_bot", kind="anonymous", in_group=True)
+ANONYMOUS = Turn(
+    "900000121",
+    Conversation("tg", FORUM),
+    FORUM,
+    text="ja @acme_bot",
+    message_id="222",
+    kind="anonymous",
+    in_group=True,
+)
 HIDDEN = Turn(
     f"SM{0x2C:032x}",
     Conversation("wa", "whatsapp:DE.1000000000000042"),

@@ -119,6 +119,23 @@ def test_event_is_a_duplicate_after_it_was_worked_on(rig):
     assert rig.accept(turn(event="e1")).outcome == "duplicate"
 
 
+def test_edit_without_a_visible_change_is_not_stored(rig):
+    """The platform reports a reaction as an edit. A changed text is stored, and then the old one is a change too."""
+
+    def shows(content: str, message: str = "m1"):
+        return rig.accept(replace(turn(), message_id=message, content=content)).outcome
+
+    assert [shows("a"), shows("a"), shows("b"), shows("b"), shows("a")] == [
+        "new",
+        "unchanged",
+        "new",
+        "unchanged",
+        "new",
+    ]
+    assert shows("a", "m2") == "new"
+    assert shows("", "m3") == shows("", "m3") == shows("c", "") == shows("c", "") == "new"
+
+
 def test_status_of_a_turn_is_known(rig):
     """platforms.md 1.1: a poller asks for it before it stores an update. Conversations do not mix."""
     first, second = turn("a", event="e1"), turn("b", event="e2")

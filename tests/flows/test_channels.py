@@ -146,6 +146,30 @@ def test_an_edit_that_says_yes_confirms_nothing(bots: System, process: Server, k
     assert (bots.effects("delete", "INV-47"), len(process.calls)) == (0, 2)
 
 
+def slack_unfurl(person: Person, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
+    """Return the webhook of a change of the person's first message that does not say what it was before."""
+    ts, user = f"1795204800.{person.name * 1000 + 1:06}", f"U{person.name}"
+    return slack(signing.slack_edit(ts, text, "", user=user, channel=person.chat, at=f"1795204999.{number}"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "invoice", "edit"),
+    [(TelegramPerson, 13, "INV-45", telegram_edit), (SlackPerson, 14, "INV-58", slack_unfurl)],
+)
+def test_an_edit_without_a_change_keeps_the_question_and_runs_nothing_again(
+    bots: System, process: Server, kind, name: int, invoice: str, edit
+) -> None:
+    """Platforms report an edit for a reaction or a link preview too; the yes after it still counts."""
+    wants_to_delete(process, invoice)
+    person = kind(bots, name)
+    person.say("get rid of it")
+    assert invoice in person.hears()[0]["text"]
+    twice(bots, [edit(person, name * 1000 + 500, "get rid of it")])
+    person.say("yes")
+    assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.")
+    assert (bots.effects("delete", invoice), len(process.calls)) == (1, 1)
+
+
 def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a tap on the first button of a message in the ledger."""
     data, message_id = entry["data"], entry["number"]

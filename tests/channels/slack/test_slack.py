@@ -77,7 +77,7 @@ def test_mention_that_arrives_twice_is_stored_once(media: MemoryMedia, kinds: tu
     rig = MemoryRig(limits=InboxLimits(waiting=1))
     twins = [read(media, signing.slack_text("1.1", "<@U0BOT> hi", channel="C0OPS", kind=kind)) for kind in kinds]
     if refused:  # another turn fills the mailbox until it is answered
-        other = replace(twins[0], event_id="other")
+        other = replace(twins[0], event_id="other", message_id="2.2")
         assert rig.accept(other).outcome == "new"
         lease, work = rig.mailbox.lease(other.conversation.id, "w")
         assert rig.accept(twins[0]).outcome == "full"

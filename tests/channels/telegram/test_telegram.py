@@ -49,6 +49,58 @@ def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
             telegram(media, None).receive(hook((headers, body)))
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        signing.telegram_text(1, "charge order 5"),
+        signing.telegram_photo(1, "file-1", "charge order 5"),
+        signing.telegram_photo(1, "file-1"),
+        signing.telegram_text(1, "", sticker={"file_id": "s", "is_animated": True, "emoji": "x"}),
+        signing.telegram_text(1, "", checklist={"title": "To do", "tasks": []}),
+        signing.telegram_text(1, "@acme_bot hi", chat=GROUP, sender_chat={"id": GROUP}),
+    ],
+)
+def test_edit_without_a_change_has_the_content_of_its_message(media: MemoryMedia, message: dict):
+    """The first reaction, a link preview and a task that was done change nothing that was written."""
+    (turn,) = read(media, message).turns
+    edit = {**message["message"], "edit_date": 1795204805, "link_preview_options": {"url": "https://e.org"}}
+    (edited,) = read(media, {"update_id": 2, "edited_message": edit}).turns
+    assert (edited.message_id, edited.content) == (turn.message_id, turn.content)
+    assert turn.content
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": "charge order 6"},
+        {"caption": "charge order 5", "text": None, "photo": [{"file_id": "a", "file_unique_id": "b"}]},
+    ],
+)
+def test_edit_that_people_see_has_another_content(media: MemoryMedia, change: dict):
+    """A new text or another file is read as an edit."""
+    message = signing.telegram_text(1, "charge order 5")
+    (turn,) = read(media, message).turns
+    (edited,) = read(media, {"update_id": 2, "edited_message": {**message["message"], **change}}).turns
+    assert (edited.kind, edited.message_id) == ("edit", turn.message_id)
+    assert edited.content != turn.content
+
+
+def test_file_is_the_same_under_a_new_id_for_downloads(media: MemoryMedia):
+    """Telegram may give a file another file_id in each update."""
+    first, second = (
+        read(media, signing.telegram_text(1, "", document={"file_id": file_id, "file_unique_id": "u"}))
+        for file_id in ("a", "b")
+    )
+    assert first.turns[0].content == second.turns[0].content
+
+
+def test_edit_after_the_time_for_edits_is_ignored(media: MemoryMedia):
+    """People can edit a message for 48 hours, so this is a reaction or the like."""
+    update = signing.telegram_edit(2, "charge order 5", message_id=1)
+    update["edited_message"]["edit_date"] += 49 * 3600
+    assert read(media, update).ignored == "a message that is too old to be edited by its author"
+
+
 def test_bots_and_anonymous_admins_are_ignored(media: MemoryMedia):
     """platforms.md 2.1, pains.md 11: an anonymous admin may be any person, so the adapter ignores the name."""
     anonymous = {"from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
