@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from email.message import Message
+from email.utils import collapse_rfc2231_value
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,9 +164,7 @@ class OpenApiToolProvider:
                 return self._text(answer)
         if _is_text(kind):
             return self._text(answer)
-        header = Message()
-        header["content-disposition"] = answer.headers.get("content-disposition") or "inline"
-        filename = (header.get_filename() or "").replace("\\", "/").rpartition("/")[2][:200]  # without any path
+        filename = _filename_of(answer.headers.get("content-disposition") or "")
         file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
         return f"(handed to the user: {file.filename or 'a file'}, {file.mime_type}, {file.size} bytes)"
 
@@ -294,6 +293,20 @@ def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
         return url if url.scheme in ("http", "https") and url.host and has_port else None
     except (ValueError, httpx.InvalidURL):
         return None
+
+
+def _filename_of(disposition: str) -> str:
+    """Return the file name in a Content-Disposition header, without any path; "" if it has none.
+
+    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266).
+    """
+    header = Message()
+    header["content-disposition"] = disposition or "inline"
+    parameters = header.get_params([], header="content-disposition")
+    names = [value for name, value in parameters if name.lower() == "filename"]
+    encoded = [value for value in names if isinstance(value, tuple)]
+    name = collapse_rfc2231_value((encoded or names or [""])[0])
+    return name.replace("\\", "/").rpartition("/")[2][:200]
 
 
 def _is_text(kind: str) -> bool:

@@ -8,6 +8,7 @@ import re
 import shutil
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -335,9 +336,13 @@ def _ref_of(mark: str) -> str:
 
 
 def _label(filename: str) -> str:
-    """Return a sender's file name without folders and control characters, cut to 120 characters before its ending."""
+    """Return a sender's file name without folders and control characters, cut to 120 characters before its ending.
+
+    Spaces of other kinds, such as the narrow one that macOS writes into the names of screenshots, become usual ones.
+    """
     name = re.split(r"[/\\]", filename)[-1]
-    printable = "".join(char for char in name if char.isprintable())
+    spaced = (" " if unicodedata.category(char) == "Zs" else char for char in name)
+    printable = "".join(char for char in spaced if char.isprintable())
     stem, dot, ending = printable.rpartition(".")
     if len(printable) <= 120 or len(ending) > 10:
         return printable[:120]

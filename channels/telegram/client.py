@@ -20,6 +20,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent, silence_url_logs
 from sayso.channels.setup import Problem, no_connection, too_many_calls
+from sayso.channels.types import storable
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession, FormData
@@ -138,12 +139,23 @@ def _form(request_data: RequestData | None) -> FormData | None:
 
     if request_data is None:
         return None
-    form = FormData(request_data.json_parameters)
+    # Telegram does not decode file names, so aiohttp must not encode them.
+    form = FormData(request_data.json_parameters, quote_fields=False)
     for name, (filename, content, mime_type) in request_data.multipart_data.items():
         # As a file it is read in parts: aiohttp would write bytes all at once, and block all other calls meanwhile.
         file = BytesIO(content) if isinstance(content, bytes) else content
-        form.add_field(name, file, filename=filename, content_type=mime_type)
+        form.add_field(name, file, filename=_sendable_name(filename), content_type=mime_type)
     return form
+
+
+#: Characters that Telegram's server would take for the end of a file name, for an escape or for a folder, and what
+#: stands for them.
+_UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
+
+
+def _sendable_name(filename: str) -> str:
+    """Return a file name that arrives unchanged in a form: one line, without the characters that end it."""
+    return "".join(char for char in storable(filename).translate(_UNSENDABLE) if char.isprintable())
 
 
 def reaction(exc: Exception) -> TelegramReaction:

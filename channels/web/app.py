@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import BoundedSemaphore
 from typing import Any, BinaryIO, cast
+from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, abort, jsonify, request, send_file
 from redis.exceptions import RedisError
@@ -179,6 +181,13 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
         conditional=False,
         etag=False,
     )
+    if linked.filename and not linked.filename.isascii():
+        response.headers.set(
+            "Content-Disposition",
+            response.headers["Content-Disposition"].partition(";")[0],
+            filename=_ascii_name(linked.filename),
+            **{"filename*": f"UTF-8''{quote(linked.filename, safe='')}"},
+        )
     if source is download:
         response.response = download
     response.content_length = linked.size
@@ -188,6 +197,13 @@ def _answer(linked: LinkedFile, download: _Download) -> Response:
     response.headers["Cache-Control"] = "private, max-age=300"
     response.make_conditional(request.environ, accept_ranges=True, complete_length=linked.size)
     return response
+
+
+def _ascii_name(filename: str) -> str:
+    """Return what a receiver sees that reads no other alphabets: Flask's own would be ".pdf" for "Отчёт.pdf"."""
+    letters = unicodedata.normalize("NFKD", filename).encode("ascii", "ignore").decode()
+    stem, dot, ending = letters.rpartition(".")
+    return letters if stem.strip(" ._-") else f"file{dot}{ending}"
 
 
 def _add_health(

@@ -81,7 +81,7 @@ def _part(chunk: bytes) -> FormPart:
     header = head.decode()
     return FormPart(
         name=_field(header, r'name="([^"]*)"'),
-        filename=_field(header, r'filename="([^"]*)"'),
+        filename=_field(header, r'filename="([^";]*)'),  # as Telegram reads it: not decoded, and ended by ;
         mime=_field(header, r"(?i)content-type: (\S+)"),
         body=body.removesuffix(b"\r\n"),
     )

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
+from urllib.parse import quote
 from urllib.request import urlopen
 
 from sayso.channels.base import AdapterDeps, Channel
@@ -73,7 +74,7 @@ class MemoryMedia:
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """Return the URL of a file."""
-        return f"{self.address}/{ref}/{mime_type.replace('/', '~')}/{filename}"
+        return f"{self.address}/{ref}/{mime_type.replace('/', '~')}/{quote(filename)}"
 
     @property
     def address(self) -> str:
@@ -91,7 +92,7 @@ class _FileHandler(BaseHTTPRequestHandler):
         _, ref, mime, filename = self.path.split("/")
         self.send_response(200)
         self.send_header("Content-Type", mime.replace("~", "/"))
-        self.send_header("Content-Disposition", f'attachment; filename="{filename}"')
+        self.send_header("Content-Disposition", f"attachment; filename*=UTF-8''{filename}")
         self.end_headers()
         self.wfile.write(FILES[ref])
 

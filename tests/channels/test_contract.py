@@ -202,6 +202,14 @@ def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Call
     assert [entry["text"] for entry in seen() if entry["text"]] == ["Here it is"]
 
 
+@pytest.mark.parametrize("name", ["report march (1).pdf", "Отчёт за март.pdf", "100% ÷ 2 & 3 #4.pdf", "__init__.pdf"])
+def test_name_of_a_file_arrives_as_it_is(platform: Platform, channel: Channel, seen: Callable[[], Seen], name: str):
+    """People see a name in their alphabet, and no percent signs in place of its letters."""
+    for piece in channel.split(Reply(media=replace(PDF, filename=name))):
+        send(channel, platform, piece)
+    assert [entry["media"]["filename"] for entry in seen() if entry["media"]] == [name]
+
+
 @pytest.mark.parametrize("platform", [TELEGRAM, SLACK], ids=repr)
 def test_missing_file_is_refused(platform: Platform, channel: Channel):
     """A retry does not bring a deleted file back. (Twilio and browsers fetch files later.)"""

@@ -174,6 +174,7 @@ def test_the_bytes_decide_the_type(data: bytes, declared: str, settled: str):
         ("a\r\nSet-Cookie: x.png", "aSet-Cookie: x.png"),
         ("\u202egnp.exe", "gnp.exe"),
         ("Rechnung März.pdf", "Rechnung März.pdf"),
+        ("Screenshot at 5.00\u202fPM.png", "Screenshot at 5.00 PM.png"),
         ("x" * 300 + ".png", "x" * 116 + ".png"),
         ("", ""),
     ],

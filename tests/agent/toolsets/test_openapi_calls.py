@@ -107,6 +107,24 @@ def test_files_reach_the_user(tmp_path: Path, api):
     assert [(file.filename, file.data) for file in files] == [("pet.pdf", b"%PDF")]
 
 
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("attachment; filename=\"x.pdf\"; filename*=UTF-8''%D0%9E%D1%82.pdf", "От.pdf"),
+        ('attachment; filename="a;b.pdf"', "a;b.pdf"),
+        ("attachment; filename*=UTF-8''%2e%2e%2Fb.pdf", "b.pdf"),
+        ('attachment; filename="C:\\\\tmp\\\\b.pdf"', "b.pdf"),
+        ("attachment", ""),
+    ],
+)
+def test_name_of_a_file_is_read_as_http_says(tmp_path: Path, api, header: str, name: str):
+    """RFC 6266: quotes, `filename*` before `filename`, and no path."""
+    api.answer("/pets/1", b"%PDF", Content_Disposition=header, Content_Type="application/pdf")
+    with collect_artifacts() as files:
+        call(provider(tmp_path, api), "getPet", id="1")
+    assert [file.filename for file in files] == [name]
+
+
 def test_answers_become_values_text_or_none(tmp_path: Path, api):
     """JSON is parsed, text is unchanged, and an empty answer is None."""
     api.answer("/pets/1", "plain")

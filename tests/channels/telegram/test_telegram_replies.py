@@ -208,6 +208,23 @@ def test_file_is_sent_by_the_method_of_its_type(
     assert (platforms.sent[0]["raw"]["method"], platforms.sent[0]["media"]["filename"]) == (method, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "arrives"),
+    [
+        ("January; February.pdf", "January, February.pdf"),
+        ('the "final" one.pdf', "the 'final' one.pdf"),
+        ("a\r\nX-Header: b.pdf", "aX-Header: b.pdf"),
+        ("../C:\\b.pdf", ".._C:_b.pdf"),
+    ],
+)
+def test_character_that_telegram_would_cut_a_name_at_is_replaced(
+    channel, platforms: FakePlatforms, name: str, arrives: str
+):
+    """Telegram's server ends a file name at ; and reads no escapes, so the nearest sign stands in for such a one."""
+    send(channel, Reply(media=Media("pdf", "application/pdf", name, stored=True)))
+    assert platforms.sent[0]["media"]["filename"] == arrives
+
+
 def test_large_picture_is_a_document(channel, platforms: FakePlatforms, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 2.3: a photo has at most 10 MB."""
     monkeypatch.setitem(FILES, "any", b"\xff\xd8\xff" + bytes(10 * 1024 * 1024))

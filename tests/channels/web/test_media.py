@@ -161,6 +161,10 @@ def test_head_request_has_no_body(shelf: Shelf):
     [
         ('a"b.pdf', 'attachment; filename="a\\"b.pdf"'),
         ("ü.pdf", "attachment; filename=u.pdf; filename*=UTF-8''%C3%BC.pdf"),
+        (
+            "Отчёт.pdf",
+            "attachment; filename=file.pdf; filename*=UTF-8''%D0%9E%D1%82%D1%87%D1%91%D1%82.pdf",
+        ),
         ("x;filename=evil.exe", 'attachment; filename="x;filename=evil.exe"'),
         ("a\u202efdp.exe", "attachment; filename=afdp.exe"),
         ("", "attachment; filename=file"),

@@ -153,6 +153,12 @@ def test_file_that_whatsapp_cannot_show_is_a_link(media: MemoryMedia, platforms:
     assert "MediaUrl" not in platforms.sent[1]["raw"]
 
 
+def test_marks_in_a_name_format_nothing(media: MemoryMedia, platforms: FakePlatforms):
+    """WhatsApp would take the underscores for italics and hide them."""
+    send(media, platforms, Reply(media=replace(CSV, filename="_sales_ *final*.csv")))
+    assert platforms.sent[0]["text"].startswith("_\u200bsales_ *\u200bfinal*.csv (1.43 MB)\nhttp://")
+
+
 def test_small_file_without_a_name_is_a_link_too(media: MemoryMedia, platforms: FakePlatforms):
     """The link text says "file" where the name would be."""
     send(media, platforms, Reply(media=replace(CSV, filename="", size=10)))
