@@ -1,17 +1,27 @@
-"""Invisible characters, which make texts differ that look alike."""
+"""What makes texts differ that look alike: invisible characters, long gaps, and look-alike letters."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 
-#: The inside of a character class for controls, direction marks, fillers, blanks, variation selectors, tags and lone
-#: surrogates, but not line ends and tabs. Mostly Unicode's Default_Ignorable_Code_Point.
+from sayso.channels.i18n.lookalikes import code_of, mark_lookalikes
+
+#: The inside of a character class for controls, direction marks, fillers, blanks, variation selectors, tags, lone
+#: surrogates and codes that are no characters, but not line ends and tabs. Mostly Unicode's
+#: Default_Ignorable_Code_Point and its format characters; of these the signs before Arabic and Kaithi numbers are
+#: visible. No unassigned codes: the next Unicode has emoji there, and fonts show a box meanwhile.
 INVISIBLE = (
     "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u202a-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\u202a-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufdd0-\ufdef\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U00013430-\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+#: White space on one line, and blank lines, that push what follows out of sight.
+MAX_GAP, MAX_BREAKS = 20, 4
+_LONG_GAP = re.compile(rf"[^\S\n]{{{MAX_GAP + 1},}}")
+_MANY_BREAKS = re.compile(rf"(?:\n[^\S\n]*){{{MAX_BREAKS + 1},}}")
+#: One code several times in a row.
+_SAME_CODES = re.compile(r"⟨(U\+[0-9A-F]{4,6})⟩(?:⟨\1⟩){3,}")
 _LINE_END = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 #: A flag that is spelled in tags, a keycap, or one invisible character.
 _SEQUENCE = re.compile(f"\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f|[0-9#*]\ufe0f\u20e3|[{INVISIBLE}]")
@@ -29,9 +39,12 @@ _JOINING = (
 def readable(text: str) -> str:
     """Return the text with one kind of line end, and each invisible character as its code, such as `⟨U+202E⟩`.
 
-    Joiners and selectors stay where they shape visible characters: in emoji and in the scripts that use them.
+    Joiners and selectors stay where they shape visible characters: in emoji and in the scripts
+    that use them. A letter that passes for one of another script is a code, too. More than MAX_GAP
+    blanks in a row, more than MAX_BREAKS line ends, and more than three equal codes are counted:
+    `⟨3000 ␣⟩`.
     """
-    if text.isascii() and text.isprintable():
+    if text.isascii() and text.isprintable() and " " * (MAX_GAP + 1) not in text:
         return text
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # joins pairs of surrogates
     lines = _LINE_END.sub("\n", whole).replace("\t", " ")
@@ -43,9 +56,16 @@ def readable(text: str) -> str:
         if _is_shaping(match, before):
             return match[0]
         end_of_code = match.end()
-        return f"⟨U+{ord(match[0]):04X}⟩"
+        return code_of(match[0])
 
-    return _SEQUENCE.sub(visible, lines)
+    return _without_gaps(mark_lookalikes(_SEQUENCE.sub(visible, lines)))
+
+
+def _without_gaps(text: str) -> str:
+    """Return the text with long runs of white space, and of one code, as their number."""
+    text = _SAME_CODES.sub(lambda run: f"⟨{len(run[0]) // (len(run[1]) + 2)} {run[1]}⟩", text)
+    text = _LONG_GAP.sub(lambda run: f"⟨{len(run[0])} ␣⟩", text)
+    return _MANY_BREAKS.sub(lambda run: f"\n⟨{run[0].count(chr(10))} ⏎⟩\n", text)
 
 
 def _is_shaping(match: re.Match[str], before: str) -> bool:

@@ -98,6 +98,19 @@ def test_space_that_makes_a_difference_is_seen():
     assert preview_text("erase", "Erase {name}?", {"name": "a  b"}) == "Erase a \u00a0b?"
 
 
+def test_gap_that_would_push_the_rest_out_of_sight_is_counted():
+    """The person sees what comes after it, in a list of arguments and in a template."""
+    name = "notes.txt" + "\u00a0" * 3000 + "and all others"
+    assert preview_text("erase", None, {"name": name}) == 'erase: name = "notes.txt⟨3000 ␣⟩and all others"'
+    assert preview_text("erase", "Erase {name}?", {"name": name}) == "Erase notes.txt⟨3000 ␣⟩and all others?"
+
+
+def test_lookalike_letters_are_shown_by_their_codes():
+    """An address with one Cyrillic letter is that of another person."""
+    assert preview_text("pay", "Pay {to}", {"to": "ada@p\u0430ypal.com"}) == "Pay ada@p⟨U+0430⟩ypal.com"
+    assert preview_text("erase", None, {"name": "a\U00013430b\U0001d159"}) == "erase: name = a⟨U+13430⟩b⟨U+1D159⟩"
+
+
 def test_invisible_characters_are_shown_by_their_codes():
     """In a template, in a list of arguments, in nested values, and in the result of a preview function."""
     args = {"name": "in\u200bvoice", "more": ["\u202eb"]}

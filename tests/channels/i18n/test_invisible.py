@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,10 @@ HIDDEN = st.sampled_from(
         ("caf\udce9", "caf⟨U+DCE9⟩"),
         ("a\u3164b\u2800", "a⟨U+3164⟩b⟨U+2800⟩"),
         ("👩\u200d", "👩⟨U+200D⟩"),
+        ("a\U00013430b\U00013441", "a⟨U+13430⟩b⟨U+13441⟩"),
+        ("pay\U0001d159pal", "pay⟨U+1D159⟩pal"),
+        ("a\ufffeb", "a⟨U+FFFE⟩b"),
+        ("a" + "\u200b" * 3000, "a⟨3000 U+200B⟩"),
     ],
 )
 def test_invisible_character_is_shown_by_its_code(written, read):
@@ -61,6 +66,77 @@ def test_scripts_and_emoji_are_unchanged(text):
 def test_line_ends_tabs_and_surrogate_pairs_are_normalized(written, read):
     """Every line end becomes one kind, a tab becomes a space, and two adjacent surrogates become one character."""
     assert readable(written) == read
+
+
+def test_every_format_character_of_unicode_is_shown_by_its_code():
+    """Only signs that stand before a number, of Arabic and Kaithi, are visible themselves."""
+    formats = [char for char in map(chr, range(0x110000)) if unicodedata.category(char) == "Cf"]
+    shown = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u0890\u0891\u08e2\U000110bd\U000110cd"
+    assert "".join(char for char in formats if readable(f"a{char}b") == f"a{char}b") == shown
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("a" + "\u00a0" * 3000 + "b", "a⟨3000 ␣⟩b"),
+        ("a" + " " * 21 + "b", "a⟨21 ␣⟩b"),
+        ("a" + " \u2003\u3000" * 100 + "b", "a⟨300 ␣⟩b"),
+        ("a" + "\n \u00a0" * 3000 + "b", "a\n⟨3000 ⏎⟩\nb"),
+        ("a" + " " * 20 + "b\n\n\n\nc", "a" + " " * 20 + "b\n\n\n\nc"),
+    ],
+)
+def test_long_gaps_are_counted(written, read):
+    """What follows three thousand blanks would be out of sight."""
+    assert readable(written) == read
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("p\u0430ypal", "p⟨U+0430⟩ypal"),
+        ("g\u03bf\u03bfgle.com", "g⟨U+03BF⟩⟨U+03BF⟩gle.com"),
+        ("п\u0061роль", "п⟨U+0061⟩роль"),
+        ("ada@ex\u0430mple.com", "ada@ex⟨U+0430⟩mple.com"),
+        ("b\u0585b", "b⟨U+0585⟩b"),
+        ("\U0001d429aypal", "⟨U+1D429⟩aypal"),
+        ("\uff50aypal", "⟨U+FF50⟩aypal"),
+        ("\u212aelly", "⟨U+212A⟩elly"),
+        ("1\u09ea00", "1⟨U+09EA⟩00"),
+    ],
+)
+def test_lookalike_inside_a_word_or_number_is_shown_by_its_code(written, read):
+    """It is another name, address or amount than it seems."""
+    assert readable(written) == read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Сара и Ада удалят счёт в PayPal",
+        "USB-порт, SMSка, VIPы, e-mailом, фото_x2, A4формат, getОтчет",
+        "kΩ μm Δt 5 µg Αθήνα",
+        "iPhone手机 ＡＢＣ社 Tシャツ",
+        "naïve Øystein Größe İstanbul",
+        "٣٤ १२३ ৪৭",
+        "a²+b² ½ № Mª 1º",
+        "שלום abc مرحبا",
+    ],
+)
+def test_real_multilingual_text_is_unchanged(text):
+    """Words of one script, and words whose parts nobody could confuse."""
+    assert readable(text) == text
+
+
+@given(st.text("paуpalпароль1৪αο\u0301ｐ _-"))
+def test_marking_lookalikes_is_idempotent(text):
+    """A stored preview is read again, and its signature must still fit."""
+    assert readable(readable(text)) == readable(text)
+
+
+@given(st.lists(st.sampled_from([" " * 7, "\u00a0" * 21, "\n", "\u200b" * 4, "a", "⟨U+200B⟩"])).map("".join))
+def test_counting_gaps_is_idempotent(text):
+    """A number of blanks is no gap."""
+    assert readable(readable(text)) == readable(text)
 
 
 @given(st.lists(st.characters() | HIDDEN | st.sampled_from("aé日न👩🏴1#")).map("".join))
