@@ -1,9 +1,10 @@
-"""Optional libraries: whether one is installed, and the command that installs an extra wherever Sayso comes from."""
+"""Optional libraries: import those of an extra, or say what is missing or broken and which command mends it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
@@ -11,6 +12,60 @@ from importlib.util import find_spec
 _OF_AN_EXTRA = re.compile(r"(?P<requirement>[^;]+);.*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 #: A requirement that is another extra of Sayso itself.
 _OWN_EXTRA = re.compile(r"sayso\[(?P<extra>[\w-]+)\]")
+
+
+class LibraryError(ImportError):
+    """Raised when a library of an extra is missing or cannot be imported. The message names the cure."""
+
+
+def import_libraries(extra: str, *modules: str) -> None:
+    """Import these modules, which need the libraries of an extra. Raises LibraryError."""
+    for module in modules:
+        try:
+            import_module(module)
+        except Exception as exc:  # a broken library raises anything: ImportError, OSError, AttributeError
+            raise LibraryError(_why_not_imported(exc, extra)) from exc
+
+
+def missing_library(module: str, extra: str) -> str:
+    """Return the text that a module is missing, and how to install the extra that brings it."""
+    return f"the module {module!r} is missing, which the extra {extra!r} brings: {install_command(extra)}"
+
+
+def _why_not_imported(exc: Exception, extra: str) -> str:
+    missing = _missing_module(exc)
+    if missing:
+        return missing_library(missing, extra)
+    reinstall = install_command(extra).replace("pip install", "pip install --force-reinstall", 1)
+    return (
+        f"a library of the extra {extra!r} is installed and cannot be imported "
+        f"({type(exc).__name__}: {exc}): install it again: {reinstall}"
+    )
+
+
+def _missing_module(exc: BaseException | None) -> str:
+    """Return the module that is not installed at all; "" if a library is there and broken.
+
+    Libraries replace the error by their own advice, so the first cause counts.
+    """
+    missing = ""
+    while exc is not None:
+        if isinstance(exc, ModuleNotFoundError) and exc.name:
+            missing = exc.name
+        exc = exc.__cause__ or exc.__context__
+    parent = missing.rpartition(".")[0]
+    if is_installed(missing) or (parent and not _is_namespace(parent)):
+        return ""  # a part of an installed library is missing: another version, or a damaged one
+    return missing
+
+
+def _is_namespace(package: str) -> bool:
+    """Return whether several distributions may have parts of this package, as of `google`."""
+    try:
+        spec = find_spec(package)
+    except (ModuleNotFoundError, ValueError):
+        return True
+    return spec is None or spec.origin is None
 
 
 def is_installed(module: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sayso.agent.extras import install_command
+from sayso.agent.extras import import_libraries
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability import conventions as gen_ai
 from sayso.agent.observability.observer import AgentObserver, LlmCall
@@ -63,10 +63,9 @@ class OpenTelemetryObserver(AgentObserver):
         include_content: bool = False,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        try:
-            from opentelemetry import context, metrics, trace
-        except ImportError as exc:
-            raise ImportError(f"OpenTelemetryObserver needs OpenTelemetry: {install_command('otel')}") from exc
+        import_libraries("otel", "opentelemetry", "opentelemetry.trace", "opentelemetry.metrics")
+        from opentelemetry import context, metrics, trace
+
         self._trace, self._context = trace, context
         self._tracer = trace.get_tracer("sayso", tracer_provider=tracer_provider)
         self._metrics = _Metrics(metrics.get_meter("sayso", meter_provider=meter_provider))

@@ -1,7 +1,8 @@
 """ModelRequest: one request to a vendor's model through pydantic-ai, answered whole or as a stream.
 
 This module and the ones beside it that begin with `model_` import pydantic-ai, which takes a second or two. They are
-imported when a model is first asked.
+imported when a model is first asked. The libraries of single vendors are imported in `model_openai` and `model_gemini`
+only, because each of them comes with an extra of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +23,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx2
-from google.genai.types import GenerateContentConfigDict
-from openai.types.chat import ChatCompletionChunk
-from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai import direct
 from pydantic_ai.messages import InstructionPart, ModelResponse, PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
@@ -232,59 +228,6 @@ def usage_of(response: ModelResponse, provider: str, model: str) -> UsageStats:
         cache_read_tokens=usage.cache_read_tokens,
         cache_write_tokens=usage.cache_write_tokens,
     )
-
-
-class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, with streamed tool calls told apart; both hooks are documented for subclasses."""
-
-    @property
-    def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
-        return _Stream
-
-
-class _Stream(OpenAIStreamedResponse):
-    async def _validate_response(self) -> AsyncIterator[ChatCompletionChunk]:
-        numbers = CallNumbers()
-        async for chunk in super()._validate_response():
-            for choice in chunk.choices or []:
-                for delta in (choice.delta.tool_calls or []) if choice.delta else []:
-                    delta.index = numbers.number(delta)
-            yield chunk
-
-
-class CallNumbers:
-    """Unique numbers for the tool calls of one streamed answer.
-
-    Some servers send several calls under one index. The library joins deltas by index, and would make one call of all
-    their names and arguments. A delta with an id that its index has not had therefore starts a new call.
-    """
-
-    def __init__(self) -> None:
-        self._current: dict[int, int] = {}
-        self._numbers: dict[tuple[int, str], int] = {}
-
-    def number(self, delta: ChoiceDeltaToolCall) -> int:
-        """Return the number of the call that a delta belongs to."""
-        index = delta.index or 0  # some servers omit it
-        if delta.id:
-            number = self._numbers.setdefault((index, delta.id), len(self._numbers))
-            self._current[index] = number
-        elif index not in self._current:
-            self._current[index] = self._numbers.setdefault((index, ""), len(self._numbers))
-        return self._current[index]
-
-
-class GeminiModel(GoogleModel):
-    """pydantic-ai's model, which ignores `extra_body`; Google's client itself merges it into the request."""
-
-    unsupported_settings = GoogleModel.unsupported_settings - {"extra_body"}
-
-    async def _build_content_and_config(self, *args: Any, **kwargs: Any) -> tuple[Any, GenerateContentConfigDict]:
-        contents, config = await super()._build_content_and_config(*args, **kwargs)
-        settings = kwargs.get("model_settings") or next((each for each in args if isinstance(each, dict)), {})
-        if body := settings.get("extra_body"):
-            config["http_options"] = {**(config.get("http_options") or {}), "extra_body": body}
-        return contents, config
 
 
 def http_client() -> httpx2.AsyncClient:

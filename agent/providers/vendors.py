@@ -8,10 +8,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from sayso.agent.extras import install_command, is_installed
+from sayso.agent.extras import LibraryError, import_libraries, is_installed, missing_library
 from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
 from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
 from sayso.agent.providers.pricing import context_tokens
@@ -90,7 +89,7 @@ class VendorProvider(ABC):
     api_format: ApiFormat
     sdk: str
     extra: str
-    #: The modules that `preload` imports besides ModelRequest's.
+    #: The modules that its requests need besides ModelRequest's.
     modules: tuple[str, ...]
     file_types: Collection[str] = ()
     #: The most bytes of one file, and of all files of one request. Vendors take a little more.
@@ -101,7 +100,7 @@ class VendorProvider(ABC):
         self._library_settings = library_settings(self.model_settings, self.api_format)
         for library in ("pydantic_ai", self.sdk):
             if not is_installed(library):
-                raise self._missing(library)
+                raise ProviderConfigurationError(missing_library(library, self.extra))
         self._api_key = api_key
         self.default_model = default_model
         #: The URL that requests go to.
@@ -125,15 +124,22 @@ class VendorProvider(ABC):
             async for item in items:
                 yield item
 
+    @classmethod
+    def import_library(cls) -> None:
+        """Import the vendor's library, which takes a second or two. Raises LibraryError."""
+        import_libraries(cls.extra, "pydantic_ai", cls.sdk, "sayso.agent.providers.model_request", *cls.modules)
+
     def preload(self) -> None:
-        """Import the vendor's library, which takes a second or two. Call it before a process forks its workers."""
+        """Import the vendor's library once. Call it before a process forks its workers.
+
+        Raises ProviderConfigurationError, which names the missing module and the cure, or the original error.
+        """
         if self._preloaded:
             return
         try:
-            for name in ("sayso.agent.providers.model_request", *self.modules):
-                import_module(name)
-        except ImportError as exc:
-            raise self._missing(self.sdk) from exc
+            self.import_library()
+        except LibraryError as exc:
+            raise ProviderConfigurationError(str(exc)) from exc
         self._preloaded = True
 
     async def aclose(self) -> None:
@@ -169,9 +175,6 @@ class VendorProvider(ABC):
     @abstractmethod
     def _model(self, client: Any, name: str) -> Model[Any]:
         """Return pydantic-ai's model of this name."""
-
-    def _missing(self, library: str) -> ProviderConfigurationError:
-        return ProviderConfigurationError(f"the library {library!r} is missing: {install_command(self.extra)}")
 
     @asynccontextmanager
     async def _model_request(self, kwargs: Mapping[str, Any]) -> AsyncIterator[ModelRequest]:
@@ -307,7 +310,7 @@ class GeminiProvider(VendorProvider):
     api_format = "gemini"
     sdk = "google.genai"
     extra = "google"
-    modules = ("pydantic_ai.providers.google",)
+    modules = ("sayso.agent.providers.model_gemini", "pydantic_ai.providers.google")
     file_types = (
         *(f"image/{kind}" for kind in ("png", "jpeg", "webp", "heic", "heif")),
         *(f"audio/{kind}" for kind in ("ogg", "mpeg", "wav", "aiff", "aac", "flac")),
@@ -333,7 +336,7 @@ class GeminiProvider(VendorProvider):
         return GoogleProvider(api_key=self._api_key, base_url=self.base_url, http_client=http, retry_options=retry)
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from sayso.agent.providers.model_request import GeminiModel
+        from sayso.agent.providers.model_gemini import GeminiModel
 
         return GeminiModel(name, provider=client)
 
@@ -351,6 +354,7 @@ class OpenAIProvider(VendorProvider):
     extra = "llm"
     ends_streams = False  # the library checks it instead, see _model
     modules: tuple[str, ...] = (
+        "sayso.agent.providers.model_openai",
         "pydantic_ai.providers.openai",
         "pydantic_ai.providers.openai_compatible",
         "openai.resources.chat.chat",  # which the library imports lazily
@@ -383,7 +387,7 @@ class OpenAIProvider(VendorProvider):
         return AsyncOpenAI(api_key=self._api_key, base_url=self.base_url, max_retries=0, http_client=http)
 
     def _model(self, client: Any, name: str) -> Model[Any]:
-        from sayso.agent.providers.model_request import ChatModel
+        from sayso.agent.providers.model_openai import ChatModel
 
         profile = _NO_THINKING_TAGS
         if self.name in _SEND_FINISH_REASON:
@@ -404,6 +408,7 @@ class OllamaProvider(OpenAIProvider):
     """Models of a local Ollama. It does not say which models read images; one that does not refuses the request."""
 
     modules = (
+        "sayso.agent.providers.model_openai",
         "pydantic_ai.providers.ollama",
         "openai.resources.chat.chat",
     )

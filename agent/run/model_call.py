@@ -21,6 +21,7 @@ from sayso.agent.providers.base import (
     FILTERED,
     Completion,
     Provider,
+    ProviderConfigurationError,
     ProviderError,
     ProviderRequest,
     RateLimitedError,
@@ -267,7 +268,9 @@ class ModelCaller:
             error.model = error.model or run.model
             cause = error.cause
         details = f"{cause} provider={self.name} error={type(error).__name__}"
-        log.error("model.failed run=%s %s", run.events.run_id, details)
+        # The text of this error is our own: it names a key or a library that is missing.
+        extra = {"advice": str(error)} if isinstance(error, ProviderConfigurationError) else {}
+        log.error("model.failed run=%s %s", run.events.run_id, details, extra=extra)
 
     async def _call_with_reductions(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None

@@ -6,15 +6,25 @@ The docstring of a tool is its description for the model. A tool raises ValueErr
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sayso.agent.extras import install_command, is_installed
+from sayso.agent.extras import import_libraries, install_command, is_installed
 from sayso.agent.tools.errors import ToolLoadError, did_you_mean
 from sayso.agent.tools.tool import Tool
 
 #: The families, each a module of this package. One that reads a setting has a function `tools(folder, hosts)`.
 FAMILIES = ("calculator", "charts", "dates", "documents", "files", "tables", "text", "units", "web")
+#: The modules of the extra `toolbox` that a family needs. Those with compiled parts are named by such a part, since a
+#: damaged library fails there.
+LIBRARIES: Mapping[str, Sequence[str]] = {
+    "charts": ("matplotlib.ft2font",),
+    "dates": ("dateutil.relativedelta", "tzdata"),
+    "documents": ("reportlab.platypus", "matplotlib.ft2font"),
+    "tables": ("jmespath",),
+    "units": ("pint",),
+    "web": ("lxml.etree",),
+}
 #: Names listed in an error message, and characters of each.
 _LISTED_NAMES, _LISTED_CHARS = 20, 60
 
@@ -60,10 +70,18 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
         raise ToolLoadError(f"toolbox hosts {list(hosts)!r} are read by 'web' only: open it, or remove hosts")
 
 
-def need(family: str, *modules: str) -> None:
-    """Raise ToolLoadError, with the install command, if a library is missing. Imports none of them."""
-    if missing := [module for module in modules if not is_installed(module)]:
+def need(family: str) -> None:
+    """Raise ToolLoadError, with the install command, if a library of a family is missing. Imports none of them."""
+    libraries = [module.partition(".")[0] for module in LIBRARIES[family]]
+    missing = [library for library in libraries if not is_installed(library)]
+    if missing:
         raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
+
+
+def try_libraries(families: Iterable[str]) -> None:
+    """Import what these families need, as their tools will. Raises LibraryError."""
+    for family in families:
+        import_libraries("toolbox", *LIBRARIES.get(family, ()))
 
 
 def plural(count: int, unit: str) -> str:

@@ -62,7 +62,7 @@ ChartKind = Literal["bar", "horizontal bar", "line", "pie", "scatter"]
 Label = Annotated[str, Field(max_length=MAX_LABEL_CHARS)]
 Value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]
 
-need("charts", "matplotlib")
+need("charts")
 
 
 class Series(BaseModel):

@@ -98,7 +98,7 @@ def _fold(name: str) -> str:
     return "_".join(name[:MAX_ZONE_CHARS].casefold().split())
 
 
-need("dates", "dateutil", "tzdata")
+need("dates")
 
 
 def _now() -> datetime:

@@ -64,7 +64,7 @@ Name = Annotated[
 ]
 Cell = str | float | int | bool | None
 
-need("documents", "reportlab", "matplotlib")
+need("documents")
 
 #: reportlab has one parser for all threads.
 _reportlab_lock = threading.Lock()

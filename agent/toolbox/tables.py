@@ -110,7 +110,7 @@ TableFile = Annotated[
 ]
 Data = Annotated[str, Field(min_length=1, max_length=MAX_DATA_CHARS)]
 
-need("tables", "jmespath")
+need("tables")
 
 
 @tool(read_only=True)

@@ -57,7 +57,7 @@ Unit = Annotated[
     ),
 ]
 
-need("units", "pint")
+need("units")
 
 
 @tool(read_only=True)

@@ -59,7 +59,7 @@ PagePart = Annotated[
     int, Field(ge=1, le=1000, description="Which part of a long page to read; the answer says how many there are")
 ]
 
-need("web", "lxml")
+need("web")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from sayso.agent.extras import install_command
+from sayso.agent.extras import LibraryError, import_libraries
 from sayso.agent.toolsets.base import (
     MAX_TOOLS,
     UNCLEAR_STATUSES,
@@ -51,6 +51,12 @@ _SDK_LOG_LEVELS = {
 }  # fmt: skip
 #: Longest text quoted from a library or a server, in characters: the rest quotes what it read.
 MAX_QUOTE_CHARS = 200
+
+
+def import_sdk() -> None:
+    """Import the parts of the SDK that a connection needs. Raises LibraryError."""
+    transports = ("mcp.client.stdio", "mcp.client.streamable_http")
+    import_libraries("mcp", "mcp", "mcp.client.subscriptions", *transports)
 
 
 class McpConnection:
@@ -173,9 +179,11 @@ class McpConnection:
 
     async def _enter(self, stack: AsyncExitStack) -> None:
         try:
-            from mcp import Client
-        except ImportError as exc:
-            raise SourceError(f"the SDK is not installed: {install_command('mcp')}") from exc
+            import_sdk()
+        except LibraryError as exc:
+            raise SourceError(str(exc)) from exc
+        from mcp import Client
+
         transport = self._server.transport(self._monitor)
         client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
         # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.

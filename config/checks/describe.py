@@ -25,9 +25,11 @@ from sayso.config.settings.agent import (
     vendor_of,
 )
 from sayso.config.settings.channels import AccessSettings, AnyChannel
+from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_, SourceSettings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, tool_policy
+from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, own_names
 
 #: What becomes of a call, by the decision of the policy.
@@ -76,8 +78,11 @@ class BotDescription:
 def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> BotDescription:
     """Return what each channel answers with and may do. Remote sources have this many seconds to answer.
 
-    No model is asked. Raises ConfigError.
+    The libraries of all configured features are imported. No model is asked. Raises ConfigError.
     """
+    problems = library_problems(settings)
+    if problems:
+        raise ConfigError(problems)
     deps = AgentDeps.open(settings, Path())
     opened = load_bot_tools(settings, remote=True, strict=True, seconds=seconds)
     opened.close()

@@ -34,6 +34,7 @@ from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
+from sayso.config.wiring.libraries import library_problems
 from sayso.config.wiring.stores import (
     FileStores,
     bot_ids,
@@ -104,6 +105,8 @@ class Doctor:
     async def results(self) -> AsyncIterator[CheckResult]:
         """Yield the result of every check as soon as it is known. What cannot be reached is a result, too."""
         yield CheckResult("config", "ok", f"channels: {', '.join(self._settings.channels)}")
+        for problem in library_problems(self._settings):
+            yield CheckResult("libraries", "fail", problem, "run the command; see that it is the bot's environment")
         for result in self._redis():
             yield result
         if self._data.exists():

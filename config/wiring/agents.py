@@ -368,7 +368,10 @@ def terminal_agent(
     try:
         for problem in opened.problems:
             report_problem(problem)
-        yield _build_agent(deps, name, opened, InMemoryPendingStore(confirm_parser(settings.channels[name])), media)
+        store = InMemoryPendingStore(confirm_parser(settings.channels[name]))
+        agent = _build_agent(deps, name, opened, store, media)
+        deps.models.preload()  # a missing library is reported before the first question
+        yield agent
     finally:
         opened.close()
         run_sync(deps.aclose())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from sayso.agent.extras import LibraryError
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.base import Provider, ProviderConfigurationError
 from sayso.agent.providers.fallback import FallbackProvider
@@ -35,6 +37,41 @@ _PROVIDERS: dict[str, type[VendorProvider]] = {
 }
 
 
+def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_, str]]:
+    """Yield the models of a channel with their places: its own, the fallbacks, and those for other tasks."""
+    agent = settings.agent_of(channel)
+    has_own_model = settings.channels[channel].agent.model is not None
+    yield ("channels", channel, "agent", "model") if has_own_model else ("agent", "model"), agent.model
+    if agent.model != OFFLINE:
+        for index, fallback in enumerate(agent.fallback):
+            yield ("agent", "fallback", index), fallback.model
+    tasks: dict[Path_, SideSettings | None] = {
+        ("agent", "memory", "summarize"): agent.memory.summarize,
+        ("agent", "memory", "entities"): agent.memory.entities,
+        ("agent", "memory", "relationships"): agent.memory.relationships,
+        ("agent", "guards", "coherence"): agent.guards.coherence,
+        ("agent", "results"): agent.results if agent.results.compress else None,
+    }
+    for path, task in tasks.items():
+        if task is not None and task.model is not None:
+            yield path, task.model
+
+
+def model_library_problems(settings: Settings) -> Iterator[str]:
+    """Import the libraries of all configured models. Yield a problem for each that cannot be used. No key is needed."""
+    tried: set[str] = set()
+    for channel in settings.channels:
+        for path, model in configured_models(settings, channel):
+            vendor = vendor_of(model)
+            if model == OFFLINE or vendor in tried:
+                continue
+            tried.add(vendor)
+            try:
+                _PROVIDERS[vendor].import_library()
+            except LibraryError as exc:
+                yield settings.problem(path, str(exc))
+
+
 class _Connection(NamedTuple):
     """What tells one provider from another: a model, and how it is reached."""
 
@@ -58,6 +95,8 @@ class Models:
         self._settings = settings
         self._load_media = load_media
         self._providers: dict[_Connection, VendorProvider] = {}
+        #: Where the configuration names each of them first.
+        self._paths: dict[_Connection, Path_] = {}
         self._by_channel: dict[str, Provider] = {}
 
     def of(self, channel: str) -> Provider:
@@ -85,11 +124,11 @@ class Models:
 
     def preload(self) -> None:
         """Import the libraries of all providers so far, and the price list, in a second or two. Raises ConfigError."""
-        try:
-            for provider in self._providers.values():
+        for connection, provider in self._providers.items():
+            try:
                 provider.preload()
-        except ProviderConfigurationError as exc:
-            raise ConfigError([str(exc)]) from exc
+            except ProviderConfigurationError as exc:
+                raise self._refused(self._paths[connection], str(exc)) from exc
         if self._providers:
             cost_usd("gpt-5-mini", UsageStats(1, 1, 2))  # any listed model: the list is read on first use
 
@@ -102,8 +141,7 @@ class Models:
         agent = self._settings.agent_of(channel)
         if agent.model == OFFLINE:
             return OfflineProvider()
-        has_own_model = self._settings.channels[channel].agent.model is not None
-        path = ("channels", channel, "agent", "model") if has_own_model else ("agent", "model")
+        path, _ = next(configured_models(self._settings, channel))
         first = self._provider(agent, agent, path)
         others = [
             self._provider(each, agent, ("agent", "fallback", index)) for index, each in enumerate(agent.fallback)
@@ -122,6 +160,7 @@ class Models:
         connection = _Connection(vendor, model, key, access.base_url or "", agent.cache_prompt, settings)
         if connection not in self._providers:
             self._providers[connection] = self._create(connection, path)
+            self._paths[connection] = path
         return self._providers[connection]
 
     def _usual_key(self, vendor: str, base_url: str | None, path: Path_) -> str:

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
 from textwrap import indent
 from types import TracebackType
@@ -231,42 +232,59 @@ def set_up_tracing() -> None:
     metrics are not exported unless OTEL_METRICS_EXPORTER says so. Call it after a fork: its threads survive none.
     Raises TracingError.
     """
-    try:
-        from opentelemetry import metrics, trace
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError as exc:
-        from sayso.agent.extras import install_command
+    import_tracing()
+    from opentelemetry import metrics, trace
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        raise TracingError(f"OpenTelemetry is missing: {install_command('otel')}") from exc
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         start_tracing()
         return
-    traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
-    exporters = [_exporter(name.strip()) for name in traces.split(",")]
-    metrics_exporters = os.environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none")
-    metric_exporters = [_exporter(name.strip(), _METRICS_GROUP) for name in metrics_exporters.split(",")]
-    readers = [PeriodicExportingMetricReader(exporter) for exporter in filter(None, metric_exporters)]
+    span_exporters, metric_exporters = find_exporters()
+    readers = [PeriodicExportingMetricReader(exporter()) for exporter in metric_exporters]
     is_named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     resource = Resource.create({} if is_named else {SERVICE_NAME: "sayso"})
     provider = TracerProvider(resource=resource)
-    for exporter in filter(None, exporters):
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+    for exporter in span_exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter()))
     trace.set_tracer_provider(provider)
     start_tracing()
     if readers:
         metrics.set_meter_provider(MeterProvider(readers, resource=resource))
 
 
-def _exporter(name: str, group: str = _GROUP) -> Any:
-    """Return the exporter of a name, which reads the OTEL_ variables itself; None for the name `none`."""
+def import_tracing() -> None:
+    """Import the modules of OpenTelemetry that tracing needs. Raises TracingError."""
+    from sayso.agent.extras import LibraryError, import_libraries
+
+    try:
+        import_libraries("otel", "opentelemetry", "opentelemetry.sdk.trace.export", "opentelemetry.sdk.metrics.export")
+    except LibraryError as exc:
+        raise TracingError(str(exc)) from exc
+
+
+def find_exporters() -> tuple[list[Callable[[], Any]], list[Callable[[], Any]]]:
+    """Return the exporters of spans and those of metrics that the OTEL_ variables name, not started yet.
+
+    Raises TracingError.
+    """
+    traces = os.environ.get("OTEL_TRACES_EXPORTER", "otlp")
+    metrics = os.environ.get("OTEL_METRICS_EXPORTER", "otlp" if "otlp" in traces else "none")
+    return _exporters(traces, _GROUP), _exporters(metrics, _METRICS_GROUP)
+
+
+def _exporters(names: str, group: str) -> list[Callable[[], Any]]:
+    stripped = [name.strip() for name in names.split(",")]
+    return [_exporter(name, group) for name in stripped if name != "none"]
+
+
+def _exporter(name: str, group: str) -> Callable[[], Any]:
+    """Return the exporter of a name, which reads the OTEL_ variables itself when it is called. Raises TracingError."""
     from importlib.metadata import entry_points
 
-    if name == "none":
-        return None
     points = {point.name: point for point in entry_points(group=group)}
     names: tuple[str, ...] = (name,)
     if name == "otlp":
@@ -277,4 +295,10 @@ def _exporter(name: str, group: str = _GROUP) -> Any:
     if not installed:
         cure = "pip install opentelemetry-exporter-otlp-proto-http, or say otherwise in OTEL_TRACES_EXPORTER"
         raise TracingError(f"the exporter {name!r} of spans is not installed: {cure} (console, none)")
-    return installed[0].load()()
+    try:
+        exporter: Callable[[], Any] = installed[0].load()
+    except Exception as exc:  # a broken library raises anything
+        package = installed[0].dist.name if installed[0].dist else name
+        says = f"the exporter {name!r} is installed and cannot be imported ({type(exc).__name__}: {exc})"
+        raise TracingError(f"{says}: install it again: pip install --force-reinstall {package}") from exc
+    return exporter

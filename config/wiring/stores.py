@@ -17,6 +17,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from sayso.agent.channel.long_texts import FOLDER as TEXTS
 from sayso.agent.channel.long_texts import TextFiles
+from sayso.agent.extras import LibraryError, import_libraries
 from sayso.channels.redaction import remember
 from sayso.channels.storage.files import make_private, make_tree_private
 from sayso.channels.storage.media import ARRIVING, OWNERS, LocalMediaStore, MediaFiles
@@ -175,10 +176,10 @@ def open_bucket(settings: Settings) -> Bucket | None:
     if not media.store:
         return None
     try:
+        import_libraries("s3", "obstore.exceptions", "obstore.store")
         return Bucket(media.store, endpoint=str(media.endpoint or ""), region=media.region)
-    except ImportError:
-        cure = "needs obstore: pip install 'sayso[s3]'"
-        raise ConfigError([settings.problem(("media", "store"), cure)]) from None
+    except LibraryError as exc:
+        raise ConfigError([settings.problem(("media", "store"), str(exc))]) from exc
     except StoreRefused as exc:
         raise ConfigError([settings.problem(("media", "store"), exc.reason)]) from None
 

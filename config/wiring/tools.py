@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector
+from sayso.agent.extras import LibraryError
 from sayso.agent.toolbox import open_toolbox
 from sayso.agent.tools import Tool, ToolRegistry
 from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
@@ -20,6 +21,7 @@ from sayso.agent.toolsets import mcp, openapi
 from sayso.agent.toolsets.base import SourceError, ToolFilter, legal_names, provided, renamed, requires_confirmation
 from sayso.agent.toolsets.embedding import HttpEmbedder
 from sayso.agent.toolsets.mcp import McpToolProvider
+from sayso.agent.toolsets.mcp_connection import import_sdk
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
@@ -115,10 +117,26 @@ def open_tools(
     opened = OpenTools()
     local = [(index, source) for index, source in enumerate(settings.tools) if not is_remote(source)]
     problems = [problem for index, source in local for problem in _open_local(opened, settings, index, source)]
+    without_sdk = mcp_library_problems(settings) if remote else []
+    problems += without_sdk
     if problems and strict:
         raise ConfigError(problems)
-    live, silent = _open_remote(settings, opened.registry, seconds) if remote else (None, [])
+    live, silent = None, list[str]()
+    if remote:
+        live, silent = _open_remote(settings, opened.registry, seconds, with_mcp=not without_sdk)
     return replace(opened, problems=(*problems, *silent), live=live)
+
+
+def mcp_library_problems(settings: Settings) -> list[str]:
+    """Return a problem for each MCP server if the SDK of MCP is missing or broken. Imports it where one is named."""
+    servers = [index for index, source in enumerate(settings.tools) if isinstance(source, McpSource)]
+    if not servers:
+        return []
+    try:
+        import_sdk()
+    except LibraryError as exc:
+        return [settings.problem(("tools",), str(exc), index) for index in servers]
+    return []
 
 
 def is_remote(source: AnySource) -> bool:
@@ -201,13 +219,15 @@ def _name(source: AnySource) -> str:
 
 
 def _open_remote(
-    settings: Settings, registry: ToolRegistry, seconds: float
-) -> tuple[ToolsetRefresher | None, list[str]]:  # fmt: skip
-    """Connect to the remote sources. Return what keeps their tools up to date, None without any source, and a problem
-    for each that does not answer in time.
+    settings: Settings, registry: ToolRegistry, seconds: float, *, with_mcp: bool
+) -> tuple[ToolsetRefresher | None, list[str]]:
+    """Connect to the remote sources, to MCP servers only `with_mcp`. Return what keeps their tools up to date, None
+    without any source, and a problem for each that does not answer in time.
     """
     names, sources = {}, []
     for index, source in enumerate(settings.tools):
+        if isinstance(source, McpSource) and not with_mcp:
+            continue
         if isinstance(source, McpSource | OpenApiSource) and is_remote(source):
             names[index] = _name(source)
             provider = tool_provider(source, settings.origin.folder)

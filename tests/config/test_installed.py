@@ -25,11 +25,10 @@ from deploy.build_packages import FILES, PACKAGES, build
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
+from tests.config.conftest import EPOCH
 from tests.config.processes import PATIENCE, free_port, short_folder, until
 
 ROOT = Path(__file__).parents[2]
-#: The time of all files in the packages, in Unix seconds.
-EPOCH = 1_790_000_000
 #: Modules that a user may have beside the bot. Python must not confuse any of them with Sayso's.
 USER_MODULES = (
     "agent.py", "channels.py", "config.py", "examples/__init__.py", "pending/__init__.py", "workers/__init__.py",
@@ -49,13 +48,6 @@ def count_apples() -> str:
     """Count the apples in stock."""
     return "There are 3 apples."
 '''
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build the wheel and the sdist of this checkout as `make dist` does."""
-    wheel, sdist = build(ROOT, tmp_path_factory.mktemp("dist"), epoch=EPOCH)
-    return {"wheel": wheel, "sdist": sdist}
 
 
 class Installed:

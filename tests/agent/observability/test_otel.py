@@ -266,5 +266,5 @@ def test_context_is_restored_after_a_run():
 def test_missing_library_is_named_with_the_install_command(monkeypatch):
     """The library is part of an extra."""
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ImportError, match=r"needs OpenTelemetry: pip install '.*opentelemetry-sdk>="):
+    with pytest.raises(ImportError, match=r"the extra 'otel' brings: pip install '.*opentelemetry-sdk>="):
         OpenTelemetryObserver()

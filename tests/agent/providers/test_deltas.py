@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from sayso.agent.messages import ToolCall
-from sayso.agent.providers.model_request import CallNumbers
+from sayso.agent.providers.model_openai import CallNumbers
 from sayso.agent.providers.vendors import OllamaProvider
 from tests.agent.providers.conftest import Server
 from tests.agent.providers.test_contract import called, pieces, stock
@@ -41,7 +41,7 @@ def test_parallel_calls_with_one_index_stay_separate(server: Server) -> None:
 
 def test_library_alone_merges_the_calls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the library separates them, the renumbering can be removed."""
-    monkeypatch.setattr("sayso.agent.providers.model_request.ChatModel", OpenAIChatModel)
+    monkeypatch.setattr("sayso.agent.providers.model_openai.ChatModel", OpenAIChatModel)
     assert len(streamed(server)) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -50,14 +51,15 @@ def test_missing_key_is_named_at_construction(kind: Any, variable: str, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("kind", "extra"), [(OpenAIProvider, "openai"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
+    ("kind", "extra"), [(OpenAIProvider, "llm"), (AnthropicProvider, "anthropic"), (GeminiProvider, "google")]
 )
 def test_missing_library_is_named_with_the_install_command(
     kind: Any, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check does not import the library."""
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == kind.sdk else object())
-    with pytest.raises(ProviderConfigurationError, match=rf"'{kind.sdk}' is missing: pip install .*\[{extra}\]"):
+    says = f"the module '{kind.sdk}' is missing, which the extra '{extra}' brings: {extras.install_command(extra)}"
+    with pytest.raises(ProviderConfigurationError, match=f"^{re.escape(says)}$"):
         kind(KEY)
 
 
@@ -75,6 +77,13 @@ def test_environment_does_not_redirect_the_key(server: Server, monkeypatch: pyte
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
     for provider in (OpenAIProvider(KEY), AnthropicProvider(KEY)):
         assert server.url not in str(provider._connect(http_client()).base_url)
+
+
+def test_wrong_configuration_is_logged_with_its_cure(caplog: pytest.LogCaptureFixture) -> None:
+    """No model can answer until the operator changes something, so the log says what."""
+    Agent((), OpenAIProvider(KEY, default_model=""), AgentConfig(model="")).run("Hello")
+    (failure,) = [record for record in caplog.records if "model.failed" in record.message]
+    assert failure.__dict__["advice"] == "openai was asked for no model: give it a default_model"
 
 
 def test_importing_the_providers_imports_no_vendor_library() -> None:

@@ -63,7 +63,7 @@ def test_a_library_that_somebody_blocked_counts_as_missing(monkeypatch: pytest.M
     """A None in sys.modules makes its import fail."""
     monkeypatch.setitem(sys.modules, "pint", None)
     with pytest.raises(ToolLoadError, match="needs pint"):
-        libraries.need("units", "pint")
+        libraries.need("units")
 
 
 def test_opening_everything_gives_each_tool_once(tmp_path: Path):

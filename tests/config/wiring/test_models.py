@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sayso.agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
-from sayso.agent.extras import install_command
+from sayso.agent.extras import missing_library
 from sayso.agent.providers.vendors import OPENAI_URL, VendorProvider
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.checks.describe import describe
@@ -82,9 +83,9 @@ def test_a_missing_key_is_reported_with_its_line_and_cure(tmp_path: Path, vendor
 
 def test_a_missing_library_is_reported_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """It is reported before the first model call."""
-    monkeypatch.setattr("sayso.agent.providers.vendors.is_installed", lambda name: name != "anthropic")
+    monkeypatch.setitem(sys.modules, "anthropic", None)
     said = refusal(tmp_path, "{model: anthropic:m, api_key: '${KEY}'}")
-    assert said.endswith(f"agent.model: the library 'anthropic' is missing: {install_command('anthropic')}")
+    assert said.endswith(f"agent.model: {missing_library('anthropic', 'anthropic')}")
 
 
 @pytest.mark.parametrize(
