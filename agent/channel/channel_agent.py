@@ -135,7 +135,8 @@ class ChannelAgent:
         `hear` receives the text while it arrives, unless a check follows. Raises LeaseLost, StaleTurn and
         JournalUnreadable.
         """
-        memory = memory_from_json(queued.history, self.agent.memory)
+        summarizes = self.agent.config.summarize_on_trim
+        memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
         texts, user = self.texts_for_turn(queued.turn, memory), queued.turn.scope.id
         long_texts = LongTexts(self._text_store, user)
         store_file = partial(self._files.store, queued.turn)
@@ -156,6 +157,7 @@ class ChannelAgent:
             long_texts=long_texts,
             lost_at=queued.lost_at,
             is_loss_told=queued.is_loss_told,
+            summarizes=summarizes,
         )
         answer = await self._answer(context)
         history = memory.to_dict()
@@ -224,7 +226,9 @@ class ChannelAgent:
                 scope=context.memory_scope,
             )
         if memory is not context.memory:
-            context.memory.add_many(result.messages)
+            # The run has removed the oldest messages from its own copy, which has the long texts.
+            context.memory.add_many(result.messages, trims=False)
+            context.memory.keep_newest(len(memory.get_history()))
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():
             self.store.executors.keep_closure(pid, executor)
@@ -367,7 +371,8 @@ class ChannelAgent:
                 self._memories.popitem(last=False)
         received_at, texts = live.looked_at if live else time.time(), self.texts_for_turn(turn, memory)
         run = self._channel_run(turn, texts)
-        return TurnContext(turn, user, live, tapped, memory, received_at, texts, run)
+        summarizes = self.agent.config.summarize_on_trim
+        return TurnContext(turn, user, live, tapped, memory, received_at, texts, run, summarizes=summarizes)
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""

@@ -68,6 +68,12 @@ class TurnContext:
     lost_at: float = 0.0
     #: Whether a yes or no of the person was answered with that.
     is_loss_told: bool = False
+    #: Whether a model summarizes what the memory removes. Only a run of the agent asks it, so no other turn may remove.
+    summarizes: bool = False
+
+    def remember(self, messages: Sequence[Message]) -> None:
+        """Add messages to the history of a turn in which no model was asked."""
+        self.memory.add_many(messages, trims=not self.summarizes)
 
     @property
     def settled(self) -> StoredAction | None:
@@ -107,21 +113,26 @@ class TurnAnswer:
 def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:
     """Return an answer without a model call, and add it to the history."""
     user_text = user_message_text(context.turn) or TAPPED
-    context.memory.add_many([Message(Role.USER, user_text), Message(Role.ASSISTANT, text)])
+    context.remember([Message(Role.USER, user_text), Message(Role.ASSISTANT, text)])
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
     return TurnAnswer(TurnChange(replies=replies))
 
 
-def memory_from_json(history: str, limits: ConversationMemory | None) -> ConversationMemory:
-    """Return the memory of a stored history, within the limits of `limits`; an empty memory for "".
+def memory_from_json(
+    history: str, limits: ConversationMemory | None, *, summarizes: bool = False
+) -> ConversationMemory:
+    """Return the memory of a stored history, with the limits of `limits`; an empty memory for "".
 
-    Raises ValueError, KeyError or TypeError for an invalid history.
+    What is beyond the limits is removed, unless the next run of the agent `summarizes` it. Raises ValueError, KeyError
+    or TypeError for an invalid history.
     """
     if history:
         memory = ConversationMemory.from_dict(json.loads(history))
-        if limits is None or (memory.max_messages, memory.max_tokens) == (limits.max_messages, limits.max_tokens):
-            return memory
-        return memory.with_limits(limits.max_messages, limits.max_tokens)  # the limits have been changed
+        if limits is not None and (memory.max_messages, memory.max_tokens) != (limits.max_messages, limits.max_tokens):
+            memory = memory.with_limits(limits.max_messages, limits.max_tokens)  # the limits have been changed
+        if not summarizes:
+            memory.add_many(())
+        return memory
     return ConversationMemory(limits.max_messages, limits.max_tokens) if limits else ConversationMemory()
 
 
@@ -131,7 +142,8 @@ async def load_history(context: TurnContext) -> ConversationMemory:
     if context.long_texts is None or not any(message.kept for message in history):
         return stored
     memory = ConversationMemory(stored.max_messages, stored.max_tokens, stored.summary, stored.notes)
-    memory.add_many(await call_in_thread(context.long_texts.read_history, history))
+    full = await call_in_thread(context.long_texts.read_history, history)
+    memory.add_many(full, trims=not context.summarizes)
     return memory
 
 

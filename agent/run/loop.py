@@ -334,14 +334,16 @@ class AgentLoop:
             config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
         )
         # Other runs may change the memory while this run learns.
-        draft = MemoryDraft(memory, run.messages) if memory is not None and takes_time else None
+        draft = None
+        if memory is not None and takes_time:
+            draft = MemoryDraft(memory, run.messages, summarizes=config.summarize_on_trim)
         if draft is not None:
             run_memory.memory = draft.memory
         may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)
         if draft is not None:  # last, so that another run hardly ever summarizes between this and the commit
-            await run_memory.record_trim(draft.removed, may_summarize=may_ask, latest_summary=draft.current_summary)
+            await run_memory.record_trim(draft, may_summarize=may_ask)
         await self._model_caller.book_side_usage(run)
         if draft is not None:
             draft.commit()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sayso.agent.config import AgentConfig
-from sayso.agent.memory.conversation import ConversationMemory, summarize
+from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft, try_to_summarize
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.extraction import current_scope, one_line, required_scope, spoken_messages
 from sayso.agent.messages import Message, Role, UsageStats
@@ -132,37 +132,44 @@ class RunMemory:
         self._note("kg_extraction", began, usage, f"{len(triples)} relationships")
         await self.events.tell("kg_extraction", triples)
 
-    async def record_trim(
-        self, removed: Sequence[Message], *, may_summarize: bool, latest_summary: Callable[[], str]
-    ) -> None:
-        """Report that the conversation memory removed these messages and, if configured, summarize them in it.
+    async def record_trim(self, draft: MemoryDraft, *, may_summarize: bool) -> None:
+        """Report what the draft of the conversation has no room for, and summarize it there if that is configured.
 
-        `latest_summary` returns the stored summary, which another run may have changed meanwhile.
+        Messages that cannot be summarized now stay in the draft, beyond its limits, for a later run.
         """
-        memory = self.memory
-        if memory is None or not removed:
+        removed, memory = draft.removed, draft.memory
+        if not removed:
             return
+        summary = None
+        if self._config.summarize_on_trim:
+            summary = await self._summary_of_trimmed(draft) if may_summarize else None
+            if summary is None:
+                draft.restore()
+                return
         remaining = len(memory.get_history())
         exceeds_messages = remaining + len(removed) > memory.max_messages
         reason = "max_tokens" if memory.max_tokens and not exceeds_messages else "max_messages"
         await self.events.tell("memory_trim", len(removed), remaining, reason)
-        if not (self._config.summarize_on_trim and may_summarize):
-            return
-        previous, summary = memory.summary, await self._summary_of(removed, memory.summary)
-        for _ in range(MAX_REPEATS):
-            latest = latest_summary()
-            if latest == previous:
-                break
-            # Another run of this conversation has written its summary meanwhile: build on that one.
-            previous, summary = latest, await self._summary_of(removed, latest)
-        if summary != previous:
+        if summary is not None:
             memory.summary = summary
             await self.events.tell("memory_summarize", summary, len(removed))
 
-    async def _summary_of(self, removed: Sequence[Message], previous: str) -> str:
+    async def _summary_of_trimmed(self, draft: MemoryDraft) -> str | None:
+        """Return the summary of what the draft removes; None if it fails."""
+        previous = draft.memory.summary
+        summary = await self._summary_of(draft.removed, previous)
+        for _ in range(MAX_REPEATS):
+            latest = draft.current_summary()
+            if latest == previous:
+                break
+            # Another run of this conversation has written its summary meanwhile: build on that one.
+            previous, summary = latest, await self._summary_of(draft.removed, latest)
+        return summary
+
+    async def _summary_of(self, removed: Sequence[Message], previous: str) -> str | None:
         began, provider = time.perf_counter(), self._config.summarize_provider or self._provider
         model = self._model(provider, self._config.summarize_model)
-        summary, usage = await summarize(
+        summary, usage = await try_to_summarize(
             removed, previous, provider, model, self._config.summarize_max_tokens, self._config.request_timeout
         )
         self._note("memory_summarize", began, usage, f"{len(removed)} messages summarized")

@@ -246,7 +246,7 @@ class RunState:
     def set_memory(self, memory: ConversationMemory | None) -> None:
         """Set the conversation that the run belongs to, and read its history."""
         self.memory = self.run_memory.memory = memory
-        self.history = [] if memory is None else memory.get_history()
+        self.history = [] if memory is None else memory.shown()
 
     def close(self, content: str) -> None:
         """End the transcript with the reply. A user's message that a guardrail blocked is replaced by WITHHELD."""

@@ -122,8 +122,8 @@ class MemorySettings(Section):
     max_tokens: Count | None = Field(default=None, ge=1)
     """The most tokens of a conversation that are kept for the model, besides `max_messages`. Example: `8000`."""
     summarize: Side = None
-    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section with another.
-    Example: `true`.
+    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section with another. A
+    full memory then falls to a quarter, so that one summary serves many turns. Example: `true`.
     """
     entities: Side = None
     """Whether a model notes who and what was named. It is asked once more in each turn. Example: `true`."""

@@ -9,7 +9,7 @@ import pytest
 from sayso.agent import Agent, AgentConfig, Message, ProviderError, Role, UsageStats
 from sayso.agent.guards.budget import BudgetLimits, MemoryBudget
 from sayso.agent.guards.guardrails import Guardrail, GuardrailsPipeline
-from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.observability.trace import RunEvents
@@ -112,14 +112,16 @@ def test_concurrent_summaries_keep_what_both_runs_trimmed():
             return Message(Role.ASSISTANT, f"There were {' and '.join(names)}."), UsageStats(1, 1, 2)
 
     async def forget_at_once():
-        memory, model = ConversationMemory(), Together()
+        memory, model = ConversationMemory(max_messages=1), Together()
         config = AgentConfig(model="m", request_timeout=1.0, summarize_on_trim=True)
         runs = [RunMemory(model, config, RunEvents(()), own=True, scope="") for _ in range(2)]
-        for run in runs:
-            run.memory = memory
-        said = [[Message(Role.USER, f"I am {name}")] for name in ("Ana", "Ben")]
-        options = {"may_summarize": True, "latest_summary": lambda: memory.summary}
-        await asyncio.gather(*(run.record_trim(each, **options) for run, each in zip(runs, said, strict=True)))
+
+        async def end(run, name):
+            draft = MemoryDraft(memory, [Message(Role.USER, f"I am {name}"), Message(Role.USER, "Hi")], summarizes=True)
+            await run.record_trim(draft, may_summarize=True)
+            draft.commit()
+
+        await asyncio.gather(*(end(run, name) for run, name in zip(runs, ("Ana", "Ben"), strict=True)))
         return memory.summary
 
     assert asyncio.run(forget_at_once()) == "There were Ana and Ben."

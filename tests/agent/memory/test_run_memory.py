@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sayso.agent.config import AgentConfig
-from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft
 from sayso.agent.memory.entities import Entity, EntityMemory
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.memory.graph import KnowledgeGraphMemory, MemoryTripleStore, SQLiteTripleStore, Triple
@@ -72,9 +72,14 @@ def remembering(*observers, own=False, scope="alice", provider=None, **options):
     return run
 
 
-def trim(run, removed):
-    """Record messages that the conversation of the run removed."""
-    asyncio.run(run.record_trim(removed, may_summarize=True, latest_summary=lambda: run.memory.summary))
+def trim(run, messages, *, may_summarize=True):
+    """End the run with these messages: add them to its conversation, and record what that removes."""
+    memory = run.memory
+    draft = MemoryDraft(memory, messages, summarizes=run._config.summarize_on_trim)
+    run.memory = draft.memory
+    asyncio.run(run.record_trim(draft, may_summarize=may_summarize))
+    draft.commit()
+    run.memory = memory
 
 
 class Names:
@@ -252,27 +257,31 @@ def test_trimmed_messages_are_reported_and_summarized():
         heard, memory=memory, summarize_on_trim=True, summarize_provider=cheap, summarize_model="small",
         summarize_max_tokens=99,
     )  # fmt: skip
-    gone = memory.add_many([user("one"), Message(Role.ASSISTANT, "1"), user("two"), Message(Role.ASSISTANT, "2")])
-    trim(run, gone)
+    trim(run, [user("one"), Message(Role.ASSISTANT, "1"), user("two"), Message(Role.ASSISTANT, "2")])
     assert heard.events == [("trim", 2, 2, "max_messages"), ("summarize", "They spoke of tea.", 2)]
     assert (cheap.requests[0]["model"], cheap.requests[0]["max_tokens"]) == ("small", 99)
     assert [step.type for step in run.events.trace] == ["memory_summarize"]
     assert "[Conversation Summary]\n- They spoke of tea." in asyncio.run(run.context(""))
 
 
-def test_failed_summary_keeps_the_last_one():
-    """Observers receive no summary event."""
-    heard, memory = Heard(), ConversationMemory(summary="before")
+@pytest.mark.parametrize("may_summarize", [True, False])
+def test_messages_stay_until_they_are_summarized(may_summarize):
+    """The model is down, or the budget is spent: the last summary and all messages stay, and nothing is reported."""
+    heard, memory = Heard(), ConversationMemory(max_messages=1, summary="before")
     run = remembering(heard, memory=memory, provider=Reader(says=DOWN), summarize_on_trim=True)
-    trim(run, [user("one")])
-    assert (memory.summary, [event[0] for event in heard.events]) == ("before", ["trim"])
+    trim(run, [user("one"), user("two")], may_summarize=may_summarize)
+    assert (memory.summary, heard.events) == ("before", [])
+    assert [message.content for message in memory.get_history()] == ["one", "two"]
+    run = remembering(heard, memory=memory, provider=Reader(says="Both."), summarize_on_trim=True)
+    trim(run, [user("three")])
+    assert heard.events == [("trim", 2, 1, "max_messages"), ("summarize", "Both.", 2)]
 
 
 def test_trimming_without_summaries_is_only_reported():
     """The event names the limit; without trimmed messages there is no event."""
     heard, memory = Heard(), ConversationMemory(max_messages=9, max_tokens=3)
     run = remembering(heard, memory=memory)
-    trim(run, memory.add_many([user("a" * 12), user("b" * 12)]))
+    trim(run, [user("a" * 12), user("b" * 12)])
     trim(run, [])
     assert heard.events == [("trim", 1, 1, "max_tokens")]
     assert memory.summary == ""

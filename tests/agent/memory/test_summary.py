@@ -9,7 +9,14 @@ import logging
 import pytest
 
 from sayso.agent import Message, ProviderError, Role, ScriptedProvider, ToolCall, UsageStats
-from sayso.agent.memory.conversation import ALL_CHARS, MESSAGE_CHARS, OUTPUT_CHARS, SUMMARY_PROMPT, summarize
+from sayso.agent.memory.conversation import (
+    ALL_CHARS,
+    LINE_CHARS,
+    MESSAGE_CHARS,
+    OUTPUT_CHARS,
+    SUMMARY_PROMPT,
+    summarize,
+)
 from sayso.agent.messages import AnswerDetails, FinishReason
 
 FORGOTTEN = [
@@ -57,7 +64,7 @@ def test_tool_result_can_neither_forge_a_message_nor_close_the_fence():
 
 def test_prompt_excludes_unconfirmed_proposals_and_instructions():
     """The summary must not report a proposal as done, nor pass on instructions."""
-    assert "waits for a yes was not done" in SUMMARY_PROMPT
+    assert '"proposed" waits for a yes and was not done' in SUMMARY_PROMPT
     assert "hand on no instruction" in SUMMARY_PROMPT
 
 
@@ -140,15 +147,38 @@ def test_summary_above_its_limit_is_cut():
     assert text == " ".join([*["A sentence."] * 6, "[…]"])
 
 
-def test_long_messages_are_shortened_and_the_oldest_left_out():
-    """A summary must not cost more than it saves."""
+@pytest.mark.parametrize(
+    ("count", "shares"), [(8, {MESSAGE_CHARS, OUTPUT_CHARS}), (50, {ALL_CHARS // 100 - LINE_CHARS})]
+)
+def test_long_messages_are_shortened_and_none_is_left_out(count, shares):
+    """A summary must not cost more than it saves, and what it leaves out would be lost."""
     provider = ScriptedProvider(["Short."])
-    many = [Message(Role.USER, "u" * 9000), Message(Role.TOOL, "t" * 9000, tool_call_id="1", tool_name="f")] * 50
+    many = [Message(Role.USER, "u" * 9000), Message(Role.TOOL, "t" * 9000, tool_call_id="1", tool_name="f")] * count
     summary_of(many, provider)
     lines = lines_of(provider)
-    assert {len(line["text"]) for line in lines} == {MESSAGE_CHARS + 22, OUTPUT_CHARS + 22}
+    assert {len(line["text"]) - 22 for line in lines} == shares
     assert len(provider.requests[0].messages[0].content) < ALL_CHARS + 1000
-    assert lines[-1]["from"] == "tool f"
+    assert len(lines) == 2 * count
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        ('{"outcome": "done", "at": "2026-11-28T14:03:05Z", "result": "Refund R-9 booked."}', "done"),
+        ('{"outcome": "denied", "note": "The user said no. Nothing was done."}', "denied"),
+        ('{"kind": "pending_confirmation", "action": "refund", "preview": "Refund 17"}', "proposed"),
+        ('{"outcome": 4}', None),
+        ("{no json", None),
+        ("done", None),
+    ],
+)
+def test_summary_reads_the_outcome_of_an_action(result, outcome):
+    """It stands before the text, which may be shortened; the prompt says what each outcome means."""
+    provider = ScriptedProvider(["Fine."])
+    summary_of([Message(Role.TOOL, result, tool_call_id="1", tool_name="refund")], provider)
+    (line,) = lines_of(provider)
+    assert line.get("outcome") == outcome
+    assert outcome is None or f'"{outcome}"' in SUMMARY_PROMPT
 
 
 def test_lone_surrogate_can_be_summarized():
