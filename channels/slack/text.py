@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sayso.channels.links import with_address
 from sayso.channels.mentions import without_mentions
 from sayso.channels.types import Media
 
@@ -48,7 +49,7 @@ def _readable_token(token: re.Match[str]) -> str:
     if target[:1] == "!":
         return label or f"@{target[1:].partition('^')[0]}"
     address = target.removeprefix("mailto:").removeprefix("tel:")
-    return address if label in ("", address) or target.endswith(f"//{label}") else f"{label} ({address})"
+    return address if label in ("", address) or target.endswith(f"//{label}") else with_address(label, address)
 
 
 def files_of(message: SlackObject) -> Iterator[SlackObject]:
@@ -142,6 +143,8 @@ def _label(value: SlackObject) -> Any:
         in_lines = any(isinstance(element, Mapping) and "elements" in element for element in elements)
         return ("\n" if in_lines else "").join("".join(_parts(element)) for element in elements)
     text, mark = value.get("text"), _MARKS.get(str(value.get("type")))
+    if value.get("type") == "link" and isinstance(text, str) and text:
+        return with_address(text, str(value.get("url") or ""))
     if mark and not text:
         return mark.format_map(defaultdict(str, value))
     return (text.get("text") if isinstance(text, Mapping) else text) or value.get("value") or value.get("name")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sayso.channels.links import MAX_ADDRESSES, with_address
 from sayso.channels.mentions import without_mentions
 from sayso.channels.types import (
     AddressChange,
@@ -47,6 +48,33 @@ def _text_of(message: TelegramJson) -> str:
     return str(message.get("text") or message.get("caption") or "")
 
 
+def _readable(message: TelegramJson) -> str:
+    """Return the text or caption of a message, or the text of a quote, with the addresses behind its words."""
+    text = _text_of(message)
+    return _insert(text, _addresses(message, text))
+
+
+def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
+    """Return the addresses behind words of a text, each with brackets, and the places in characters where they belong.
+
+    Text without a link has none.
+    """
+    links = [entity for entity in _entities(message, text) if entity["type"] == "text_link"]
+    found = []
+    for link in links[:MAX_ADDRESSES]:
+        start, end = _span(text, link)
+        words = text[start:end]
+        found.append((end, with_address(words, str(link.get("url") or "")).removeprefix(words)))
+    return sorted(found)
+
+
+def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
+    """Return the text with each addition at its place."""
+    for place, addition in reversed(additions):
+        text = f"{text[:place]}{addition}{text[place:]}"
+    return text
+
+
 def _media_of(message: TelegramJson) -> tuple[Media, ...]:
     """Return the file of a message, which has at most one, with Telegram's file_id."""
     if message.get("photo"):
@@ -71,7 +99,7 @@ def _content_of(message: TelegramJson) -> str:
     """Return a digest of the text, the file and the other content. The id of a file for downloads may change."""
     files = [*(message.get("photo") or ())[-1:], *(message[kind] for kind in ("sticker", *_FILES) if kind in message)]
     ids = (str(file.get("file_unique_id") or file.get("file_id") or "") for file in files)
-    return content_digest(_text_of(message), *ids, *_notes_of(message))
+    return content_digest(_readable(message), *ids, *_notes_of(message))
 
 
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
@@ -205,7 +233,7 @@ class UpdateParser:
             message_id=_message_id(message),
             addressed=addressed,
             language=str(person.get("language_code") or ""),
-            quoted=str(message["quote"]["text"]) if "quote" in message else _text_of(original),
+            quoted=_readable(message.get("quote", original)),
             notes=notes,
             group=str(message.get("media_group_id", "")),
             in_group=_in_group(message),
@@ -284,17 +312,20 @@ class UpdateParser:
         return any(self._is_mention(text, entity) for entity in _entities(message, text))
 
     def _words(self, message: TelegramJson, text: str) -> str:
-        """Return the text without the bot's own name: "yes" for "@acme_bot, yes", "/status x" for "/status@acme_bot x".
+        """Return the text with its addresses and without the bot's own name.
 
-        A message that is nothing but the name stays as it was written. Without a configured name a mention stays too:
-        it may be that of another bot, and a yes to another bot must not confirm.
+        "@acme_bot, yes" becomes "yes", "/status@acme_bot x" becomes "/status x". A message that is nothing but the name
+        stays as it was written. Without a configured name a mention stays too: it may be that of another bot, and a yes
+        to another bot must not confirm.
         """
         spans = [
             _span(text, entity)
             for entity in _entities(message, text)
             if entity["type"] != "bot_command" and self._is_certain_mention(text, entity)
         ]
-        words = without_mentions(text, sorted(spans)) or text
+        addresses = _addresses(message, text)
+        text = _insert(text, addresses)
+        words = without_mentions(text, [_moved(span, addresses) for span in sorted(spans)]) or text
         command = _COMMAND.match(words)
         if command and self._is_own_name(command[2]):
             return command[1] + words[command.end() :]
@@ -350,6 +381,12 @@ def _span(text: str, entity: TelegramJson) -> tuple[int, int]:
     before = units[:start].decode("utf-16-le", "replace")
     inside = units[start : start + 2 * entity["length"]].decode("utf-16-le", "replace")
     return len(before), len(before) + len(inside)
+
+
+def _moved(span: tuple[int, int], additions: Sequence[tuple[int, str]]) -> tuple[int, int]:
+    """Return where a span of a text is once the additions stand in it."""
+    by = sum(len(addition) for place, addition in additions if place <= span[0])
+    return span[0] + by, span[1] + by
 
 
 def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:

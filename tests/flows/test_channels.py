@@ -206,6 +206,21 @@ def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
     assert (bots.effects("delete", invoice), len(process.calls)) == (1, 1)
 
 
+def test_address_behind_a_word_reaches_the_model(bots: System, process: Server) -> None:
+    """Telegram and Slack show the word only, and its address on a tap."""
+    process.script({"text": "Looked."}, {"text": "Looked."})
+    link = {"type": "text_link", "offset": 10, "length": 7, "url": "https://shop.example/o/42"}
+    person, colleague = TelegramPerson(bots, 35), SlackPerson(bots, 36)
+    visit = signing.telegram_text(935, "Visit our website for details", user=int(person.chat), entities=[link])
+    twice(bots, [telegram(visit)])
+    person.hears()
+    words = "Visit our <https://shop.example/o/42|website> for details"
+    twice(bots, [slack(signing.slack_text("1795204800.936", words, user="U36", channel=colleague.chat))])
+    colleague.hears()
+    said = [body["messages"][-1]["content"] for body in process.bodies]
+    assert said == ["Visit our website (https://shop.example/o/42) for details"] * 2
+
+
 def test_album_gets_one_answer(bots: System, process: Server) -> None:
     """Telegram sends each of three pictures as an update of its own; the model is asked once, with all three."""
     process.script({"text": "Three cats."})

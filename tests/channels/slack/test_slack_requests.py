@@ -143,6 +143,7 @@ def test_rich_text_of_a_form_is_read_completely(read):
     line = [
         {"type": "text", "text": "see "},
         {"type": "link", "url": "https://a.b/c"},
+        {"type": "link", "url": "https://a.b/d", "text": "or this"},
         {"type": "user", "user_id": "U0BOB"},
         {"type": "channel", "channel_id": "C0OPS"},
         {"type": "usergroup", "usergroup_id": "S1"},
@@ -156,7 +157,10 @@ def test_rich_text_of_a_form_is_read_completely(read):
     }
     view = {"id": "V1", "state": {"values": {"b": {"x": {"type": "rich_text_input", "rich_text_value": rich}}}}}
     notes = turn(read(signing.slack_interaction("view_submission", view=view))).notes
-    assert notes == ("submitted form ''", "b: see https://a.b/c@U0BOB#C0OPS@S1@here:tada:\none\ntwo")
+    assert notes == (
+        "submitted form ''",
+        "b: see https://a.b/cor this (https://a.b/d)@U0BOB#C0OPS@S1@here:tada:\none\ntwo",
+    )
 
 
 def test_each_action_of_a_request_is_a_turn(read):

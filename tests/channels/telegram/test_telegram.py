@@ -94,6 +94,57 @@ def test_file_is_the_same_under_a_new_id_for_downloads(media: MemoryMedia):
     assert first.turns[0].content == second.turns[0].content
 
 
+@pytest.mark.parametrize(
+    ("text", "links", "seen"),
+    [
+        (
+            "Visit our website for details",
+            [("website", "https://e.org/1")],
+            "Visit our website (https://e.org/1) for details",
+        ),
+        (
+            "👋 a and b",
+            [("b", "https://e.org/2"), ("a", "https://e.org/1")],
+            "👋 a (https://e.org/1) and b (https://e.org/2)",
+        ),
+        ("e.org", [("e.org", "https://e.org/")], "e.org"),
+    ],
+)
+@pytest.mark.parametrize("field", ["text", "caption"])
+def test_address_behind_words_reaches_the_model(media: MemoryMedia, text: str, links: list, seen: str, field: str):
+    """People see where a link leads when they tap it; the model sees it in the text or the caption."""
+    entities = [
+        {
+            "type": "text_link",
+            "offset": len(text[: text.index(words)].encode("utf-16-le")) // 2,
+            "length": len(words),
+            "url": url,
+        }
+        for words, url in links
+    ]
+    update = signing.telegram_text(1, text) if field == "text" else signing.telegram_photo(1, "p", text)
+    update["message"]["entities" if field == "text" else "caption_entities"] = entities
+    assert read(media, update).turns[0].text == seen
+
+
+def test_address_in_a_quote_and_beside_the_name_of_the_bot_is_written_out(media: MemoryMedia):
+    """The bot's own name is removed where it stands, before or after a link."""
+    link = {"type": "text_link", "offset": 10, "length": 4, "url": "https://e.org/1"}
+    mention = {"type": "mention", "offset": 0, "length": 9}
+    update = signing.telegram_text(1, "@acme_bot this @acme_bot", chat=GROUP)
+    update["message"]["entities"] = [mention, link, {**mention, "offset": 15}]
+    update["message"]["quote"] = {"text": "see this", "entities": [{**link, "offset": 4}]}
+    (turn,) = read(media, update, username="acme_bot").turns
+    assert (turn.text, turn.quoted) == ("this (https://e.org/1)", "see this (https://e.org/1)")
+
+
+def test_yes_with_a_hidden_address_is_no_plain_yes(media: MemoryMedia):
+    """A word that leads elsewhere says more than yes."""
+    link = {"type": "text_link", "offset": 0, "length": 3, "url": "https://e.org/1"}
+    update = signing.telegram_text(1, "yes", entities=[link])
+    assert read(media, update).turns[0].text == "yes (https://e.org/1)"
+
+
 def test_edit_after_the_time_for_edits_is_ignored(media: MemoryMedia):
     """People can edit a message for 48 hours, so this is a reaction or the like."""
     update = signing.telegram_edit(2, "charge order 5", message_id=1)

@@ -1,0 +1,31 @@
+"""Addresses behind words of a message, which its reader would see on a click, written out for the model."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from sayso.channels.types import storable
+
+#: The most characters of an address, and the most addresses of a message, that are written out.
+MAX_ADDRESS_CHARS, MAX_ADDRESSES = 2000, 20
+#: Characters that could end the brackets around an address, and make its rest look like other text.
+_ENDS = frozenset('()[]{}<>"`|\\^')
+
+
+def with_address(words: str, address: str) -> str:
+    """Return words of a message with the address that they link to, as "words (address)".
+
+    The words stand alone if they show the address themselves, if there is none, and if it has more than
+    MAX_ADDRESS_CHARS. Brackets, spaces and invisible characters in it are percent-encoded.
+    """
+    bare = address.removeprefix("mailto:").removeprefix("tel:")
+    plain = bare.rstrip("/").casefold()
+    if words.strip().rstrip("/").casefold() in (plain, plain.partition("://")[2]):
+        return words
+    if not bare or len(bare) > MAX_ADDRESS_CHARS:
+        return words
+    encoded = "".join(
+        quote(char, safe="") if char in _ENDS or char.isspace() or not char.isprintable() else char
+        for char in storable(bare)
+    )
+    return f"{words} ({encoded})"
