@@ -43,6 +43,7 @@ from sayso.pending.turns import (
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, new_token
 from sayso.workers.mailbox import RedisMailbox
+from sayso.workers.platform_places import PlatformPlaces
 from sayso.workers.progress import DraftMessage, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 
@@ -65,8 +66,8 @@ QUOTE_SECONDS = 5.0
 FETCH_SECONDS, QUEUED_SECONDS = 30.0, 60.0
 #: Inbound files of one turn that are downloaded at a time.
 MAX_FETCHES = 4
-#: Inbound files that a process downloads at a time. Their bytes go to disk as they come: with 4 of them a worker stays
-#: within 64 MB over idle, however large they are.
+#: Inbound files that a process downloads from one platform at a time. Their bytes go to disk as they come: with 4 of
+#: them a worker stays within 64 MB over idle, however large they are.
 MAX_ARRIVING = 4
 #: Seconds within which a conversation that is cut off must release its lease; its worker waits a little longer.
 LET_GO_SECONDS = 2.0
@@ -108,7 +109,7 @@ class ConversationProcessor:
     #: The rate limiter of drafts, by channel.
     _draft_limiters: dict[str, DraftRateLimiter] = field(default_factory=dict)
     #: Held by each inbound file while it is downloaded.
-    _arriving: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, MAX_ARRIVING))
+    _arriving: PlatformPlaces = field(default_factory=partial(PlatformPlaces, MAX_ARRIVING))
     _stopping: threading.Event = field(default_factory=threading.Event)
     _held_leases: dict[str, HeldLease] = field(default_factory=dict)
     #: Conversations that were cut off and whose leases were not released.
@@ -413,7 +414,8 @@ class ConversationProcessor:
         if media.stored:
             return media
         try:
-            async with asyncio.timeout(QUEUED_SECONDS), slots, self._arriving, asyncio.timeout(FETCH_SECONDS):
+            place = self._arriving.of(channel)
+            async with asyncio.timeout(QUEUED_SECONDS), slots, place, asyncio.timeout(FETCH_SECONDS):
                 with contextlib.ExitStack() as stack:
                     file = await call_in_thread(stack.enter_context, sink.receiving(owner, media.size))
                     await channel.fetch(media, file)

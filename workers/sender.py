@@ -48,6 +48,7 @@ from sayso.pending.turns import (
 )
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.mailbox import parse_or_release
+from sayso.workers.platform_places import PlatformPlaces
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ DOWN_SECONDS = 60.0
 #: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
 #: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
-#: Files that a process sends at a time. Each is in memory, some three times, while its platform takes it.
-MAX_FILES_SENT = 8
+#: Files that a process sends to one platform at a time. Each is in memory, some three times, during its call.
+MAX_FILES_SENT = 4
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
 #: messages, `limited` the platform asks the whole channel to wait.
 FinalState = Literal["dead", "doubtful", "closed", "limited"]
@@ -140,7 +141,7 @@ class ReplySender:
         self._alerts = alerts
         self._chance = chance
         self._sleep = sleep
-        self._file_places = asyncio.Semaphore(MAX_FILES_SENT)
+        self._file_places = PlatformPlaces(MAX_FILES_SENT)
         #: Channels whose rate this process has stored: a rate that changed since the last start becomes known.
         self._paced: set[str] = set()
 
@@ -186,7 +187,7 @@ class ReplySender:
         """Send the reply at its slot, and record the result."""
         pace = self._rate_limit(channel, delivery.conversation)
         await self._wait_for_slot(lease, reply, channel.name, pace)
-        async with self._file_places if delivery.reply.media else contextlib.nullcontext():
+        async with self._file_places.of(channel) if delivery.reply.media else contextlib.nullcontext():
             if not is_held():
                 raise LeaseLost(lease.conversation)
             began, (parent, link) = time.perf_counter(), reply.trace if tracing.is_tracing() else ("", "")
@@ -201,7 +202,7 @@ class ReplySender:
             SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
         if failure:
             return await self._failed(lease, reply, failure)
-        DELIVERIES.labels(channel.name, "sent", "").inc()
+        DELIVERIES.labels(channel.name, _result_of(delivery.reply, receipt), "").inc()
         self._receipts.note(delivery, receipt.message_id)
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")
@@ -284,6 +285,18 @@ class ReplySender:
         marked = replace(reply, text=texts.repeated(reply.text))
         # A message of the maximum length is sent without the mark: the platform would refuse it.
         return delivery if len(channel.split(marked)) > 1 else replace(delivery, reply=marked)
+
+
+def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "left_out"]:
+    """Return what became of a reply that its platform took, for its counter.
+
+    An edit that is impossible is sent as a new message, or left out if it is optional.
+    """
+    if not reply.edits:
+        return "sent"
+    if not receipt.message_id and reply.optional:
+        return "left_out"
+    return "edited" if receipt.message_id in ("", reply.edits) else "sent"
 
 
 class RedisOutbox:

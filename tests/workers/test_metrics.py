@@ -13,11 +13,11 @@ from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.observability.builtin import MetricsObserver
 from sayso.channels.base import AddressClosed, RateLimited
 from sayso.channels.metrics import MAX_VALUES, OTHER, REGISTRY, bounded
-from sayso.channels.types import Reply
+from sayso.channels.types import Delivery, Receipt, Reply
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.turns import LeaseLost
+from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps, waiting_jobs
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn, voice
@@ -62,6 +62,34 @@ def test_each_turn_counts_once_with_its_time_in_the_mailbox(grown):
     assert grown("sayso_mailbox_seconds_count", channel="chat") == 3
     assert grown("sayso_turn_seconds_count", channel="chat") == 3
     assert grown("sayso_send_seconds_count", channel="chat") == 3
+
+
+class EditingChannel(FakeChannel):
+    """A platform that answers an edit with this message id."""
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__()
+        self.message_id = message_id
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Take the edit."""
+        return Receipt(self.message_id)
+
+
+class EditingAgent(FakeAgent):
+    """Answers with an edit of the message m1."""
+
+    async def answer(self, queued, lease, hear=None) -> TurnChange:
+        """Edit it; one that is impossible may be left out."""
+        return TurnChange(replies=((Reply("done", edits="m1", optional=True), ""),))
+
+
+@pytest.mark.parametrize(("message_id", "result"), [("m1", "edited"), ("m2", "sent"), ("", "left_out")])
+def test_edits_count_apart_from_new_messages(grown, message_id, result):
+    """An edited question is no further message, and an edit that is left out is none at all."""
+    run(EditingAgent(), EditingChannel(message_id))
+    assert grown("sayso_deliveries_total", channel="chat", result=result, error="") == 1
+    assert grown("sayso_deliveries_total", channel="chat", result="sent", error="") == (result == "sent")
 
 
 @pytest.mark.parametrize(

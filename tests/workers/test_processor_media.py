@@ -52,6 +52,39 @@ class Looking(FakeAgent):
         return TurnChange(replies=((Reply(f"{len(self.seen)} files"), ""),))
 
 
+class Giving(Looking):
+    """An agent that answers with a file."""
+
+    async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> TurnChange:
+        """Give the photo."""
+        return TurnChange(replies=((Reply(media=replace(PHOTO, stored=True)), ""),))
+
+
+class Stuck(FakeChannel):
+    """A platform that takes connections and never answers. `full` is set once it holds all places that it can get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sends = self.fetches = 0
+        self.full = asyncio.Event()
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Wait for ever."""
+        self.sends += 1
+        return await self._hang()
+
+    async def fetch(self, media: Media, file: BinaryIO) -> None:
+        """Wait for ever."""
+        self.fetches += 1
+        await self._hang()
+
+    async def _hang(self) -> Receipt:
+        if (self.sends, self.fetches) == (sender.MAX_FILES_SENT, processor.MAX_ARRIVING):
+            self.full.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 class Room:
     """One conversation in memory whose channel has files, with a real media store."""
 
@@ -249,10 +282,6 @@ def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
             self.now -= 1
             return await super().send(delivery)
 
-    class Giving(Looking):
-        async def answer(self, queued: QueuedTurn, lease: object, hear: object = None) -> TurnChange:
-            return TurnChange(replies=((Reply(media=replace(PHOTO, stored=True)), ""),))
-
     room = Room(tmp_path, channel := Sending())
     room.processor.agents["chat"] = Giving()
     chats = [Conversation("chat", f"room{at}") for at in range(3 * sender.MAX_FILES_SENT)]
@@ -264,6 +293,29 @@ def test_number_of_files_sent_at_a_time_is_bounded(tmp_path: Path):
 
     asyncio.run(all_at_once())
     assert (len(channel.sent), channel.most) == (len(chats), sender.MAX_FILES_SENT)
+
+
+def test_platform_that_hangs_delays_no_file_of_another(tmp_path: Path):
+    """Its own files wait, in both directions. A photo of another platform comes in, and the answer goes out."""
+    room = Room(tmp_path, working := FileChannel(lambda _: JPEG))
+    room.processor.channels["stuck"] = stuck = Stuck()
+    room.processor.agents.update(dict.fromkeys(("chat", "stuck"), Giving()))
+    chats = [Conversation("stuck", f"{at}") for at in range(4 * sender.MAX_FILES_SENT)]
+    for at, chat in enumerate(chats):
+        files = (PHOTO,) if at % 2 else ()
+        room.rig.accept(replace(turn("give", event=f"e{at}"), conversation=chat, media=files))
+    room.rig.accept(replace(turn("give", event="mine"), media=(PHOTO,)))
+
+    async def answer_beside_them() -> None:
+        others = [asyncio.ensure_future(room.processor.run(chat.id)) for chat in chats]
+        await stuck.full.wait()
+        await asyncio.wait_for(room.processor.run(CHAT.id), 30)
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    asyncio.run(answer_beside_them())
+    assert (len(working.asked), [delivery.reply.media.mime_type for delivery in working.sent]) == (1, ["image/jpeg"])
 
 
 def test_without_a_store_no_file_is_downloaded(tmp_path: Path):
