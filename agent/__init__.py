@@ -52,7 +52,7 @@ from sayso.agent.run.structured import (
 )
 from sayso.agent.run.text_tools import ParseResult, PromptBuilder, ToolCallParser
 from sayso.agent.run.tool_results import MemoryResultCache
-from sayso.agent.tools.call_texts import ToolOutcome
+from sayso.agent.tools.call_texts import CheckedPreview, ToolOutcome
 from sayso.agent.tools.context import (
     Artifact,
     ReceivedFile,
@@ -114,6 +114,7 @@ __all__ = [
     "CachedResult",
     "CancellationToken",
     "ChannelAgent",
+    "CheckedPreview",
     "ConfirmAction",
     "ConversationMemory",
     "EmbeddingSelector",

@@ -80,6 +80,9 @@ class PendingAction:
     when the user can see the preview.
     `code`, if set, must be typed with the yes. `reason`: why the user is asked. `version`: the version of the tool that
     was shown. `plan`: the id of the plan that this action is a step of. `outcome`: what the user was told in the end.
+    `asked_by`: the tool whose own code asked, "" if the action is a call of the tool `kind` that the agent proposed.
+    `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values that count in the
+    preview, "" if its whole text does.
     """
 
     user_id: str
@@ -97,6 +100,9 @@ class PendingAction:
     code: str = ""
     reason: str = ""
     version: str = ""
+    asked_by: str = ""
+    tool_digest: str = ""
+    values_digest: str = ""
     language: str = ""
     plan: str = ""
     state: ActionState = "armed"

@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic_core import to_json
 
@@ -27,6 +27,10 @@ ExecutorFactory = Callable[[PendingAction], Executor | None]
 Reconciler = Callable[[PendingAction], Any]
 
 
+#: How the tool of an action compares with the one that its user was shown. `unknown`: that could not be found out.
+Comparison = Literal["same", "changed", "unknown"]
+
+
 class ToolKinds(Protocol):
     """The tools of an agent as kinds of actions: the name of a tool is its kind. Asked anew at each use.
 
@@ -35,6 +39,12 @@ class ToolKinds(Protocol):
 
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> Executor | None:
         """Return what performs a confirmed action now. None: nothing may. Raises what a tool's author may raise."""
+
+    async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
+        """Compare the tool of an action with the one that was shown; with `render` its preview as well.
+
+        Without such a tool it is `same`: what else may run is not known here. Raises nothing.
+        """
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended."""
@@ -79,6 +89,10 @@ class Executors:
         except Exception:  # a factory is user code, and nothing has happened yet
             log.exception("pending.factory_failed", extra={"kind": action.kind, "pending": action.pending_action_id})
             return None
+
+    async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
+        """Compare the tool of an action with the one that was shown; with `render` its preview as well."""
+        return "same" if self.tools is None else await self.tools.compare(action, render=render)
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""

@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from secrets import randbelow
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, random_id
@@ -43,6 +43,14 @@ PLAN_KIND = "sayso:plan"
 _PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
 
 
+@dataclass(frozen=True, slots=True)
+class ShownTool:
+    """The tool that the agent asks about, as it is shown: the digests of a PendingAction of the same names."""
+
+    tool_digest: str
+    values_digest: str = ""
+
+
 def stash_pending(
     *,
     kind: str,
@@ -54,6 +62,7 @@ def stash_pending(
     typed_code: bool = False,
     reason: str = "",
     version: str = "",
+    shown: ShownTool | None = None,
 ) -> PendingAction | None:
     """Propose a side effect to the user of the current turn (seed: `stash_pending`).
 
@@ -62,6 +71,9 @@ def stash_pending(
     the yes must name the code that the question shows. `reason` says why the user is asked, `version` which version of
     the tool was shown. Outside a channel run this does nothing and returns None.
 
+    Only the agent gives `shown`, when it proposes a call itself. Otherwise the definition of the tool that runs is
+    stored: if it has changed at the yes, nothing runs.
+
     Raises PendingActionExistsError when this turn has already proposed the same, MAX_STEPS others, or as much text as a
     question may show; RuntimeError in a tool that is marked read-only; TypeError when `args` is not exact JSON; and
     ValueError when a limit of `check_proposal` is exceeded.
@@ -69,7 +81,13 @@ def stash_pending(
     run = call_context().run
     if run is None or run.confirmed is not None:
         return None
-    _check_declared()
+    asking = _running_tool.get()
+    if asking is not None:
+        _check_declared(asking)
+    asked_by = ""
+    if shown is None and asking is not None:
+        asked_by = asking.name
+        shown = ShownTool(asking.definition_digest)
     action = PendingAction(
         user_id=run.user_id,
         kind=kind,
@@ -83,6 +101,9 @@ def stash_pending(
         code=f"{randbelow(10_000):04}" if typed_code else "",
         reason=reason,
         version=version,
+        asked_by=asked_by,
+        tool_digest=shown.tool_digest if shown else "",
+        values_digest=shown.values_digest if shown else "",
         language=run.language,
     )
     check_proposal(action)
@@ -257,38 +278,56 @@ def restore_proposals(proposals: Iterable[ProposedAction]) -> None:
             run.restore(proposed)
 
 
-#: Name of the running tool, and whether it is read-only; None when it declares that it proposes, or no tool runs. Not a
-#: field of the CallContext: each call of a tool sets it, and would take a quarter longer.
-_undeclared: ContextVar[tuple[str, bool] | None] = ContextVar("sayso_undeclared", default=None)
+class AskingTool(Protocol):
+    """A tool while its code runs, as far as a proposal of that code needs it."""
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether its author says that it changes nothing."""
+
+    @property
+    def proposes(self) -> bool | None:
+        """Whether its author declared that it may ask for a yes."""
+
+    @property
+    def definition_digest(self) -> str:
+        """The digest of what the tool is."""
+
+
+#: The tool that runs, None outside of tools. Not a field of the CallContext: each call of a tool sets it, and would
+#: take a quarter longer.
+_running_tool: ContextVar[AskingTool | None] = ContextVar("sayso_running_tool", default=None)
 
 
 class running_tool:  # noqa: N801  # used like a function
-    """Tell `stash_pending` which tool runs inside the block, and whether its author declared that it proposes."""
+    """Tell `stash_pending` which tool runs inside the block."""
 
-    __slots__ = ("_token", "_value")
-    _token: Token[tuple[str, bool] | None]
+    __slots__ = ("_token", "_tool")
+    _token: Token[AskingTool | None]
 
-    def __init__(self, name: str, *, read_only: bool, proposes: bool) -> None:
-        self._value = None if proposes else (name, read_only)
+    def __init__(self, tool: AskingTool) -> None:
+        self._tool = tool
 
     def __enter__(self) -> None:
-        self._token = _undeclared.set(self._value)
+        self._token = _running_tool.set(self._tool)
 
     def __exit__(self, *_: object) -> None:
-        _undeclared.reset(self._token)
+        _running_tool.reset(self._token)
 
 
-def _check_declared() -> None:
+def _check_declared(tool: AskingTool) -> None:
     """Refuse a proposal of a read-only tool. Log that of a tool which did not declare that it proposes."""
-    undeclared = _undeclared.get()
-    if undeclared is None:
+    if tool.proposes:
         return
-    name, read_only = undeclared
-    if read_only:
+    if tool.read_only:
         raise RuntimeError(
-            f"tool {name!r} is marked read_only and asks for a yes: declare it with proposes=True instead"
+            f"tool {tool.name!r} is marked read_only and asks for a yes: declare it with proposes=True instead"
         )
-    log.warning("proposal.undeclared", extra={"tool": name, "cure": "declare it with proposes=True"})
+    log.warning("proposal.undeclared", extra={"tool": tool.name, "cure": "declare it with proposes=True"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +368,9 @@ def plan_of(actions: Sequence[PendingAction]) -> Proposal:
         code=next((action.code for action in actions if action.code), ""),
         idempotent=False,
         version="",
+        asked_by="",
+        tool_digest="",
+        values_digest="",
     )
     return Proposal(head, steps)
 
@@ -381,6 +423,8 @@ def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
             requested_at=action.requested_at,
             parser_version=action.parser_version,
             version=action.version,
+            asked_by=action.asked_by,
+            tool_digest=action.tool_digest,
             language=action.language,
         )
         undo_actions.append(undo_action)

@@ -147,6 +147,10 @@ class Settlement:
             return await self._cancel_tampered(claim, stored)
         match verdict:
             case "mine":
+                refusal = await self._refusal(claim, action, render=True)
+                if refusal:  # it has a start, but no effect
+                    await self._repository.finish(claim, decision.by, ActionResult("failed", refusal))
+                    return _refused_outcome(action, refusal)
                 return await self._run_started(claim, action, self._executors.take(action), decision.by, None)
             case "stale":
                 return await self.recover(claim, stored)
@@ -191,11 +195,15 @@ class Settlement:
     ) -> ConfirmOutcome:
         """Claimed -> started, then run. `state` is the stored state after the claim."""
         action = stored.action
-        executor = self._executors.take(action)
-        if executor is None and action.kind != PLAN_KIND:
-            if state == "started":  # by an earlier worker, whose executor is gone
+        # What has begun is not shown again: its own effect may have changed what the preview says. The steps of a plan
+        # were compared when it began.
+        is_new = state == "claimed" and not action.plan
+        refusal = await self._refusal(claim, action, render=is_new)
+        executor = self._executors.take(action) if not refusal else None
+        if refusal or (executor is None and action.kind != PLAN_KIND):
+            if state == "started":  # by an earlier worker, whose tool is gone or has changed
                 return await self._end_interrupted(claim, action)
-            outcome = _no_executor_outcome(action)
+            outcome = _refused_outcome(action, refusal) if refusal else _no_executor_outcome(action)
             if not await self._move(claim, ("claimed",), "failed", outcome.outcome_text):
                 raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
             return outcome
@@ -206,6 +214,26 @@ class Settlement:
             case "worn":
                 return await self._end_interrupted(claim, action)
         raise StaleTurn(f"{claim.conversation}: the action changed before it was started")
+
+    async def _refusal(self, claim: Claim, action: PendingAction, *, render: bool) -> str:
+        """Return why the action must not run, in words for its user; "" if its tools are those that were shown.
+
+        With `render` the previews are compared too. A plan is refused as a whole before its first step; later its steps
+        are compared one by one, without their previews, which earlier steps may have changed.
+        """
+        actions = [action]
+        if action.kind == PLAN_KIND:
+            steps = await self._genuine_steps(claim.scope, action) if render else None
+            actions = [step.action for step in steps or ()]  # those of a changed plan are refused where it runs
+        texts = texts_for(action.language)
+        with _confirmed(claim, action):
+            for each in actions:
+                comparison = await self._executors.compare(each, render=render)
+                if comparison == "changed":
+                    return texts.tool_changed(each.preview)
+                if comparison == "unknown":
+                    return texts.unsafe(each.preview)
+        return ""
 
     async def _run_started(
         self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str, deadline: float | None
@@ -429,6 +457,11 @@ def _outcome_without_run(verdict: str, action: PendingAction) -> ConfirmOutcome:
         case "ignored":
             return ConfirmOutcome("ignored", action, outcome_text=texts.ignored(preview))
     return ConfirmOutcome("kind_mismatch", action, outcome_text=texts.stale())
+
+
+def _refused_outcome(action: PendingAction, text: str) -> ConfirmOutcome:
+    """Return the outcome of an action whose tool is not the one that was shown."""
+    return ConfirmOutcome("digest_mismatch", replace(action, state="failed", outcome=text), outcome_text=text)
 
 
 def _no_executor_outcome(action: PendingAction) -> ConfirmOutcome:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, fixed_answer
-from sayso.agent.channel.prompts import ConfirmPrompts
-from sayso.agent.channel.tool_executors import load_schemas, tools_of
+from sayso.agent.channel.prompts import MAX_OUTCOME_CHARS, ConfirmPrompts
+from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
@@ -73,6 +73,16 @@ class ConfirmationHandler:
         answer = self._prompts.offer_undo(context, answer, effects)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
+    async def _answer_again(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+        """Answer a second tap on a question that has ended. Its outcome was sent then, and is not sent whole again."""
+        outcome = await self.outcome_text(context.turn.scope, stored)
+        if stored.state == "done":
+            again = _texts_of(stored).already_done(stored.action.preview)
+        else:
+            again = outcome if len(outcome) <= MAX_OUTCOME_CHARS else brief(outcome)
+        answer = _with_state_check(context, fixed_answer(context, again), stored.action)
+        return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
+
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
         """Handle a tap. A button decides only about its own action, and only for its own user."""
         turn, target = context.turn, context.tapped or context.live
@@ -84,7 +94,7 @@ class ConfirmationHandler:
         if press.choice is not None or target.action.kind == CHOICE_KIND:
             return await self._choose(context, target, press)
         if target.state not in OPEN_STATES:
-            return await self.answer_ended(context, target)
+            return await self._answer_again(context, target)
         match press.intent:
             case "confirm" if not target.action.code:
                 return await self._confirm(context, target)
@@ -279,8 +289,6 @@ class ConfirmationHandler:
             seq=context.seq,
             received_at=context.received_at,
         )
-        if stored.is_genuine(self._store.signer, context.turn.scope):
-            await load_schemas(self._agent.tools, stored.action)
         with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope):
             outcome = await self._store.settlement.confirm(claim, stored)
         if outcome is None:

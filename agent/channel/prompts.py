@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext
-from sayso.channels.i18n.texts import brief, texts_for
+from sayso.channels.i18n.texts import as_statement, brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Turn
 from sayso.pending.action import ActionState, PendingAction, compute_args_digest, split_button_token
 from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
@@ -257,5 +257,5 @@ def short_effect(head: PendingAction) -> str:
     if head.kind == PLAN_KIND:
         first = _FIRST_STEP.search(preview)
         preview, more = (first[1] if first else ""), f" (+{len(step_ids(head)) - 1})"
-    effect = _DETAILS.sub("", preview)
+    effect = _DETAILS.sub("", as_statement(preview))
     return f"{effect}{more}" if effect and "\n" not in effect and len(effect) <= MAX_EFFECT_CHARS else ""

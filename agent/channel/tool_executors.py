@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from time import perf_counter
@@ -18,23 +18,29 @@ from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.run.tool_call import original_error
-from sayso.agent.tools.call_texts import result_text, serialize
-from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
+from sayso.agent.tools.call_texts import result_text, serialize, unordered_digest
+from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.tool import Tool
-from sayso.pending.action import Executor, PendingAction, canonical_json, compute_args_digest
-from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop
+from sayso.channels.i18n.invisible import readable
+from sayso.pending.action import Executor, PendingAction, canonical_json
+from sayso.pending.concurrency import TimedOut, call_foreign, call_in_tool_thread, execution_timeout, is_in_loop
 from sayso.pending.executors import (
     UNDO_PREFIX,
     Ambiguous,
+    Comparison,
     EffectFailed,
     ExecutorFactory,
     NotFound,
     PendingConfirmation,
     Reconciler,
+    ToolResult,
 )
 from sayso.pending.proposals import PLAN_KIND
 
 log = logging.getLogger(__name__)
+
+#: How long the preview of a confirmed action may take to be made again, in seconds.
+PREVIEW_SECONDS = 10.0
 
 
 class ToolExecutors:
@@ -63,6 +69,52 @@ class ToolExecutors:
         executor = factory(action) if factory else None
         return None if executor is None else partial(_run_observed, action, self._config(), executor)
 
+    async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
+        """Compare the tool of an action with the one that was shown; with `render` its preview as well.
+
+        An undo, and what a tool's own code asked, have no preview that could be made again. Raises nothing.
+        """
+        ids = {"kind": action.kind, "pending": action.pending_action_id}
+        names = {action.kind.removeprefix(UNDO_PREFIX), action.asked_by} - {""}
+        try:
+            for tool in filter(None, map(self._find, sorted(names))):
+                if await self._compare_with(tool, action, render=render) == "changed":
+                    log.warning("pending.tool_changed", extra=ids)
+                    return "changed"
+        except Exception as exc:  # previews and injectors are the author's code
+            log.error("pending.not_compared", extra=ids, exc_info=original_error(exc))
+            return "unknown"
+        return "same"
+
+    async def _compare_with(self, tool: Tool, action: PendingAction, *, render: bool) -> Comparison:
+        """Compare an action with its tool, or with the tool whose code asked. Raises what its author's code raises."""
+        await tool.aschema()  # in a thread, if an injector has to be asked: it may block
+        if not _is_same_definition(tool, action):
+            return "changed"
+        has_preview = action.tool_digest and not action.asked_by and action.kind == tool.name
+        if not (render and has_preview):
+            return "same"
+        try:
+            return await self._compare_preview(tool, action)
+        except ToolParameterError:  # it does not take the arguments any more
+            return "changed"
+
+    async def _compare_preview(self, tool: Tool, action: PendingAction) -> Comparison:
+        """Make the preview again and compare it with the one that was shown. Raises ToolError, TimeoutError."""
+        limits = (PREVIEW_SECONDS, self._config().tool_timeout_seconds, tool.metadata.timeout)
+        async with execution_timeout(min(limit for limit in limits if limit is not None)):
+            draft = await call_in_tool_thread(lambda: tool.draft(action.args))
+        if isinstance(draft.preview, ToolResult):  # by now there is nothing to propose
+            return "changed"
+        if draft.values_digest or action.values_digest:
+            return "same" if draft.values_digest == action.values_digest else "changed"
+        now, shown = readable(draft.text), action.preview
+        if now == shown:
+            return "same"
+        # A set is shown in any order.
+        has_set = any(_holds_a_set(value) for value in tool.validate(action.args).values())
+        return "same" if has_set and _words(now) == _words(shown) else "changed"
+
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
         name = kind.removeprefix(UNDO_PREFIX)
@@ -85,13 +137,26 @@ class ToolExecutors:
     def _may_run(self, tool: Tool, action: PendingAction) -> bool:
         """Return whether an action may run: not against the current policy, nor with another version of its tool."""
         refusal = ""
-        if action.version and action.version != tool.version:
+        if not _is_same_definition(tool, action):
             refusal = "pending.other_version"
         elif effective_decision(tool, action.args, self._config().tool_policy).decision == "deny":
             refusal = "pending.denied"
         if refusal:
             log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
         return not refusal
+
+
+def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
+    """Return whether the tool has the version and the definition that were shown, as far as the action names them."""
+    if action.asked_by in ("", tool.name) and action.tool_digest not in ("", tool.definition_digest):
+        return False
+    is_of_this_kind = action.kind.removeprefix(UNDO_PREFIX) == tool.name
+    return not is_of_this_kind or action.version in ("", tool.version)
+
+
+def _words(text: str) -> list[str]:
+    """Return the words and numbers of a text, in alphabetical order."""
+    return sorted(re.findall(r"\w+", text))
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
@@ -169,17 +234,6 @@ async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseExc
     await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
 
 
-async def load_schemas(tools: Iterable[Tool], action: PendingAction) -> None:
-    """Load the schemas of the action's tools in a thread, because an injector may block.
-
-    An executor is rebuilt on the event loop and compares its arguments with the schema. An injector that fails here
-    fails again there and is reported.
-    """
-    for tool in tools_of(action, tools):
-        with suppress(ToolError):
-            await tool.aschema()
-
-
 def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
     """Return the tools that the action, or a step of it, needs."""
     kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
@@ -195,7 +249,7 @@ def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
     values = tool.validate(recorded)
     return written.keys() == recorded.keys() and all(
         canonical_json(written[name]) == canonical_json(recorded[name])
-        or (_holds_a_set(values.get(name)) and _unordered(written[name]) == _unordered(recorded[name]))
+        or (_holds_a_set(values.get(name)) and unordered_digest(written[name]) == unordered_digest(recorded[name]))
         for name in written
     )
 
@@ -211,15 +265,6 @@ def _holds_a_set(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_a_set, value.values()))
     return isinstance(value, list | tuple) and any(map(_holds_a_set, value))
-
-
-def _unordered(value: Any) -> str:
-    """Return a digest of a value that does not depend on the order of lists."""
-    if isinstance(value, dict):
-        return compute_args_digest({key: _unordered(each) for key, each in value.items()})
-    if isinstance(value, list):
-        return compute_args_digest({"list": sorted(map(_unordered, value))})
-    return compute_args_digest({"value": value})
 
 
 def _result_text(tool: Tool, value: Any) -> str:
@@ -245,4 +290,4 @@ def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
             raise TimedOut(str(exc)) from exc
         return _result_text(tool, value)
 
-    return execute if action.version == tool.version else None
+    return execute if action.version == tool.version and _is_same_definition(tool, action) else None

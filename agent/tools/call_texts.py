@@ -18,6 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.channels.i18n.invisible import readable
+from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
 from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, json_as_text
@@ -27,8 +28,6 @@ from sayso.pending.proposals import current_context
 TAIL_SHARE = 0.25
 #: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
 ChunkCallback = Callable[[str], None]
-#: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
-Preview = str | Callable[..., str | ToolResult]
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
 _NUMBERS = (int, float, Decimal, date, time)
 #: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore inside a word and a star
@@ -55,6 +54,28 @@ _CODE_OR_LINK = re.compile(
 #: Line breaks, shown as ⏎, and runs of spaces, which a page would show as one.
 _BREAK = re.compile(r"\s*\n\s*")
 _WIDE = re.compile(r"\s{2,}")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPreview:
+    """A preview that shows data which may change before the yes: its text, and the values in it that count.
+
+    At the yes the preview is made again. The call runs only if the values are the same as when the user was asked. The
+    rest of the text may differ. Without a CheckedPreview the whole text must be the same.
+    `values`: anything that JSON can express, such as a list; an empty one if nothing but the arguments counts.
+    """
+
+    text: str
+    values: Any
+
+    @property
+    def digest(self) -> str:
+        """The digest of the values."""
+        return unordered_digest(to_jsonable_python(self.values, fallback=str))
+
+
+#: A format template over the arguments, or a function of them. A ToolResult means that there is nothing to propose.
+Preview = str | Callable[..., str | CheckedPreview | ToolResult]
 
 
 def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
@@ -84,7 +105,7 @@ def _parsed(template: str) -> list[tuple[str, str | None, str | None, str | None
 
 def preview_text(
     tool_name: str, preview: Preview | None, args: Mapping[str, Any], optional: Collection[str] = ()
-) -> str | ToolResult:
+) -> CheckedPreview | str | ToolResult:
     """Return the preview of one call. Raises TypeError if it is no text, ValueError if it is empty.
 
     Without a template or function it is the tool's name and every argument in full; `optional` arguments that are None
@@ -100,9 +121,10 @@ def preview_text(
         given = {name: value for name, value in args.items() if value is not None or name not in optional}
         listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
         text = f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
-    if not isinstance(text, str | ToolResult):
+    if not isinstance(text, str | CheckedPreview | ToolResult):
         raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
-    if isinstance(text, str) and not text.strip():
+    words = text.text if isinstance(text, CheckedPreview) else text
+    if isinstance(words, str) and not words.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
     return text
 
@@ -153,6 +175,15 @@ def with_reason(schema: Mapping[str, Any]) -> dict[str, Any]:
     if REASON in schema["properties"]:
         return dict(schema)
     return {**schema, "properties": {REASON: _REASON_SCHEMA, **schema["properties"]}}
+
+
+def unordered_digest(value: Any) -> str:
+    """Return a digest of a JSON value that does not depend on the order of its lists: sets have none."""
+    if isinstance(value, dict):
+        return compute_args_digest({key: unordered_digest(each) for key, each in value.items()})
+    if isinstance(value, list):
+        return compute_args_digest({"list": sorted(map(unordered_digest, value))})
+    return compute_args_digest({"value": value})
 
 
 @dataclass(frozen=True, slots=True)

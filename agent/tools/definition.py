@@ -13,7 +13,7 @@ from types import CodeType, NoneType
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector, SchemaArguments, is_json_schema
-from sayso.agent.tools.call_texts import Preview, check_preview
+from sayso.agent.tools.call_texts import CheckedPreview, Preview, check_preview
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
@@ -22,7 +22,7 @@ from sayso.pending.action import MAX_TTL_SECONDS, PendingActionExistsError
 from sayso.pending.concurrency import call_foreign
 from sayso.pending.context import context_parameters, own_function, with_context
 from sayso.pending.executors import PendingConfirmation, Reconciler, ToolResult
-from sayso.pending.proposals import current_context, stash_pending
+from sayso.pending.proposals import ShownTool, current_context, stash_pending
 
 #: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"
@@ -142,7 +142,8 @@ class ToolDefinition:
       when it certainly did not; None when that is unknown.
     - `undo` takes the effect back, for `undo_seconds` after the reply. It is called with the tool's arguments, and with
       `result` if it has such a parameter.
-    - Change `version` when a call that was previewed before the change must not run any more.
+    - Change `version` when a call that was previewed before the change must not run any more. A changed description,
+      schema or preview counts as another version by itself.
     - The result of a `cacheable` tool may be reused for `cache_ttl` seconds.
     """
 
@@ -317,11 +318,27 @@ class AlreadyPending(ToolResult):
 
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
-    """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose."""
+    """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose.
+
+    `tool_digest` is the `definition_digest` of the tool.
+    """
 
     tool: ToolDefinition
     args: dict[str, Any]
-    preview: str | ToolResult
+    preview: CheckedPreview | str | ToolResult
+    tool_digest: str
+
+    @property
+    def text(self) -> str:
+        """The preview that the user reads, "" if there is nothing to propose."""
+        if isinstance(self.preview, CheckedPreview):
+            return self.preview.text
+        return self.preview if isinstance(self.preview, str) else ""
+
+    @property
+    def values_digest(self) -> str:
+        """The digest of the values in the preview that count, "" if its whole text does."""
+        return self.preview.digest if isinstance(self.preview, CheckedPreview) else ""
 
     def propose(self, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run to confirm; `reason` is why. Raises ToolExecutionError."""
@@ -330,8 +347,9 @@ class ProposalDraft:
             return preview
         try:
             proposal = stash_pending(
-                kind=name, preview=preview, args=self.args, idempotent=self.tool.idempotent, reason=reason,
+                kind=name, preview=self.text, args=self.args, idempotent=self.tool.idempotent, reason=reason,
                 typed_code=self.tool.typed_code, version=self.tool.version,
+                shown=ShownTool(self.tool_digest, self.values_digest),
             )  # fmt: skip
         except PendingActionExistsError as exc:
             return AlreadyPending(message=str(exc))
@@ -341,7 +359,7 @@ class ProposalDraft:
             raise ToolExecutionError(
                 f"{name!r} needs a confirmation, but there is no user to give it: run it on a channel", tool_name=name
             )
-        return PendingConfirmation(action=name, preview=preview)
+        return PendingConfirmation(action=name, preview=self.text)
 
 
 def returns_awaitable(function: Any) -> bool:

@@ -12,7 +12,7 @@ from types import GenericAlias, MethodType
 from typing import Any, ClassVar, Self, Unpack, overload
 
 from pydantic import BaseModel
-from pydantic_core import CoreSchema, SchemaSerializer, core_schema
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema, to_jsonable_python
 
 from sayso.agent.tools.arguments import HiddenArguments, SchemaArguments, TypedArguments, ValidatedArguments
 from sayso.agent.tools.call_texts import (
@@ -23,6 +23,7 @@ from sayso.agent.tools.call_texts import (
     join_chunks,
     preview_text,
     serialize,
+    unordered_digest,
     with_reason,
 )
 from sayso.agent.tools.context import ArtifactsOfCall
@@ -240,7 +241,7 @@ class Tool(ToolDefinition):
 
     def _declared(self) -> AbstractContextManager[Any]:
         """Tell `stash_pending` which tool calls it, and what the tool declares."""
-        return running_tool(self.name, read_only=self.read_only, proposes=bool(self.proposes))
+        return running_tool(self)
 
     async def _value(
         self,
@@ -370,11 +371,31 @@ class Tool(ToolDefinition):
         values = self.validate(args)
         optional = {each.name for each in self.parameters if not each.required and each.default is None}
         try:
-            return ProposalDraft(self, args, preview_text(self.name, self.preview, values, optional))
+            shown = preview_text(self.name, self.preview, values, optional)
+            draft = ProposalDraft(self, args, shown, self.definition_digest)
+            _ = draft.values_digest  # values that JSON cannot express fail here
+            return draft
         except (Exception, SystemExit) as exc:
             raise ToolExecutionError(
                 f"cannot preview {self.name!r}: {type(exc).__name__}: {exc}", tool_name=self.name, error=exc
             ) from exc
+
+    @functools.cached_property
+    def definition_digest(self) -> str:
+        """The digest of all that a person's yes relies on, besides the arguments and the preview's text.
+
+        A changed description, schema, preview template or version makes it another tool. The code is not in it: each
+        deployment would end all open questions, and `version` is for a change that neither the schema nor the preview
+        shows.
+        """
+        template = self.preview if isinstance(self.preview, str) else None
+        parts = {
+            "version": self.version,
+            "description": self.description,
+            "parameters": thawed(self._compiled.schema),
+            "preview": template,
+        }
+        return unordered_digest(to_jsonable_python(parts, fallback=str))
 
     @functools.cached_property
     def _compiled(self) -> TypedArguments | SchemaArguments:
@@ -453,7 +474,7 @@ class Tool(ToolDefinition):
             return list(injected)
         newly_hidden = sorted(injected.keys() & self._compiled.schema["properties"].keys())
         if newly_hidden:
-            for name in ("_compiled", "_schema"):
+            for name in ("_compiled", "_schema", "definition_digest"):
                 self.__dict__.pop(name, None)
         return newly_hidden
 

@@ -24,6 +24,8 @@ MAX_TAG_CHARS = 40
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
+#: What makes a preview a question: the mark at its end, inside of emphasis too, and Spanish has one at the beginning.
+_QUESTION_MARKS = re.compile(r"^\s*¿|\s*[?\uff1f\u061f]+(?=[*_~]{0,3}\s*\Z)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)")
 
@@ -51,8 +53,17 @@ def catalogue(language: str) -> dict[str, Any]:
     return tomllib.loads((CATALOGUES / f"{language}.toml").read_text(encoding="utf-8"))
 
 
+def as_statement(preview: str) -> str:
+    """Return a preview without the marks of a question: "Delete INV-7" for "Delete INV-7?"."""
+    return _QUESTION_MARKS.sub("", preview) or preview
+
+
 def brief(preview: str) -> str:
-    """Return the beginning of a preview. A cut one ends in "..." and leaves no escape or code block open."""
+    """Return a preview as other texts quote it: not as a question, and only its beginning if it is long.
+
+    A cut one ends in "..." and leaves no escape or code block open.
+    """
+    preview = as_statement(preview)
     if len(preview) <= MAX_REPEATED_CHARS:
         return preview
     cut = preview[:MAX_REPEATED_CHARS]
@@ -158,6 +169,10 @@ class Texts:
     dropped = _about("dropped")
     #: The stored action is not the one that was shown, or nothing can run it any more.
     unsafe = _about("unsafe")
+    #: The tool, or what its preview says, is not what it was when the question was asked.
+    tool_changed = _about("tool_changed")
+    #: The question was answered before, and its outcome was sent then.
+    already_done = _about("already_done")
     #: Of two messages at once, the other one was taken.
     overtaken = _fixed("overtaken")
     #: The stored action was changed, so its preview is not repeated.
@@ -199,7 +214,9 @@ class Texts:
                 return "\n".join([*lines, "", self.say(f"after_{state}")])
         return "\n".join(lines)
 
-    undo = _with("undo", "preview")
+    def undo(self, preview: str) -> str:
+        """Return the preview of taking an action back."""
+        return self.say("undo", preview=as_statement(preview))
 
     def undo_offer(self, seconds: float) -> str:
         """Return how long an action can be undone."""

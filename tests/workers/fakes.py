@@ -130,7 +130,7 @@ class Bot:
         self.rig, self.channel, self.deleted, self.keys = rig, FakeChannel(), [], []
         self.broken: set[str] = set()
 
-        @tool(requires_approval=True, preview="Delete {name}", **options)
+        @tool(requires_approval=True, **{"preview": "Delete {name}", **options})
         def delete(name: str) -> str:
             """Delete a thing."""
             self.keys.append(idempotency_key())

@@ -132,7 +132,7 @@ def test_yes_shows_the_outcome_before_the_answer(asking, say):
 def test_second_tap_shows_the_same_outcome(asking):
     """Repeated taps do not change what was decided."""
     asking.tap(asking.confirm)
-    assert asking.tap(asking.confirm) == asking.tap(asking.cancel) == "deleted A"
+    assert asking.tap(asking.confirm) == asking.tap(asking.cancel) == "Already done: Delete A"
     assert asking.edits == [(asking.prompt, "Delete A\n\n✅ deleted A")] * 3
     assert asking.bot.deleted == ["A"]
 

@@ -327,6 +327,27 @@ def test_only_the_question_shows_a_long_preview_whole():
     assert all(f"{preview[:300]}..." in words and len(words) < 700 for words in retold)
 
 
+@pytest.mark.parametrize(
+    ("preview", "quoted"),
+    [
+        ("Delete INV-7?", "Delete INV-7"),
+        ("**Delete INV-7?**", "**Delete INV-7**"),
+        ("¿Borrar INV-7?", "Borrar INV-7"),
+        ("削除しますか\uff1f", "削除しますか"),
+        ("Pay 5 EUR?\nTo Bob?", "Pay 5 EUR?\nTo Bob"),
+        ("Ask Bob: why? And wait", "Ask Bob: why? And wait"),
+        ("?", "?"),
+    ],
+)
+def test_preview_that_is_a_question_is_quoted_as_a_statement(preview: str, quoted: str):
+    """Saying "Cancelled: Delete INV-7?" would ask again; the question itself keeps its mark."""
+    texts = texts_for("en")
+    assert texts.question(preview, 60).startswith(preview)
+    assert texts.cancelled(preview) == texts.say("cancelled", preview=quoted)
+    assert texts.dropped(preview) == texts.say("dropped", preview=quoted)
+    assert texts.undo(preview) == f"Undo: {quoted}"
+
+
 def test_result_of_the_tool_replaces_our_text():
     """The message is the tool's result if it has one, else the preview with "Done"."""
     assert (texts_for().done("Delete A", "3 deleted"), texts_for().done("Delete A", "")) == (
