@@ -165,7 +165,7 @@ class ClusterClient(RedisCluster):
             connections = Connections.of(self.get_redis_connection(node))
             connections.replicas = replicas
             try:
-                return connections.ask(*command, durable=True)
+                return _with_redis_errors(partial(connections.ask, *command, durable=True))
             except _ELSEWHERE:
                 if attempt == 2:
                     raise

@@ -273,14 +273,15 @@ def _exchange(connection: Connection, packed: bytes, replicas: int) -> Any:
         connection.send_packed_command([packed])
         return connection.read_response()
     connection.send_packed_command([packed, _wait_command(replicas)])
-    refused: ResponseError | None = None
     try:
         answer = connection.read_response()
-    except ResponseError as exc:  # the answer to WAIT follows
-        answer, refused = None, exc
+    except ResponseError:
+        # The answer to WAIT follows. It may be an error too, such as that of a replica, and the first one says more:
+        # MOVED names the server that has the key now.
+        with contextlib.suppress(ResponseError):
+            connection.read_response()
+        raise
     confirmed = connection.read_response()
-    if refused:
-        raise refused
     if confirmed < replicas:
         raise NotReplicated(confirmed, replicas)
     return answer

@@ -15,7 +15,8 @@ from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.scripts import SHARDS
+from sayso.pending.redis.connections import Connections
+from sayso.pending.redis.scripts import SHARDS, shard_of
 from tests.config.processes import sayso, short_folder
 from tests.flows.system import ENVIRON, System, TelegramPerson, WhatsAppPerson, until
 from tests.workers.clusters import Cluster
@@ -164,6 +165,35 @@ def test_confirmed_action_runs_once_when_its_master_is_killed_under_load(system:
     until(lambda: not lost(system, acknowledged))
     assert system.command("redis", "status")[:2] == (0, "redis: whole\n")
     until(system.redis.is_whole)
+
+
+def fail_over_all(system: ClusterSystem) -> None:
+    """Swap each master and its replica, as an operator does before maintenance. All of them live on."""
+    for replica in [node for node in system.redis.nodes if node.role() == "slave"]:
+        replica.cluster("FAILOVER")
+        until(lambda node=replica: node.role() == "master" and system.redis.is_whole())
+
+
+def test_write_after_a_planned_failover_reaches_the_new_master_at_once(system: ClusterSystem) -> None:
+    """The old master is a replica now. It says where the slot is, and that it cannot WAIT: the first counts."""
+    with connect(system.redis.url) as client:
+        connections = Connections.of(client)
+        connections.replicas = 1
+        key = f"sayso:test:{{{shard_of('a')}}}:writable"
+        for _ in range(2):
+            assert connections.ask("SET", key, "", "PX", 1000, durable=True) == "OK"
+            fail_over_all(system)
+        assert connections.ask("SET", key, "", "PX", 1000, durable=True) == "OK"
+
+
+def test_quiet_web_accepts_the_first_message_after_a_planned_failover(system: ClusterSystem) -> None:
+    """It last wrote before the failover, so its table of slots is old."""
+    person = TelegramPerson(system, 551)
+    person.say("hello")
+    person.hears()
+    fail_over_all(system)
+    assert system.post(*person.text(person._next(), "hello again")).status_code == 200
+    until(lambda: any("hello again" in entry["text"] for entry in system.ledger(person.chat)))
 
 
 def lost(system: ClusterSystem, acknowledged: list[tuple[WhatsAppPerson, str]]) -> list[tuple[str, str]]:
