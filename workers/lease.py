@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Milliseconds until the lease of a worker that stopped renewing ends: how long a killed worker's turn waits at most.
 LEASE_MS = 10_000
+#: Seconds for which a lease is surely held after it was renewed. Work that waits for Redis goes on for so long.
+FRESH_SECONDS = LEASE_MS / 1000 * 0.9
 #: Seconds between two attempts to listen for stops while Redis is away.
 PAUSE_SECONDS = 1.0
 
@@ -98,10 +100,12 @@ class HeldLease:
                     async with asyncio.timeout(LEASE_MS / 3000):
                         await self._nudge.wait()
                 self._nudge.clear()
-                await self._renew()
+                # While Redis is away a renewal waits. It must not wait for longer than the lease is held.
+                async with asyncio.timeout(self._renewed_at + FRESH_SECONDS - self._clock()):
+                    await self._renew()
                 if not self.is_fresh():
                     return
-        except (LeaseLost, Halted):
+        except (LeaseLost, Halted, TimeoutError):
             return
         finally:
             with contextlib.suppress(RuntimeError):  # the work has ended by itself
@@ -123,7 +127,7 @@ class HeldLease:
 
     def is_fresh(self) -> bool:
         """Return whether the lease was renewed so recently that no other worker can have taken it."""
-        return self._clock() - self._renewed_at < LEASE_MS / 1000 * 0.9
+        return self._clock() - self._renewed_at < FRESH_SECONDS
 
     def begin(self, queued: QueuedTurn) -> None:
         """Begin the next turn. A stop of an earlier turn does not apply to it."""

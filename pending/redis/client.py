@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from redis import Redis, SSLConnection
 from redis.asyncio import Redis as AsyncRedis
-from redis.backoff import ConstantBackoff, ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.client import Pipeline
 from redis.commands.core import Script
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -26,6 +26,7 @@ from redis.retry import Retry
 from sayso.pending.concurrency import is_in_loop
 from sayso.pending.redis.cluster import AsyncCluster, ClusterClient, ClusterUrl, is_cluster
 from sayso.pending.redis.connections import AutoPipeline, Connections, LoopClient
+from sayso.pending.redis.retries import PatientRetry
 from sayso.pending.redis.sentinel import SentinelService
 from sayso.pending.redis.url import RedisUrl
 
@@ -58,7 +59,7 @@ def connect(url: str, *, patient: bool = False, answer_seconds: float | None = N
     if is_cluster(url):  # it has the commands of a client
         return cast("Redis", ClusterClient(ClusterUrl.parse(url), patient=patient, answer_seconds=seconds))
     if patient:
-        retry = Retry(ExponentialWithJitterBackoff(base=0.05, cap=1.0), 8)
+        retry: Retry = PatientRetry()
     else:  # does not wait a second time after a timeout
         retry = Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,))
     pool = RedisUrl.parse(url).pool(

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import PipelineCommand
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import AbstractBackoff, ExponentialWithJitterBackoff, NoBackoff
+from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import (
@@ -48,6 +49,7 @@ from sayso.pending.redis.connections import (
     RedisCircuitBreaker,
     log_not_replicated,
 )
+from sayso.pending.redis.retries import Retries
 from sayso.pending.redis.sentinel import Address
 from sayso.pending.redis.url import (
     NotWritable,
@@ -64,8 +66,6 @@ SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 FORM = "redis+cluster://host:6379,host:6379"
 #: The port of a node where the URL names none.
 NODE_PORT = 6379
-#: How often a patient client sends a command, up to a second apart, until its caller is told that the cluster is away.
-PATIENT_TRIES = 16
 #: Connections to each node that one event loop may open.
 MAX_CONNECTIONS = 256
 _RETRIED = (RedisConnectionError, RedisTimeoutError)
@@ -132,7 +132,7 @@ class ClusterClient(RedisCluster):
 
     def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
         self.url = url
-        self._patience = Retry(_backoff(patient), PATIENT_TRIES if patient else 0, supported_errors=_RETRIED)
+        self._patient = patient
         nodes = [ClusterNode(host, port) for host, port in url.addresses]
         times: dict[str, Any] = {"socket_timeout": answer_seconds, "socket_connect_timeout": min(1.0, answer_seconds)}
         create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
@@ -198,15 +198,20 @@ class ClusterClient(RedisCluster):
         return [self.get_redis_connection(node) for node in self.get_nodes()]  # type: ignore[no-untyped-call]
 
     def _persist(self, send: Callable[[], Any]) -> Any:
-        return self._patience.call_with_retry(lambda: _with_redis_errors(send), lambda _: None)
+        """Send a command; if this client is patient, send it again while the cluster is away. Return the answer."""
+        retries = Retries()
+        while True:
+            try:
+                return _with_redis_errors(send)
+            except _RETRIED as exc:
+                pause = retries.pause_after(exc) if self._patient else None
+                if pause is None:
+                    raise
+                time.sleep(pause)
 
 
 def _key_of(command: Sequence[Any]) -> str:
     return str(command[3] if command[0] in _SCRIPT_COMMANDS else command[1])
-
-
-def _backoff(patient: bool) -> AbstractBackoff:
-    return ExponentialWithJitterBackoff(base=0.05, cap=1.0) if patient else NoBackoff()
 
 
 def _with_redis_errors(send: Callable[[], Any]) -> Any:
@@ -263,10 +268,9 @@ class ClusterConnections(Connections):
 class AsyncCluster:
     """Sends commands for the event loop that uses it first, until that loop is closed, and waits through a failover."""
 
-    def __init__(self, url: ClusterUrl, *, tries: int = PATIENT_TRIES) -> None:
+    def __init__(self, url: ClusterUrl, *, new_retries: Callable[[], Retries] = Retries) -> None:
         self._url = url
-        backoff = ExponentialWithJitterBackoff(base=0.05, cap=1.0)
-        self._retry = AsyncRetry(backoff, tries - 1, _RETRIED)
+        self._new_retries = new_retries
         self._owner_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: AsyncRedisCluster | None = None
@@ -284,11 +288,18 @@ class AsyncCluster:
 
         Raises redis.RedisError.
         """
+        retries = self._new_retries()
         while True:
             try:
-                return await self._retry.call_with_retry(partial(self._send, packed, replicas), _nothing)
+                return await self._send(packed, replicas)
             except NotReplicated as exc:
                 log_not_replicated(exc)
+                retries = self._new_retries()
+            except _RETRIED as exc:
+                pause = retries.pause_after(exc)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
 
     async def _send(self, command: tuple[Any, ...], replicas: int) -> Any:
         if self._client is None:
@@ -333,6 +344,3 @@ async def _ask_with_wait(client: AsyncRedisCluster, command: tuple[Any, ...], re
     if confirmed < replicas:
         raise NotReplicated(confirmed, replicas)
     return answer
-
-
-async def _nothing(_: Exception) -> None: ...

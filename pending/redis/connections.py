@@ -25,20 +25,17 @@ from typing import Any, Protocol
 from hiredis import pack_command
 from redis import ConnectionPool, Redis
 from redis.asyncio.connection import AbstractConnection, ConnectCallbackT
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialWithJitterBackoff
 from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from sayso.pending.concurrency import call_in_thread, has_no_loop
+from sayso.pending.redis.retries import Retries
 from sayso.pending.redis.url import RedisUrl
 
 log = logging.getLogger(__name__)
 
-#: How often commands are sent before their callers are told that Redis is away.
-MAX_TRIES = 8
 #: Seconds without an answer after which a connection counts as lost.
 ANSWER_SECONDS = 5.0
 #: Seconds that opening a connection may take, with its checks: a stopped server accepts it and says nothing.
@@ -308,13 +305,11 @@ class AutoPipeline:
     so each command must be safe to repeat, as our scripts are.
     """
 
-    def __init__(self, url: str, *, retry: AsyncRetry | None = None) -> None:
+    def __init__(self, url: str, *, new_retries: Callable[[], Retries] = Retries) -> None:
         self._pool = RedisUrl.parse(url).async_pool(
             decode_responses=True, socket_connect_timeout=1, socket_timeout=None
         )
-        self._retry = retry or AsyncRetry(
-            ExponentialWithJitterBackoff(base=0.05, cap=1.0), MAX_TRIES - 1, (RedisError,)
-        )
+        self._new_retries = new_retries
         self._owner_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -333,6 +328,7 @@ class AutoPipeline:
                 #: Commands without an answer, in order: first those that were sent, then those that wait.
                 self._commands: deque[_Command] = deque()
                 self._connection: AbstractConnection = self._pool.make_connection()
+                self._was_sent = False
                 self._sender: asyncio.Task[None] | None = None
             return self._loop is loop
 
@@ -363,12 +359,24 @@ class AutoPipeline:
         await self._connection.disconnect(nowait=True)
 
     async def _send_all(self) -> None:
-        """Send what waits, one packet after the other, until nothing waits."""
+        """Send what waits, one packet after the other, until nothing waits. After a failure send it again, until it is
+        given up: then all callers get an error.
+        """
+        retries = self._new_retries()
         while self._commands:
             try:
-                await self._retry.call_with_retry(self._send_until_replicated, self._disconnect)
+                await self._send_until_replicated()
+                retries = self._new_retries()
+            except RedisError as exc:
+                await self._disconnect(exc)
+                pause = retries.pause_after(exc, was_sent=self._was_sent)
+                if pause is None:
+                    self._fail(f"no answer in {retries.failures} tries: {exc or type(exc).__name__}")
+                    retries = self._new_retries()
+                else:
+                    await asyncio.sleep(pause)
             except Exception as exc:  # noqa: BLE001  # callers must get an answer, whatever happened
-                self._fail(f"no answer in {MAX_TRIES} tries: {exc or type(exc).__name__}")
+                self._fail(f"not sent: {exc or type(exc).__name__}")
                 await self._connection.disconnect(nowait=True)
 
     async def _send_until_replicated(self) -> None:
@@ -385,6 +393,7 @@ class AutoPipeline:
     async def _send_waiting(self) -> None:
         """Send all commands in one packet and read their answers. Raises RedisError when the connection is lost."""
         connection, loop = self._connection, asyncio.get_running_loop()
+        self._was_sent = False
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as limit:
                 if connection.is_connected and await connection.can_read():
@@ -402,6 +411,7 @@ class AutoPipeline:
                 if replicas:
                     packet.append(_wait_command(replicas))
                 await connection.send_packed_command(packet, check_health=False)
+                self._was_sent = True
                 unconfirmed: deque[tuple[_Command, Any]] = deque()
                 try:
                     for _ in range(len(self._commands)):

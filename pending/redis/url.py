@@ -31,8 +31,8 @@ FORMS = (
     "or redis+cluster://host:6379,host:6379"
 )
 _SENTINEL = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-#: The errors of a server that takes no writes now: it has become a replica, or has too few replicas of its own. The last
-#: two are those of WAIT, by a server that became a replica after the write or during the wait.
+#: The errors of a server that takes no writes now: it has become a replica, or has too few replicas of its own. The
+#: last two are those of WAIT, by a server that became a replica after the write or during the wait.
 _NO_WRITES = re.compile(r"(^|[ -])(READONLY|NOREPLICAS|UNBLOCKED) |WAIT cannot be used with replica")
 #: Parameters of a URL for the pool. Its connections do not take them.
 _POOL_PARAMETERS = {"max_connections"}
@@ -54,7 +54,10 @@ _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 class NotWritable(RedisConnectionError):
-    """Raised when a server became a replica, or lost the replicas that it needs. Nothing that lasts was written; try again."""
+    """Raised when a server became a replica, or lost the replicas that it needs.
+
+    Nothing was written, or only on that server: try again.
+    """
 
 
 @dataclass(frozen=True, slots=True)

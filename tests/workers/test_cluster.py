@@ -86,7 +86,7 @@ def test_connection_that_was_closed_under_a_command_is_replaced(cluster: Cluster
 def test_write_that_no_replica_has_is_not_acknowledged(cluster: Cluster, in_loop: bool):
     """These masters have no replicas. The guard learns no watermark that a failover could undo."""
     client = connect(cluster.url)
-    loop_client = AsyncCluster(ClusterUrl.parse(cluster.url), tries=1)
+    loop_client = AsyncCluster(ClusterUrl.parse(cluster.url))
     guard = DataLossGuard(client, replicas=1)
     guard.look()
     Connections.of(client).pipeline = loop_client

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from sayso.channels.types import Reply, Turn
-from sayso.pending.turns import Lease, QueuedTurn, TurnChange
+from sayso.pending.turns import Lease, LeaseLost, QueuedTurn, TurnChange
 from sayso.workers.lease import HeldLease, listen_for_stops
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, RedisRig, turn
 from tests.workers.fakes import Bot
@@ -139,6 +139,24 @@ def test_stop_that_came_before_the_agent_started_ends_the_turn():
                 await asyncio.Event().wait()
 
     asyncio.run(scene())
+
+
+def test_renewal_that_gets_no_answer_ends_the_work_while_the_lease_is_held():
+    """Redis is away for longer than the lease lasts, and another worker may have it soon."""
+
+    async def hang(_: Lease) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    held = HeldLease(Lease(CHAT.id, 1, "w"), 0.0, hang, clock=lambda: 9.0)  # none of its seconds are left
+
+    async def work() -> None:
+        async with held.kept():
+            held.renew_now()
+            await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(asyncio.wait_for(work(), 30))
 
 
 def test_stop_drops_an_open_question(make_bot):

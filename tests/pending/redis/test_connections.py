@@ -16,6 +16,7 @@ from redis.retry import Retry
 
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.connections import Connections, NotReplicated
+from sayso.pending.redis.retries import Retries
 from sayso.pending.redis.scripts import LuaScripts
 
 
@@ -105,7 +106,8 @@ def test_only_patient_callers_retry_a_timeout(redis_url, monkeypatch, patient, t
     with connect(redis_url, patient=patient) as client, monkeypatch.context() as patches:
         connections = Connections.of(client)
         connections.ask("PING")
-        patches.setattr("redis.retry.sleep", lambda _: None)
+        pauses = iter([0.0] * 8)
+        patches.setattr(Retries, "pause_after", lambda *_: next(pauses, None))
         patches.setattr(AbstractConnection, "read_response", lambda *_, **__: asked.append("") or _no_answer())
         with pytest.raises(RedisTimeoutError):
             connections.ask("PING")

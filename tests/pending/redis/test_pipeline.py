@@ -8,22 +8,26 @@ import threading
 
 import pytest
 from hiredis import pack_command
-from redis.asyncio.retry import Retry
-from redis.backoff import ConstantBackoff, NoBackoff
+from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError, ResponseError
 
 from sayso.pending.redis import connections
 from sayso.pending.redis.client import connect
-from sayso.pending.redis.connections import MAX_TRIES, AutoPipeline, Connections
+from sayso.pending.redis.connections import AutoPipeline, Connections
+from sayso.pending.redis.retries import MAX_LOSSES, PATIENT_SECONDS, Retries
 from sayso.pending.redis.scripts import LuaScripts
+from sayso.workers.lease import FRESH_SECONDS
 from tests.config.processes import until
 from tests.workers.proxy import Proxy, as_it_is
 
+#: How often commands are sent while no server answers, by the clock of `at_once`.
+TRIES = int(PATIENT_SECONDS) + 1
 
-def at_once() -> Retry:
-    """Return the usual number of retries without pauses."""
-    return Retry(NoBackoff(), MAX_TRIES - 1, (RedisError,))
+
+def at_once() -> Retries:
+    """Return the usual retries without pauses, by a clock that ticks with each failure."""
+    return Retries(pause=lambda _: 0.0, clock=itertools.count().__next__)
 
 
 class Server:
@@ -78,7 +82,7 @@ def test_command_lost_before_the_server_is_sent_again(redis_url):
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.questions = once(b"INCR", cut)
-            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             return await pipeline.execute(asked("INCR", "n")), proxy.opened
 
     assert asyncio.run(story()) == (1, 2)
@@ -90,7 +94,7 @@ def test_command_with_a_lost_answer_is_sent_again(redis_url):
 
     async def story():
         async with Proxy(redis_url) as proxy:
-            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             await pipeline.execute(asked("PING"))
             proxy.answers = once(b":1\r\n", cut)
             return await pipeline.execute(asked("INCR", "n"))
@@ -115,7 +119,7 @@ def test_each_of_a_thousand_callers_gets_its_own_answer_through_cuts(redis_url):
     async def story():
         packets = itertools.count(1)
         async with Proxy(redis_url) as proxy:
-            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             await pipeline.execute(asked("PING"))
             proxy.answers = lambda data: None if next(packets) % 50 == 0 else data
 
@@ -163,13 +167,31 @@ def test_unsent_command_of_a_cancelled_caller_is_not_sent(redis_url, redis_clien
     assert redis_client.keys("*") == ["stays"]
 
 
+def test_command_waits_for_a_failover_that_takes_most_of_a_lease(redis_url):
+    """A turn in flight keeps its lease, and goes on when the next primary answers."""
+    attempts = itertools.count(1)
+
+    async def connect(connection: AbstractConnection) -> None:
+        if next(attempts) < TRIES:
+            raise RedisConnectionError("no Sentinel names a primary yet")
+        await connection.on_connect()
+
+    async def story():
+        pipeline = AutoPipeline(redis_url, new_retries=at_once)
+        pipeline.on_connect(connect)
+        return await pipeline.execute(asked("ECHO", "back"))
+
+    assert asyncio.run(story()) == "back"
+    assert PATIENT_SECONDS == FRESH_SECONDS
+
+
 def test_outage_is_an_error_after_a_bounded_number_of_attempts(tmp_path):
     """The next caller has attempts of its own."""
 
     async def story():
-        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", retry=at_once())
+        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", new_retries=at_once)
         for _ in range(2):
-            with pytest.raises(RedisConnectionError, match=f"no answer in {MAX_TRIES} tries"):
+            with pytest.raises(RedisConnectionError, match=f"no answer in {TRIES} tries"):
                 await pipeline.execute(asked("PING"))
 
     asyncio.run(story())
@@ -179,7 +201,7 @@ def test_all_waiting_callers_get_the_error_of_an_outage(redis_url, tmp_path):
     """The causes here are a missing socket and an unexpected error."""
 
     async def story(url, break_it):
-        pipeline = AutoPipeline(url, retry=at_once())
+        pipeline = AutoPipeline(url, new_retries=at_once)
         break_it(pipeline)
         return await asyncio.gather(*(pipeline.execute(asked("PING")) for _ in range(5)), return_exceptions=True)
 
@@ -196,14 +218,14 @@ def test_command_that_cuts_each_connection_is_given_up(redis_url):
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.questions = lambda data: None if b"ECHO" in data else data
-            pipeline = AutoPipeline(proxy.url, retry=at_once())
-            with pytest.raises(RedisConnectionError, match=f"no answer in {MAX_TRIES} tries"):
+            pipeline = AutoPipeline(proxy.url, new_retries=at_once)
+            with pytest.raises(RedisConnectionError, match=f"no answer in {MAX_LOSSES} tries"):
                 await pipeline.execute(asked("ECHO", "poison"))
             proxy.questions = as_it_is
             return proxy.opened, await pipeline.execute(asked("ECHO", "fine"))
 
     opened, answer = asyncio.run(story())
-    assert (opened, answer) == (MAX_TRIES, "fine")
+    assert (opened, answer) == (MAX_LOSSES, "fine")
 
 
 def test_missing_answer_counts_as_lost(redis_url, monkeypatch):
@@ -213,7 +235,7 @@ def test_missing_answer_counts_as_lost(redis_url, monkeypatch):
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.answers = once(b"hello", swallow)
-            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             return await pipeline.execute(asked("ECHO", "hello")), proxy.opened
 
     assert asyncio.run(story()) == ("hello", 2)
@@ -226,7 +248,7 @@ def test_server_that_accepts_and_stays_silent_is_an_outage(redis_url, monkeypatc
     async def story():
         async with Proxy(redis_url) as proxy:
             proxy.answers = swallow
-            pipeline = AutoPipeline(proxy.url, retry=at_once())
+            pipeline = AutoPipeline(proxy.url, new_retries=at_once)
             with pytest.raises(RedisConnectionError):
                 await pipeline.execute(asked("PING"))
             silent = proxy.opened
@@ -234,7 +256,7 @@ def test_server_that_accepts_and_stays_silent_is_an_outage(redis_url, monkeypatc
             monkeypatch.setattr(connections, "CONNECT_SECONDS", 30.0)
             return silent, await pipeline.execute(asked("ECHO", "back"))
 
-    assert asyncio.run(story()) == (MAX_TRIES, "back")
+    assert asyncio.run(story()) == (TRIES, "back")
 
 
 def test_loading_server_counts_as_an_outage_until_it_has_loaded():
@@ -243,7 +265,7 @@ def test_loading_server_counts_as_an_outage_until_it_has_loaded():
     async def story():
         loading = b"-LOADING Redis is loading the dataset in memory\r\n"
         async with Server(loading, loading, b"$4\r\nback\r\n") as server:
-            pipeline = AutoPipeline(server.url, retry=at_once())
+            pipeline = AutoPipeline(server.url, new_retries=at_once)
             return await pipeline.execute(asked("ECHO", "back")), server.opened
 
     assert asyncio.run(story()) == ("back", 3)
@@ -254,7 +276,7 @@ def test_unexpected_answer_closes_the_connection():
 
     async def story():
         async with Server(b"$3\r\none\r\n$5\r\nalien\r\n", b"$3\r\ntwo\r\n") as server:
-            pipeline = AutoPipeline(server.url, retry=at_once())
+            pipeline = AutoPipeline(server.url, new_retries=at_once)
             return [await pipeline.execute(asked("ECHO", word)) for word in ("one", "two")], server.opened
 
     assert asyncio.run(story()) == (["one", "two"], 2)
@@ -276,7 +298,7 @@ def test_invalid_answer_is_retried_on_a_new_connection():
 
     async def story():
         async with Server(b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$3\r\none\r\n") as server:
-            return await AutoPipeline(server.url, retry=at_once()).execute(asked("ECHO", "one")), server.opened
+            return await AutoPipeline(server.url, new_retries=at_once).execute(asked("ECHO", "one")), server.opened
 
     assert asyncio.run(story()) == ("one", 2)
 
@@ -332,7 +354,7 @@ def test_password_and_number_of_a_url_are_used(redis_url, redis_client, where):
         async with Proxy(redis_url) as proxy:
             host, socket = proxy.url.partition("redis://")[2], redis_url.partition("unix://")[2]
             url = f"redis://ana:secret@{host}/3" if where == "tcp" else f"unix://ana:secret@{socket}?db=3"
-            return await AutoPipeline(url, retry=at_once()).execute(asked("SET", "here", "1"))
+            return await AutoPipeline(url, new_retries=at_once).execute(asked("SET", "here", "1"))
 
     redis_client.acl_setuser("ana", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
     try:
@@ -350,7 +372,7 @@ def test_wrong_password_is_an_error_without_the_secret(redis_url):
     async def story():
         socket = redis_url.partition("unix://")[2]
         with pytest.raises(RedisError) as caught:
-            await AutoPipeline(f"unix://ana:hunter2@{socket}", retry=at_once()).execute(asked("PING"))
+            await AutoPipeline(f"unix://ana:hunter2@{socket}", new_retries=at_once).execute(asked("PING"))
         return str(caught.value)
 
     assert "hunter2" not in asyncio.run(story())
@@ -381,7 +403,7 @@ def test_close_while_connecting_ends_all_waiting_calls(tmp_path):
     """Redis is unreachable at the time of the close."""
 
     async def story():
-        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", retry=Retry(ConstantBackoff(60), 1, (RedisError,)))
+        pipeline = AutoPipeline(f"unix://{tmp_path}/nobody.sock", new_retries=lambda: Retries(pause=lambda _: 60.0))
         task = asyncio.create_task(pipeline.execute(asked("PING")))
         await asyncio.sleep(0)  # it asks
         await pipeline.close()

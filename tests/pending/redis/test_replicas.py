@@ -14,7 +14,8 @@ from redis import Redis
 from sayso.pending import RedisPendingStore
 from sayso.pending.redis import connections as module
 from sayso.pending.redis.client import PREFIX, connect, open_loop_client
-from sayso.pending.redis.connections import MAX_TRIES, AutoPipeline, Connections, NotReplicated
+from sayso.pending.redis.connections import AutoPipeline, Connections, NotReplicated
+from sayso.pending.redis.retries import MAX_LOSSES
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import ActionDecision, Claim
 from sayso.pending.store import scope_of
@@ -98,7 +99,7 @@ def test_action_waits_for_a_replica_before_its_effect_and_then_runs_once(
 
     async def confirm() -> str:
         deciding = asyncio.create_task(store.settlement.decide(decision))
-        waits = lambda: sum("not_replicated" in each.message for each in caplog.records) > MAX_TRIES  # noqa: E731
+        waits = lambda: sum("not_replicated" in each.message for each in caplog.records) > MAX_LOSSES  # noqa: E731
         await asyncio.to_thread(until, waits)
         assert not ran
         await asyncio.to_thread(pair.mend)
