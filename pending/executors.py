@@ -113,7 +113,9 @@ def words_for_person(error: BaseException) -> str:
 
     EffectFailed says its own text. Errors of other packages (`agent.ToolError`) have an attribute of this name.
     """
-    return str(error) if isinstance(error, EffectFailed) else str(getattr(error, "words_for_person", ""))
+    if isinstance(error, EffectFailed):
+        return str(error)
+    return json_in_words(str(getattr(error, "words_for_person", "")), is_quoted=True)
 
 
 def idempotency_key() -> str:
@@ -213,12 +215,50 @@ def _jsonable(value: Any) -> Any:
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_encodable).encode
 
 
+def is_empty(value: Any) -> bool:
+    """Return whether a JSON value tells people nothing: null, or an empty text, list or object."""
+    return value is None or (isinstance(value, str | list | Mapping) and not value)
+
+
 def json_as_text(value: Any) -> str:
-    """Return a JSON value as text for people."""
+    """Return a JSON value as text for people. Fields of an object that are empty are left out."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {json_as_text(item)}" for key, item in value.items())
+        fields_shown = ((key, item) for key, item in value.items() if not is_empty(item))
+        return ", ".join(f"{key} {json_as_text(item)}" for key, item in fields_shown) or "nothing"
     if isinstance(value, list):
         return ", ".join(json_as_text(item) for item in value) or "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else str(value)
+
+
+#: The beginning of a JSON object, or of a list of objects: on a line of its own, or behind other text.
+_OWN_LINE = re.compile(r"^[ \t]*(?=[{\[])", re.MULTILINE)
+_BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
+_decode = json.JSONDecoder().raw_decode
+
+
+def json_in_words(text: str, *, is_quoted: bool = False) -> str:
+    """Return a text with the JSON objects that stand on lines of their own in words, for people.
+
+    With `is_quoted` it is an error that quotes an answer of another system: then an object may also stand behind other
+    text, and one that is cut off is left out.
+    """
+    pieces, done = list[str](), 0
+    for found in (_BEHIND_TEXT if is_quoted else _OWN_LINE).finditer(text):
+        if found.end() < done:  # it is a part of the object before
+            continue
+        try:
+            value, end = _decode(text, found.end())
+        except (ValueError, RecursionError):
+            if is_quoted:
+                return "".join([*pieces, text[done : found.end()], "[…]"])
+            continue
+        is_object = isinstance(value, dict) or (
+            isinstance(value, list) and any(isinstance(each, dict) for each in value)
+        )
+        ends_line = not text[end:].partition("\n")[0].strip()
+        if is_object and (is_quoted or ends_line):
+            pieces += [text[done : found.end()], json_as_text(value)]
+            done = end
+    return "".join([*pieces, text[done:]])

@@ -45,6 +45,9 @@ EXECUTOR_TIMEOUT = 100.0
 #: Seconds that a reconciler may take to find out how an interrupted action ended.
 RECONCILE_TIMEOUT = 10.0
 
+#: Characters of a late result that the user is told. No turn runs then that could send the whole as a file.
+MAX_CORRECTION_CHARS = 3000
+
 #: The seed's statuses, and two that only occur in a worker's turn: `early` and `unknown`.
 OutcomeStatus = Literal[
     "executed", "expired", "digest_mismatch", "no_executor", "failed", "cancelled", "kind_mismatch", "ignored",
@@ -293,7 +296,8 @@ class Settlement:
             case "done":
                 text, effects = texts.done(action.preview, result), (Effect(action, result),)
                 if claim.lease:
-                    corrected = Reply(texts.correction(action.preview, result))
+                    shown = texts.shortened(result, MAX_CORRECTION_CHARS)
+                    corrected = Reply(texts.correction(action.preview, shown))
                     correction = outbox_entry(claim.scope.conversation, corrected, later=True)
             case "failed":
                 text = "\n".join(filter(None, [texts.failed(action.preview), result]))

@@ -25,6 +25,7 @@ from sayso.agent.channel.context import (
     memory_from_json,
     user_message_text,
 )
+from sayso.agent.channel.long_replies import LongReplies
 from sayso.agent.channel.long_texts import LongTexts, TextFiles
 from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
@@ -65,6 +66,8 @@ log = logging.getLogger(__name__)
 
 #: Characters of a read-only tool's result that the user sees above a question.
 MAX_READ_CHARS = 2000
+#: Characters of a text about an earlier action that stand in a question, above its preview.
+MAX_PREFACE_CHARS = 1000
 #: Number of scopes whose history is kept without a mailbox.
 MAX_MEMORIES = 5000
 
@@ -107,6 +110,7 @@ class ChannelAgent:
         self.parser = parser or self.store.parser
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._files = TurnFiles(media)
+        self._long_replies = LongReplies(self._files)
         self._journals = journals
         self._text_store = texts
         self._language = language
@@ -168,6 +172,12 @@ class ChannelAgent:
         return replace(answer.change, replies=replies, history=versioned(json.dumps(history)), tools=tools)
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
+        """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
+        answer = await self._answer_in_full(context)
+        change = await self._long_replies.bounded(context.turn, context.texts, answer.change)
+        return replace(answer, change=change)
+
+    async def _answer_in_full(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
         with own_context(ToolEnvironment) as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
@@ -263,11 +273,16 @@ class ChannelAgent:
         # Tools that are not read-only may have changed something.
         has_acted = any(call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls)
         content = reply_text(result, texts, has_acted=has_acted)
+        if result.stop_reason == "terminal":  # the result of a tool, as the model would read it
+            content = result_text(unfenced(content))
         # The user is told of unclear calls whatever the model writes about them.
-        beside = [content] if proposal and result.stop_reason == "terminal" else result.beside
-        results = read_results(result, self.agent.tools, shown=beside) if proposal else []
+        ended = [result.content] if proposal and result.stop_reason == "terminal" else result.beside
+        results = read_results(result, self.agent.tools, shown=ended) if proposal else []
+        beside = [result_text(unfenced(each)) for each in ended]
         reports = _join([*(texts.unknown(call.tool_name) for call in result.unclear), *results, *beside])
         if proposal:  # the question stands alone: no choices beside it
+            if len(preface) > MAX_PREFACE_CHARS:  # a question is sent in full, and must not bury what is asked
+                reports, preface = _join([preface, reports]), ""
             question, actions = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
@@ -292,7 +307,8 @@ class ChannelAgent:
             calls = []
         texts = self.texts_for_turn(queued.turn)
         text = _join([*(texts.unknown(call.tool_name) for call in calls), failure_text])
-        return await self._confirmation.settle_failed_turn(queued, text)
+        change = await self._confirmation.settle_failed_turn(queued, text)
+        return await self._long_replies.bounded(queued.turn, texts, change)
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
@@ -451,7 +467,7 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
         if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
     ]
     as_text = [result_text(unfenced(content)) for content in results if content not in shown]
-    return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text]
+    return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text if text]
 
 
 def _join(paragraphs: Iterable[str]) -> str:

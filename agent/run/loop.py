@@ -33,8 +33,10 @@ from sayso.agent.run.structured import (
 from sayso.agent.run.tool_call import ToolCaller
 from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
+from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.context import ToolEnvironment
 from sayso.agent.tools.registry import Toolset, schemas_for_model
+from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
 from sayso.channels.redaction import redact
 from sayso.pending.context import own_context
@@ -319,7 +321,8 @@ class AgentLoop:
         is_error = end.stop_reason == "provider_error"
         run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
         if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
-            await run.request.on_text(end.content)
+            is_result = end.stop_reason == "terminal"
+            await run.request.on_text(result_text(unfenced(end.content)) if is_result else end.content)
         await self._store_in_memory(run, end)
         if session is not None and run.memory is not None:
             await session.save(run.memory, run.events)

@@ -21,7 +21,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
-from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, json_as_text
+from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, is_empty, json_as_text, json_in_words
 from sayso.pending.proposals import current_context
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
@@ -50,6 +50,12 @@ _CODE_OR_LINK = re.compile(
     r"^\ {0,3}(```+|~~~+)[^\n]*\n.*?(?:^\ {0,3}\1|\Z) | (?<!`)(`+)(?!`).*?(?<!`)\2(?!`) | \[[^\]]*\]\([^)]*\)?",
     re.MULTILINE | re.DOTALL | re.VERBOSE,
 )
+
+#: The beginning of a note that a result holds for the model alone, and the whole note.
+_NOTE_START = "(handed to the user: "
+_FILE_NOTE = re.compile(re.escape(_NOTE_START) + r"[^()\n]*(?:\([^()\n]*\)[^()\n]*)*\)\n?")
+#: How a summary of a result begins for the model, or, `cut`, the beginning of a result without one.
+_SUMMARY_MARK = re.compile(r"\[(?:compressed|(?P<cut>truncated)) from \d+ chars(?:; compression failed)?\] ")
 
 #: Line breaks, shown as ⏎, and runs of spaces, which a page would show as one.
 _BREAK = re.compile(r"\s*\n\s*")
@@ -254,12 +260,23 @@ def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
     return text
 
 
+def file_note(what: str) -> str:
+    """Return the note that tells a model that a file of a result went to the user, who needs no note."""
+    return f"(handed to the user: {what})"
+
+
 def result_text(content: str) -> str:
-    """Return a tool's result as text for a user: JSON in words, other text as it is."""
+    """Return a tool's result as text for a user: without notes for the model, JSON in words, other text as it is.
+
+    "" if nothing is left, such as where a result was only a file.
+    """
+    text = _FILE_NOTE.sub("", content).strip() if _NOTE_START in content else content
+    if mark := _SUMMARY_MARK.match(text):
+        text = text[mark.end() :] + (" […]" if mark["cut"] else "")
     try:
-        value = json.loads(content)
-    except ValueError:
-        return content
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text if "```" in text else json_in_words(text)
     if isinstance(value, list) and value:
         return "\n".join(f"- {json_as_text(item)}" for item in value)
     if not isinstance(value, dict):
@@ -272,4 +289,5 @@ def result_text(content: str) -> str:
     for key in ("preview", "message"):
         if kind and isinstance(value.get(key), str):
             return str(value[key])
-    return "\n".join(f"{key}: {json_as_text(each)}" for key, each in value.items() if key != "kind") or "nothing"
+    shown = {key: each for key, each in value.items() if key != "kind" and not is_empty(each)}
+    return "\n".join(f"{key}: {json_as_text(each)}" for key, each in shown.items()) or "nothing"

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sayso.agent.tools.call_texts import ToolOutcome
+from sayso.agent.tools.call_texts import ToolOutcome, file_note
 from sayso.agent.tools.context import MAX_ARTIFACT_BYTES, emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolValidationError
@@ -349,7 +349,7 @@ def _send_block(block: Any, sender: FileSender) -> str:
     try:
         data = base64.b64decode(content.data if content is block else content.blob, validate=True)
     except ValueError:
-        return f"(handed to the user: nothing: what was called {mime_type} is no base64)"
+        return file_note(f"nothing: what was called {mime_type} is no base64")
     uri = "" if content is block else str(content.uri)
     return sender.send(data, mime_type, PurePosixPath(unquote(urlsplit(uri).path)).name)
 
@@ -368,7 +368,7 @@ class FileSender:
         if data not in self._sent:
             self._sent.add(data)
             emit_artifact(data, mime_type=mime_type, filename=filename, shown=mime_type.startswith("image/"))
-        return f"(handed to the user: {filename}, {mime_type}, {len(data)} bytes)"
+        return file_note(f"{filename}, {mime_type}, {len(data)} bytes")
 
     def without_binaries(self, value: Any) -> Any:
         """Return a JSON value with a note in the place of each piece of base64."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sayso.agent.tools.call_texts import ToolOutcome
+from sayso.agent.tools.call_texts import ToolOutcome, file_note
 from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolValidationError
@@ -166,7 +166,7 @@ class OpenApiToolProvider:
             return self._text(answer)
         filename = _filename_of(answer.headers.get("content-disposition") or "")
         file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
-        return f"(handed to the user: {file.filename or 'a file'}, {file.mime_type}, {file.size} bytes)"
+        return file_note(f"{file.filename or 'a file'}, {file.mime_type}, {file.size} bytes")
 
     def _text(self, answer: httpx.Response) -> str:
         return scrub(decoded(answer.content, answer.charset_encoding or ""), self._secrets)

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from sayso.channels.markdown.split import head
 from sayso.channels.types import Turn
 
 #: One TOML file per language, named by its BCP 47 primary subtag.
@@ -195,6 +196,15 @@ class Texts:
 
     #: What follows an answer that reached its length limit.
     answer_cut = _fixed("answer_cut")
+    #: What follows the beginning of a text that is sent as a file.
+    in_file = _fixed("in_file")
+
+    def shortened(self, text: str, max_chars: int) -> str:
+        """Return the text, or its beginning of about `max_chars` characters and how many more it has."""
+        if len(text) <= max_chars:
+            return text
+        beginning = head(text, max_chars)
+        return f"{beginning.rstrip()}\n\n{self.say('left_out', count=str(len(text) - len(beginning)))}"
 
     def plan(self, previews: Sequence[str]) -> str:
         """Return the preview of several steps under one yes."""

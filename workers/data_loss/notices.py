@@ -53,6 +53,8 @@ LOOK_SECONDS = 60.0
 AGAIN_SECONDS = 2.0
 #: The collapse key of the notices: of those that wait in one conversation only the newest is sent.
 LOST = "lost"
+#: Characters of an outcome that a notice tells.
+MAX_TOLD_CHARS = 3000
 _LOCK, _HANDLED = "lock", "handled.json"
 
 #: One note, as it is stored.
@@ -273,7 +275,8 @@ class LossNotices:
         state, texts = effect.get("state", "started"), texts_for(effect["language"])
         outcome = effect.get("outcome") or texts.unknown(effect["preview"])
         what = {"marks": [effect["pid"], effect["by"]], "pid": effect["pid"], "state": state, "outcome": outcome}
-        return self._send(effect, texts.forgot_outcome(outcome), texts, {**what, "until_ms": _ms(effect)})
+        short = texts.shortened(outcome, MAX_TOLD_CHARS)
+        return self._send(effect, texts.forgot_outcome(short), texts, {**what, "until_ms": _ms(effect)})
 
     def _tell_turns(self, turns: Sequence[StoredNote]) -> bool:
         """Tell one person since when their turns are lost, if any is."""

@@ -1,0 +1,70 @@
+"""LongReplies: sends a text that would be many messages as its beginning and a file."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from sayso.agent.channel.context import TurnFiles
+from sayso.agent.tools.context import Artifact
+from sayso.channels.i18n.texts import Texts
+from sayso.channels.markdown.split import head
+from sayso.channels.storage.media import NoRoom, TooLarge
+from sayso.channels.types import Media, Reply, Turn
+from sayso.pending.turns import TurnChange
+
+log = logging.getLogger(__name__)
+
+#: Characters of a reply that is sent as messages: two of Telegram, three of Slack, five of WhatsApp.
+MAX_REPLY_CHARS = 8000
+#: Characters of a longer reply that come before its file: one message of every platform.
+BEGINNING_CHARS = 1200
+#: How the file is called.
+FILENAME, MIME_TYPE = "message.txt", "text/plain"
+
+
+class LongReplies:
+    """Bounds the replies of one channel. Lives as long as its agent.
+
+    Without the bound a tool's result of 300 KB would be more than fifty messages, and every later message of the
+    conversation would wait behind them. A question is sent in full, however long it is: a yes must not agree to what
+    only a file says.
+    """
+
+    def __init__(self, files: TurnFiles) -> None:
+        self._files = files
+
+    async def bounded(self, turn: Turn, texts: Texts, change: TurnChange) -> TurnChange:
+        """Return the change with each long reply as its beginning and a file with the whole text.
+
+        Where no file can be stored, the reply is cut, and says how much is left out.
+        """
+        if not any(_is_too_long(reply) for reply, _ in change.replies):
+            return change
+        replies: list[tuple[Reply, str]] = []
+        for reply, pid in change.replies:
+            if not _is_too_long(reply):
+                replies.append((reply, pid))
+                continue
+            file = None if reply.edits else await self._store(turn, reply.text)
+            if file is None:
+                replies.append((replace(reply, text=texts.shortened(reply.text, MAX_REPLY_CHARS)), pid))
+                continue
+            beginning = head(reply.text, BEGINNING_CHARS).rstrip()
+            replies.append((replace(reply, text=f"{beginning}\n\n{texts.in_file()}"), pid))
+            replies.append((Reply(media=file, only_for=reply.only_for), ""))
+        return replace(change, replies=tuple(replies))
+
+    async def _store(self, turn: Turn, text: str) -> Media | None:
+        """Store the text as a file of the person. Return None if that is impossible."""
+        data = text.encode("utf-8", "replace")
+        try:
+            stored = await self._files.store(turn, Artifact(mime_type=MIME_TYPE, filename=FILENAME, data=data))
+        except (NoRoom, TooLarge, OSError) as exc:
+            log.warning("media.not_stored", extra={"reason": type(exc).__name__})
+            return None
+        return stored.kept
+
+
+def _is_too_long(reply: Reply) -> bool:
+    return len(reply.text) > MAX_REPLY_CHARS and not (reply.preview or reply.media)
