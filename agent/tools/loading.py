@@ -34,12 +34,14 @@ class LoadedTools:
     """The contents of modules: their tools, and executor factories by the kind of action they rebuild.
 
     `problems` has a line for each file of a folder that could not be loaded; `files` are those that were read.
+    `left_out` has the tools of a document that cannot be used, with the reasons.
     """
 
     tools: tuple[Tool, ...] = ()
     executor_factories: Mapping[str, ExecutorFactory] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class ToolLoader:

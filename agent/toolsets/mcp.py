@@ -97,26 +97,34 @@ class McpToolProvider:
         self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
         self._own_names: dict[str, str] = {}
+        #: The tools that the last listing left out, by the server's names, with the reasons.
+        self.left_out: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
         self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
         """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
 
-        Of several tools of one name the first counts. Raises SourceUnreachable.
+        Of several tools of one name the first counts. A tool that cannot be used is in `left_out`, and hides no other.
+        Raises SourceUnreachable.
         """
         selected: dict[str, Definition] = {}
-        for definition in await self._connection().definitions():
+        definitions, left_out = await self._connection().definitions()
+        for definition in definitions:
             if self._filter.accepts(definition.name):
                 selected.setdefault(definition.name, definition)
         if len(selected) > MAX_TOOLS:
             log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
         names = legal_names(list(selected)[:MAX_TOOLS])
         self._own_names = {name: own for own, name in names.items()}
+        self.left_out = {name: why for name, why in left_out.items() if self._filter.accepts(name)}
         # In a thread: a server's schemas may take long to process.
-        return await call_in_thread(
+        tools = await call_in_thread(
             lambda: [tool for own, name in names.items() for tool in self._tools(selected[own], name)]
         )
+        for name, why in self.left_out.items():
+            log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": why})
+        return tools
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:
         """Call a tool. Its files are sent to the user as artifacts; an error says whether the call took effect."""
@@ -157,7 +165,7 @@ class McpToolProvider:
         self._changed()  # looked up now: `watch` may be called later
 
     def _tools(self, definition: Definition, name: str) -> Iterator[Tool]:
-        """Yield the definition as a tool. One that is unusable is logged and left out; the others are still offered."""
+        """Yield the definition as a tool. One that is unusable is added to `left_out`."""
         hints = definition.annotations
         is_read_only = bool(hints and hints.read_only_hint)
         # The specification's defaults: a tool that is not declared harmless is destructive, and uses the network.
@@ -176,7 +184,9 @@ class McpToolProvider:
                 idempotent=bool(hints and hints.idempotent_hint),
             )
         except (UnusableSchema, ToolValidationError) as exc:
-            log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": str(exc)})
+            self.left_out[definition.name] = str(exc)
+        except Exception as exc:  # a server may send anything, and one tool must not hide the others
+            self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
 
 
 #: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.
@@ -211,9 +221,13 @@ class ReconnectingConnection:
     _thread: LoopThread | None = None
     _thread_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    async def definitions(self) -> list[Definition]:
-        """Return the server's tools, as it last listed them. Raises SourceUnreachable."""
-        return (await self._on_loop(self._connected())).definitions
+    async def definitions(self) -> tuple[list[Definition], dict[str, str]]:
+        """Return the server's tools, as it last listed them, and why others cannot be used, by their names.
+
+        Raises SourceUnreachable.
+        """
+        connection = await self._on_loop(self._connected())
+        return connection.definitions, connection.left_out
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult:
         """Call a tool by the server's own name for it. Raises SourceUnreachable, CallRefused and AnswerLost."""

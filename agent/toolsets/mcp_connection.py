@@ -16,6 +16,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pydantic import ValidationError
+
 from sayso.agent.extras import LibraryError, import_libraries
 from sayso.agent.toolsets.base import (
     MAX_TOOLS,
@@ -26,6 +28,7 @@ from sayso.agent.toolsets.base import (
     SourceUnreachable,
     scrub,
 )
+from sayso.agent.toolsets.mcp_listing import validation_reason, with_usable_listings
 from sayso.channels.redaction import redact
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ class McpConnection:
         self._error = ""
         self._client: Client | None = None
         self.definitions: list[Definition] = []
+        #: The tools that the server's last list named, and that cannot be used: why, by their names.
+        self.left_out: dict[str, str] = {}
         self._session = asyncio.create_task(self._run())
 
     @property
@@ -184,14 +189,27 @@ class McpConnection:
             raise SourceError(str(exc)) from exc
         from mcp import Client
 
-        transport = self._server.transport(self._monitor)
+        transport = with_usable_listings(self._server.transport(self._monitor), self.left_out)
         client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
         # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.
         setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
-        self.definitions = await _list_tools(client)
+        self.definitions = await self._list_tools(client)
         listening = asyncio.create_task(self._listen(client))
         stack.callback(listening.cancel)
         self._client = client
+
+    async def _list_tools(self, client: Any) -> list[Definition]:
+        """Return all pages of the list, within bounds that no honest server reaches."""
+        self.left_out.clear()
+        definitions: list[Definition] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            definitions += page.tools
+            cursor = page.next_cursor
+            if not cursor or len(definitions) > 10 * MAX_TOOLS:
+                break
+        return definitions
 
     async def _keep_listed(self) -> None:
         """List the tools again whenever they change, until the connection is to end."""
@@ -200,7 +218,7 @@ class McpConnection:
             self._wake.clear()
             if self._is_stopping:
                 return
-            self.definitions = await _list_tools(self._client)
+            self.definitions = await self._list_tools(self._client)
             self._changed()
 
     async def _listen(self, client: Client) -> None:
@@ -243,19 +261,6 @@ async def _accept_result(_: str, __: CallToolResult) -> None:
     """Accept any result: the model reads it either way."""
 
 
-async def _list_tools(client: Any) -> list[Definition]:
-    """Return all pages of the list, within bounds that no honest server reaches."""
-    definitions: list[Definition] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        definitions += page.tools
-        cursor = page.next_cursor
-        if not cursor or len(definitions) > 10 * MAX_TOOLS:
-            break
-    return definitions
-
-
 #: How the SDK says that no answer will come. Servers use its code for that, -32000, for errors of their own.
 _BROKEN_OFF = ("Connection closed", "SSE stream ")
 
@@ -286,6 +291,8 @@ def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
         return "it ended before it answered" if _is_broken_off(cause) else _first_line(str(cause), secrets)
     if isinstance(cause, FileNotFoundError | PermissionError | NotADirectoryError):
         return f"{cause.filename!r}: {cause.strerror}"
+    if isinstance(cause, ValidationError):
+        return f"its answer does not follow the protocol: {validation_reason(cause)}"
     return type(cause).__name__
 
 

@@ -106,6 +106,8 @@ class OpenApiToolProvider:
         self._max_bytes = max_bytes
         self._resolve = resolve
         self._api: _Api | None = None
+        #: The selected operations that cannot be used, by the document's names, with the reasons.
+        self.left_out: dict[str, str] = {}
         self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
 
     @property
@@ -114,7 +116,10 @@ class OpenApiToolProvider:
         return self._source.startswith(("http://", "https://"))
 
     async def list_tools(self) -> list[Tool]:
-        """Return the operations as tools. The document is read once. Raises SourceError."""
+        """Return the operations as tools. The document is read once. One that cannot be used is in `left_out`.
+
+        Raises SourceError.
+        """
         api = await self._opened()
         return await call_in_thread(
             lambda: [tool for name, operation in api.operations.items() for tool in self._tools(api, name, operation)]
@@ -176,7 +181,7 @@ class OpenApiToolProvider:
         return self._auth.secrets if self._auth else ()
 
     def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
-        """Return the operation as a tool. One that is unusable is logged and left out; the others are still offered."""
+        """Return the operation as a tool; none where it is unusable, which is logged."""
         tags = frozenset({ToolTag.NETWORK, ToolTag.READ_ONLY if operation.reads_only else ToolTag.DESTRUCTIVE})
         request = f"{operation.method.upper()} {operation.path}"
         try:
@@ -192,9 +197,14 @@ class OpenApiToolProvider:
                 metadata=ToolMetadata(tags=tags),
             )
         except (UnusableSchema, ToolValidationError) as exc:
-            log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": str(exc)})
-            return []
-        return [tool]
+            why = str(exc)
+        except Exception as exc:  # a document may hold anything, and one operation must not hide the others
+            why = f"{type(exc).__name__}: {exc}"
+        else:
+            return [tool]
+        self.left_out[operation.name] = f"{request}: {why}"
+        log.warning("openapi.tool_left_out", extra={"source": self.name, "tool": name, "why": why})
+        return []
 
     async def _opened(self) -> _Api:
         if self._api is None:
@@ -240,23 +250,26 @@ class OpenApiToolProvider:
 
     def _selected(self, document: Document) -> list[Operation]:
         """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""
-        skipped: list[str] = []
+        self.left_out.clear()
         is_filled = self._auth.fills if self._auth else lambda *_: False
         # No more than needed: a document may have any number of operations, each of any size.
-        selected = list(islice(operations(document, skipped, self._filter.accepts, is_filled), MAX_TOOLS + 1))
-        for why in skipped[:MAX_LOGGED]:
+        usable = operations(document, self.left_out, self._filter.accepts, is_filled)
+        selected = list(islice(usable, MAX_TOOLS + 1))
+        for why in islice(self.left_out.values(), MAX_LOGGED):
             log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
-        if len(skipped) > MAX_LOGGED:
-            log.error("openapi.operations_left_out", extra={"source": self.name, "more": len(skipped) - MAX_LOGGED})
+        if len(self.left_out) > MAX_LOGGED:
+            more = len(self.left_out) - MAX_LOGGED
+            log.error("openapi.operations_left_out", extra={"source": self.name, "more": more})
         if len(selected) > MAX_TOOLS:
             raise SourceError(
                 f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
                 "choose those you need with include and exclude, as in include: [get*, createOrder]"
             )
         exact = [name for name in self._filter.include or () if not set(name) & set("*?[")]
-        if missing := sorted(set(exact) - {operation.name for operation in selected}):
-            reasons = f"; left out: {'; '.join(skipped[:MAX_LOGGED])}" if skipped else ""
-            raise SourceError(f"{self._source_name}: include names operations that do not exist: {missing!r}{reasons}")
+        if missing := sorted(set(exact) - {operation.name for operation in selected} - self.left_out.keys()):
+            reasons = "; ".join(islice(self.left_out.values(), MAX_LOGGED))
+            also = f"; left out: {reasons}" if reasons else ""
+            raise SourceError(f"{self._source_name}: include names operations that do not exist: {missing!r}{also}")
         known = {name for operation in selected for name in operation.places}
         if unknown := sorted(self._fixed.keys() - known):  # a misspelled one would be lost silently
             raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")

@@ -270,10 +270,11 @@ class Operation:
 
 
 def operations(
-    document: Document, skipped: list[str], accepts: Callable[[str], bool], is_filled: IsFilled
+    document: Document, left_out: dict[str, str], accepts: Callable[[str], bool], is_filled: IsFilled
 ) -> Iterator[Operation]:
-    """Yield every usable operation whose name is accepted. Reasons for unusable ones are added to `skipped`.
+    """Yield every usable operation whose name is accepted.
 
+    Unusable ones are added to `left_out`: by name, or by path where there is none, with method, path and reason.
     Parameters that `is_filled` are left out of the arguments.
     """
     items: dict[str, Mapping[str, Any]] = {}
@@ -281,7 +282,7 @@ def operations(
         try:
             items[str(path)] = document.resolved(item)
         except SourceError as exc:
-            skipped.append(f"{path}: {exc}")
+            left_out[str(path)] = f"{path}: {exc}"
     candidates = [(path, method, item) for path, item in items.items() for method in METHODS if method in item]
     taken: set[str] = set()
     for path, method, item in candidates:
@@ -290,14 +291,15 @@ def operations(
         taken.add(name)
         if name and not accepts(name):
             continue
+        request = f"{method.upper()} {path}"
         try:
             if not name:
                 raise SourceError(f"another operation is called {names[0]!r}: give each its own operationId")
             yield _operation(document, item, method, path, name, is_filled)
         except SourceError as exc:
-            skipped.append(f"{method.upper()} {path}: {exc}")
-        except (TypeError, ValueError, AttributeError, KeyError) as exc:
-            skipped.append(f"{method.upper()} {path}: malformed ({type(exc).__name__}: {exc})")
+            left_out[name or request] = f"{request}: {exc}"
+        except Exception as exc:  # a document may hold anything, and one operation must not hide the others
+            left_out[name or request] = f"{request}: malformed ({type(exc).__name__}: {exc})"
 
 
 def _name(operation: Any, method: str, path: str) -> str:

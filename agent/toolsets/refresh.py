@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
@@ -60,6 +60,10 @@ class ToolsetRefresher:
         late = f"gave no answer within {seconds:g} s"
         results = {id_: each.result() if each.done() else late for id_, each in first_results.items()}
         return {id_: error for id_, error in results.items() if error}
+
+    def left_out(self) -> dict[str, Mapping[str, str]]:
+        """Return the tools that the last listing of each source left out, with the reasons, by the source's id."""
+        return {source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources}
 
     def close(self) -> None:
         """Stop, and close all sources. Idempotent."""

@@ -90,7 +90,7 @@ def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> BotDescrip
     # A pattern that names no tool is no error, since a rule may be older than its tool. But a misspelled one restricts
     # nothing. While a source does not answer, not all tools are known.
     in_policies = () if opened.problems else _in_policies(settings, opened)
-    warnings = (*_in_sources(settings), *in_policies, *unknown_prices(settings))
+    warnings = (*opened.left_out, *_in_sources(settings), *in_policies, *unknown_prices(settings))
     return BotDescription(channels, opened.problems, warnings)
 
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector
@@ -46,6 +47,8 @@ from sayso.workers.access import role_names
 
 #: How long a process waits at its start for remote sources, in seconds. Later answers are used when they come.
 OPEN_SECONDS = 10.0
+#: The most tools of one source that are listed as left out.
+MAX_LEFT_OUT_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class OpenTools:
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
     watched: dict[str, WatchedSource] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    #: The tools of open sources that cannot be used, with the place of the source and the reason.
+    left_out: tuple[str, ...] = ()
     live: ToolsetRefresher | None = None
     #: The tools that each source put into the registry. A tool that several sources import belongs to the first.
     _owned: dict[str, list[Tool]] = field(default_factory=dict)
@@ -115,8 +120,11 @@ def open_tools(
     problems but those of remote sources.
     """
     opened = OpenTools()
-    local = [(index, source) for index, source in enumerate(settings.tools) if not is_remote(source)]
-    problems = [problem for index, source in local for problem in _open_local(opened, settings, index, source)]
+    problems: list[str] = []
+    left_out: list[str] = []
+    for index, source in enumerate(settings.tools):
+        if not is_remote(source):
+            problems += _open_local(opened, settings, index, source, left_out)
     without_sdk = mcp_library_problems(settings) if remote else []
     problems += without_sdk
     if problems and strict:
@@ -124,7 +132,21 @@ def open_tools(
     live, silent = None, list[str]()
     if remote:
         live, silent = _open_remote(settings, opened.registry, seconds, with_mcp=not without_sdk)
-    return replace(opened, problems=(*problems, *silent), live=live)
+    if live:
+        by_source = live.left_out()
+        for index, source in enumerate(settings.tools):
+            left_out += _left_out_lines(settings, index, source, by_source.get(_id(index), {}))
+    return replace(opened, problems=(*problems, *silent), left_out=tuple(left_out), live=live)
+
+
+def _left_out_lines(settings: Settings, index: int, source: AnySource, left_out: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each of the first tools of a source that cannot be used."""
+    place = settings.origin.at("tools", index)
+    for name, why in islice(left_out.items(), MAX_LEFT_OUT_LINES):
+        yield f"{place}warning: tools: {name!r} of {_name(source)!r} is left out: {why}"
+    if len(left_out) > MAX_LEFT_OUT_LINES:
+        more = len(left_out) - MAX_LEFT_OUT_LINES
+        yield f"{place}warning: tools: {more} more of {_name(source)!r} are left out"
 
 
 def mcp_library_problems(settings: Settings) -> list[str]:
@@ -146,8 +168,8 @@ def is_remote(source: AnySource) -> bool:
     return isinstance(source, McpSource)
 
 
-def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> list[str]:
-    """Load a source of this machine into `opened`. Return its problems."""
+def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySource, left_out: list[str]) -> list[str]:
+    """Load a source of this machine into `opened`. Return its problems; add what cannot be used to `left_out`."""
     loaded, folder = LoadedTools(), settings.origin.folder
     try:
         loaded = _load(source, folder)
@@ -170,6 +192,7 @@ def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySo
     if isinstance(source, str | ModuleSource):
         load_again = partial(_load, source, folder, again=True)
         opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
+    left_out += _left_out_lines(settings, index, source, loaded.left_out)
     return [*([settings.problem(("tools",), says, index)] if says else []), *loaded.problems]
 
 
@@ -186,7 +209,8 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
         case _:
             provider = tool_provider(source, folder)
             tools = run_sync(provider.list_tools())
-            return LoadedTools(tuple(provided(provider, tools, source.namespace or "", source.confirm)))
+            named = provided(provider, tools, source.namespace or "", source.confirm)
+            return LoadedTools(tuple(named), left_out=dict(provider.left_out))
 
 
 def _taken(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:

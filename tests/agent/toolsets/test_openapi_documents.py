@@ -214,12 +214,14 @@ def test_too_many_operations_are_an_error_until_some_are_included(tmp_path: Path
     assert len(tools_of(provider(tmp_path, document=document, include=["op19*"]))) == 111
 
 
-def test_included_operation_that_cannot_be_called_is_an_error(tmp_path: Path):
-    """The error has the reason, or says that the name does not exist."""
+def test_included_operation_that_does_not_exist_is_an_error(tmp_path: Path):
+    """It is misspelled; the error lists what was left out, too. An operation that only cannot be called is no error."""
     document = json.loads(json.dumps(PETS))
     document["paths"]["/x/{y}"] = {"get": {"operationId": "broken"}}
-    with pytest.raises(SourceError, match=r"\['broken'\]; left out: GET /x/\{y\}: nothing fills \['y'\] in its path"):
-        tools_of(provider(tmp_path, document=document, include=["getPet", "broken"]))
+    assert list(tools_of(provider(tmp_path, document=document, include=["getPet", "broken"]))) == ["getPet"]
+    reason = r"\['brokn'\]; left out: GET /x/\{y\}: nothing fills \['y'\] in its path"
+    with pytest.raises(SourceError, match=reason):
+        tools_of(provider(tmp_path, document=document, include=["getPet", "broken", "brokn"]))
     with pytest.raises(SourceError, match=r"operations that do not exist: \['getPets'\]$"):
         tools_of(provider(tmp_path, include=["getPets"]))
 

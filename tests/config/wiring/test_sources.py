@@ -19,6 +19,7 @@ from tests.config.processes import sayso
 SECRET = "s3cr3t-value"
 WEB = "channels: {a: {platform: console}}\n"
 TINY = Path(__file__).parents[2] / "agent" / "toolsets" / "tiny_mcp.py"
+ODD = TINY.parent / "odd_mcp.py"
 SERVER = f"{{command: ['{sys.executable}', '{TINY}']}}"
 
 #: The sections, and the error text after the name of the file.
@@ -335,6 +336,21 @@ def test_check_warns_of_a_pattern_that_no_tool_of_a_server_matches(file: Path):
     text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
     told = [line for line in str(describe(settings(file, text), seconds=120)).splitlines() if "warning" in line]
     assert told == [f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"]
+
+
+def test_check_names_the_tools_that_cannot_be_used(file: Path):
+    """Each has its source and the reason; the other tools of the source are there."""
+    odd = json.dumps([{"name": "odd", "inputSchema": {"type": "array"}}])
+    server = f"{{command: ['{sys.executable}', '{ODD}', '{odd}']}}"
+    document = {"openapi": "3.1.0", "servers": [{"url": "http://a.test"}], "paths": {"/a": {"get": {}, "put": 5}}}
+    (file.parent / "odd.json").write_text(json.dumps(document))
+    told = str(describe(settings(file, f"tools:\n  - mcp: {server}\n  - openapi: odd.json"), seconds=120)).splitlines()
+    assert {"  good: asks first", "  get_a: runs at once"} <= {*told}
+    assert [line for line in told if "left out" in line] == [
+        f"{file}:3:5: warning: tools: 'put_a' of 'odd' is left out: PUT /a: there is 'int' where an object must be",
+        f"{file}:2:5: warning: tools: 'odd' of '{Path(sys.executable).name}' is left out: "
+        "inputSchema.type: Input should be 'object'",
+    ]
 
 
 def test_patterns_of_an_unreachable_server_are_not_checked(file: Path):

@@ -1,0 +1,127 @@
+"""The list of tools of an MCP server. Each definition is checked alone, so that an odd one hides no other.
+
+The official SDK refuses a whole list for one definition that does not follow the protocol.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
+
+#: The parts of a definition that a tool needs. The others inform only, or say that it is harmless.
+_NEEDED = ("name", "description", "inputSchema")
+
+
+@asynccontextmanager
+async def with_usable_listings(
+    transport: AbstractAsyncContextManager[Any], left_out: dict[str, str]
+) -> AsyncIterator[Any]:
+    """Yield the streams of a transport. Lists of tools that arrive hold only definitions that can be used.
+
+    Those that cannot be used are added to `left_out` by their names, with the reasons.
+    """
+    async with transport as (messages, write):
+        yield ListingStream(messages, left_out), write
+
+
+class ListingStream:
+    """Another stream of messages from a server, in which lists of tools hold only definitions that can be used.
+
+    Lives as long as its connection. It adds the definitions that cannot be used to `left_out`: names and reasons.
+    """
+
+    def __init__(self, messages: Any, left_out: dict[str, str]) -> None:
+        self._messages = messages
+        self._left_out = left_out
+
+    async def receive(self) -> Any:
+        """Return the next message."""
+        return self._checked(await self._messages.receive())
+
+    def __aiter__(self) -> ListingStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._checked(await self._messages.__anext__())
+
+    async def __aenter__(self) -> ListingStream:
+        await self._messages.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        suppresses: bool | None = await self._messages.__aexit__(*exc_info)
+        return suppresses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messages, name)  # `aclose`, and what some transports add
+
+    def _checked(self, message: SessionMessage | Exception) -> Any:
+        result = getattr(getattr(message, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(result.get("tools"), list):
+            result["tools"] = list(self._usable(result["tools"]))
+        return message
+
+    def _usable(self, definitions: list[Any]) -> Iterator[dict[str, Any]]:
+        for number, definition in enumerate(definitions, 1):
+            try:
+                yield usable_definition(definition)
+            except ValueError as exc:
+                name = definition.get("name") if isinstance(definition, dict) else None
+                self._left_out[name if isinstance(name, str) else f"tool {number}"] = str(exc)
+
+
+def usable_definition(definition: Any) -> dict[str, Any]:
+    """Return a definition that the protocol allows. Raises ValueError with the reason where there is none.
+
+    A schema of arguments without a type is one of an object. Where another part is odd, only the needed ones stay:
+    without annotations, a tool counts as destructive.
+    """
+    if not isinstance(definition, dict):
+        raise ValueError("its definition is no object")
+    schema = definition.get("inputSchema")
+    if isinstance(schema, dict) and schema.get("type") is None:
+        definition = {**definition, "inputSchema": {**schema, "type": "object"}}
+    if not _oddity(definition):
+        return dict(definition)
+    needed: dict[str, Any] = {key: definition[key] for key in _NEEDED if key in definition}
+    if not isinstance(needed.get("description", ""), str):
+        del needed["description"]
+    oddity = _oddity(needed)
+    if oddity:
+        raise ValueError(oddity)
+    return needed
+
+
+def _oddity(definition: Mapping[str, Any]) -> str:
+    """Return what the protocol forbids in a definition, "" for nothing."""
+    for model in _definition_models():
+        try:
+            model.model_validate(definition, by_name=False)
+        except ValidationError as exc:
+            return validation_reason(exc)
+    return ""
+
+
+def validation_reason(exc: ValidationError) -> str:
+    """Return where the first error is and what it is, without the value, which may be a secret."""
+    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "its top"
+    return f"{place}: {first['msg']}"
+
+
+@functools.cache
+def _definition_models() -> tuple[type[BaseModel], ...]:
+    """Return the models of a definition in each version of the protocol."""
+    from mcp.types import Tool
+    from mcp.types.methods import SERVER_RESULTS
+
+    listings = {model for (method, _), model in SERVER_RESULTS.items() if method == "tools/list"}
+    fields = [model.model_fields["tools"] for model in listings if isinstance(model, type)]
+    return (*(get_args(field.annotation)[0] for field in fields), Tool)

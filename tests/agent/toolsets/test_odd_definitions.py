@@ -1,0 +1,85 @@
+"""Definitions of tools that do not follow the protocol: each is mended or left out alone, and hides no other tool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sayso.agent import Tool, ToolTag
+from sayso.agent.toolsets.mcp import McpToolProvider
+from sayso.agent.toolsets.openapi import OpenApiToolProvider
+
+SERVER = Path(__file__).parent / "odd_mcp.py"
+OBJECT = {"type": "object"}
+TREE = {"N": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/N"}}}}}
+
+
+def listed(*definitions: Any) -> tuple[dict[str, Tool], dict[str, str]]:
+    """Return the tools of a server with these definitions besides a plain one, and what is left out, with reasons."""
+    server = McpToolProvider(sys.executable, [str(SERVER), json.dumps(definitions)], name="odd")
+    with closing(server):
+        tools = asyncio.run(server.list_tools())
+        return {tool.name: tool for tool in tools}, server.left_out
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        ({}, "inputSchema: Field required"),
+        ({"inputSchema": None}, "inputSchema: Input should be"),
+        ({"inputSchema": {"type": "array"}}, "inputSchema.type: Input should be 'object'"),
+        ({"inputSchema": {**OBJECT, "required": "a"}}, "inputSchema.required: Input should be a valid list"),
+        ({"inputSchema": {**OBJECT, "properties": {"a": {"type": "banana"}}}}, "its schema is none: at properties/a"),
+    ],
+)
+def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], why: str, caplog):
+    """The log names it with the reason, and the other tools of the server are offered."""
+    tools, left_out = listed({"name": "odd", **definition})
+    assert list(tools) == ["good"]
+    assert left_out["odd"].startswith(why)
+    (logged,) = [record.__dict__ for record in caplog.records if record.message == "mcp.tool_left_out"]
+    assert (logged["tool"], logged["why"]) == ("odd", left_out["odd"])
+
+
+@pytest.mark.parametrize("definition", [{"inputSchema": OBJECT}, {"name": None, "inputSchema": OBJECT}, "odd", None])
+def test_definition_without_a_name_is_left_out_alone(definition: Any):
+    """It is named by its number in the list."""
+    tools, left_out = listed(definition)
+    assert (list(tools), list(left_out)) == (["good"], ["tool 2"])
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"inputSchema": OBJECT, "outputSchema": {"$ref": "#/$defs/N", "$defs": TREE}},
+        {"inputSchema": {"properties": {"a": {"type": "string"}}}},
+        {"inputSchema": OBJECT, "icons": 5},
+        {"inputSchema": OBJECT, "description": 5},
+    ],
+)
+def test_oddity_that_no_call_needs_costs_no_tool(definition: dict[str, Any]):
+    """The schema of results is not used, and arguments are always an object."""
+    tools, left_out = listed({"name": "odd", **definition})
+    assert (list(tools), left_out) == (["good", "odd"], {})
+
+
+def test_tool_with_odd_annotations_counts_as_destructive():
+    """What it says of itself cannot be read, so that it must not run at once."""
+    tools, _ = listed({"name": "odd", "inputSchema": OBJECT, "annotations": {"readOnlyHint": "maybe"}})
+    assert (tools["odd"].read_only, ToolTag.DESTRUCTIVE in tools["odd"].metadata.tags) == (False, True)
+
+
+def test_operation_that_cannot_be_used_is_left_out_alone(tmp_path: Path):
+    """Also where it is included by its name."""
+    operations = {"get": {"operationId": "good"}, "put": {"operationId": "odd", "requestBody": {"$ref": "#/nowhere"}}}
+    document = {"openapi": "3.1.0", "servers": [{"url": "http://a.test"}], "paths": {"/a": operations}}
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    provider = OpenApiToolProvider(tmp_path / "api.json", include=["good", "odd"])
+    assert [tool.name for tool in asyncio.run(provider.list_tools())] == ["good"]
+    assert provider.left_out == {"odd": "PUT /a: it refers to '#/nowhere', and there is nothing"}
