@@ -20,6 +20,7 @@ from sayso.pending.consent import (
     ParsedAnswer,
     is_ok,
     is_unclear,
+    names_effect,
     quotes,
     quotes_another,
     read_answer,
@@ -124,22 +125,19 @@ class ConfirmationHandler:
         """Confirm, cancel, repeat or drop the pending action, as the turn says."""
         if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
             return await self.drop_and_run(context, live)
-        answer, action, texts = self.read_answer(context.turn, live, context.seq), live.action, _texts_of(live)
-        is_waiting, is_expired = live.state in WAITING_STATES, action.is_expired(context.received_at)
-        if answer.intent == "cancel" and is_waiting:
+        answer, action = self.read_answer(context.turn, live, context.seq), live.action
+        is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)
+        may_ask_again = live.state == "shown" and is_open and not live.outcome_text  # once only
+        if answer.intent == "cancel" and live.state in WAITING_STATES:
+            if may_ask_again and names_effect(self._parser, context.turn.text, action):
+                return self._ask_again(context, live)
             return await self._cancel(context, live)
         if answer.intent == "confirm":
-            if is_waiting and not is_expired and quotes_another(context.turn, live):
-                return about_question(live, fixed_answer(context, texts.another_quoted(action.preview, action.code)))
-            if is_waiting and not is_expired and written_before(context.turn, live):
-                return about_question(live, fixed_answer(context, texts.early(action.preview)))
-            if answer.code == action.code and is_waiting and not is_expired and not _is_about(context, live, answer):
-                return self._repeat_question(context, live, texts.asked_before(action.preview))
+            explanation = _why_not_confirmed(context, live, answer) if is_open else ""
+            if explanation:
+                return self._repeat_question(context, live, explanation)
             if answer.code == action.code:
                 return await self._confirm(context, live)
-            if action.code and not is_expired:
-                return about_question(live, fixed_answer(context, texts.code_needed(action.preview, action.code)))
-        may_ask_again = live.state == "shown" and not live.outcome_text and not is_expired  # once only
         is_undecided = not answer.intent and not quotes_another(context.turn, live)
         if may_ask_again and is_undecided and is_unclear(self._parser, context.turn.text, action.language):
             return self._ask_again(context, live)
@@ -317,9 +315,22 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
 
-def _is_about(context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> bool:
-    """Return whether a yes is about this question: it has its code, quotes it, or follows it directly."""
-    return bool(answer.code) or quotes(context.turn, live) or live.was_last_message(context.seq)
+def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> str:
+    """Return why a yes does not confirm the open question, "" if it does.
+
+    A yes that is about another message, or was written before the question, may be meant for something else.
+    """
+    action, texts = live.action, _texts_of(live)
+    if quotes_another(context.turn, live):
+        return texts.another_quoted(action.preview, action.code)
+    if written_before(context.turn, live):
+        return texts.early(action.preview)
+    if answer.code != action.code:
+        return texts.code_needed(action.preview, action.code) if action.code else ""
+    is_named = bool(answer.code) or quotes(context.turn, live)
+    if not (is_named or live.was_last_message(context.seq)):
+        return texts.asked_before(action.preview)
+    return ""
 
 
 def _for_sender_only(turn: Turn, answer: TurnAnswer) -> TurnAnswer:

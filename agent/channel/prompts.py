@@ -80,7 +80,10 @@ class ConfirmPrompts:
         """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
         texts = texts_for(head.language)
         signer, scope, pid = self._store.signer, context.turn.scope, head.pending_action_id
-        confirm = Button(texts.confirm_label, signer.button_token(pid, "confirm", scope), "danger", short_effect(head))
+        effect = short_effect(head)
+        if effect.casefold() == texts.cancel_label.casefold():  # both buttons would say the same
+            effect = ""
+        confirm = Button(texts.confirm_label, signer.button_token(pid, "confirm", scope), "danger", effect)
         cancel = Button(texts.cancel_label, signer.button_token(pid, "cancel", scope))
         return (cancel,) if head.code else (confirm, cancel)
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from markdown_it.token import Token
 
 from sayso.channels.console.store import FeedEntry
-from sayso.channels.markdown import ALLOWED, LANGUAGE, is_overfull, list_numbers, parser, plain
+from sayso.channels.markdown import ALLOWED, LANGUAGE, button_text, is_overfull, list_numbers, parser
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.emphasis import is_inside_word
 from sayso.channels.markdown.split import split
@@ -18,6 +18,8 @@ from sayso.channels.types import Delivery, Media, Reply
 
 #: The longest text in one bubble, in characters.
 MAX_PIECE_CHARS = 16_000
+#: How many characters of an effect a button shows.
+EFFECT_LIMIT = 80
 
 
 def pieces_of(reply: Reply) -> Sequence[Reply]:
@@ -49,8 +51,8 @@ def bubble(delivery: Delivery) -> FeedEntry:
         "delivery": delivery.id,
         "html": page_html(reply.text),
         "text": reply.text,
-        "buttons": [  # labeled with the effect of a tap, if it is known
-            {"label": plain(button.effect) or button.label, "data": button.data, "style": button.style}
+        "buttons": [
+            {"label": button_text(button, EFFECT_LIMIT), "data": button.data, "style": button.style}
             for button in reply.buttons
         ],
         "seconds": reply.answer_seconds,

@@ -73,7 +73,7 @@ class Terminal:
         if reply.media:
             parts.append(f"[{self._save(reply.media)}]")
         if reply.buttons:
-            labels = (terminal_text(button.label) for button in reply.buttons)
+            labels = (terminal_text(button.effect or button.label) for button in reply.buttons)
             parts.append("  ".join(f"[{number}] {label}" for number, label in enumerate(labels, 1)))
         if parts:
             self._print("\n".join(parts) + "\n")

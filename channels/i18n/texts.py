@@ -162,12 +162,18 @@ class Texts:
     forgot_question = _about("forgot_question")
     #: What became of an action, although part of the conversation was lost.
     forgot_outcome = _with("forgot_outcome", "outcome")
-    #: The user said no.
-    cancelled = _about("cancelled")
+
+    def cancelled(self, preview: str) -> str:
+        """Return that nothing was done, after a no."""
+        return self.say("cancelled", preview=self._quoted(preview))
+
     #: The yes came too late.
     expired = _about("expired")
-    #: The user went on to another subject.
-    dropped = _about("dropped")
+
+    def dropped(self, preview: str) -> str:
+        """Return that nothing was done, after the user went on to another subject."""
+        return self.say("dropped", preview=self._quoted(preview))
+
     #: The stored action is not the one that was shown, or nothing can run it any more.
     unsafe = _about("unsafe")
     #: The tool, or what its preview says, is not what it was when the question was asked.
@@ -330,6 +336,14 @@ class Texts:
 
     #: The history of this conversation was deleted.
     reset_done = _fixed("reset_done")
+
+    def _quoted(self, preview: str) -> str:
+        """Return the beginning of a preview in quotation marks: without them "Cancel it" could be read as its outcome.
+
+        A preview of several lines stands on lines of its own.
+        """
+        short = brief(preview)
+        return f"\n{short}" if "\n" in short else self.say("quote", text=short)
 
     def _yes(self, code: str) -> str:
         return f"{self.yes} {code}" if code else self.yes

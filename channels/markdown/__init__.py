@@ -30,6 +30,7 @@ from sayso.channels.markdown.dialects import (
     plain_host,
 )
 from sayso.channels.markdown.emphasis import CjkParser, is_cjk, is_inside_word
+from sayso.channels.types import Button
 
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
 SCHEMES = ("http", "https", "mailto", "tel")
@@ -61,6 +62,12 @@ def whatsapp_text(md: str) -> str:
 def plain(md: str) -> str:
     """Return Markdown as plain text."""
     return _render(md, PLAIN)
+
+
+def button_text(button: Button, limit: int) -> str:
+    """Return what a button says: the effect of a tap if it has at most `limit` characters, or else its label."""
+    effect = " ".join(plain(button.effect).split()) if button.effect else ""
+    return effect if effect and utf16_len(effect) <= limit else button.label
 
 
 def terminal_text(md: str, *, styled: bool = False) -> str:

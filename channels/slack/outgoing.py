@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.markdown import button_text, slack_mrkdwn
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.slack.incoming import ROW_MARK, THREAD_MARK, USER_MARK
 from sayso.channels.types import Button, Conversation, Media, Reply, joined_labels, readable_size
@@ -72,7 +72,8 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
     for row, start in enumerate(range(0, len(buttons), ROW_LIMIT)):
         elements = []
         for number, button in enumerate(buttons[start : start + ROW_LIMIT], start):
-            label = button.label if len(button.label) <= LABEL_LIMIT else f"{button.label[: LABEL_LIMIT - 1]}…"
+            label = button_text(button, LABEL_LIMIT)
+            label = label if len(label) <= LABEL_LIMIT else f"{label[: LABEL_LIMIT - 1]}…"
             text = {"type": "plain_text", "text": label}
             element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
             elements.append(element if button.style == "default" else {**element, "style": button.style})

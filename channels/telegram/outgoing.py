@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import MediaStore
-from sayso.channels.markdown import plain, telegram_html, telegram_length
+from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send
 from sayso.channels.telegram.client import reaction
@@ -35,6 +35,8 @@ _METHODS = {
 }
 #: How many entities Telegram formats in one message. Further ones arrive as plain text, and links lose their address.
 ENTITY_LIMIT = 100
+#: How many characters of an effect a button of a whole row shows on a phone.
+EFFECT_LIMIT = 32
 #: How many characters of Markdown are examined for one message, and how many units the ellipsis may take.
 _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
 
@@ -112,17 +114,21 @@ class BotApiCall:
         return plain_text if plain_text.strip() else text, None
 
     def _common(self, field: str) -> dict[str, Any]:
-        """Return the parameters for the text and the buttons, two in a row."""
+        """Return the parameters for the text and the buttons: two in a row, or one if they are long."""
         from telegram import InlineKeyboardButton, InlineKeyboardMarkup
 
         text, parse_mode = self.text
         keys = [
             InlineKeyboardButton(
-                button.label, callback_data=button.data, style=None if button.style == "default" else button.style
+                button_text(button, EFFECT_LIMIT),
+                callback_data=button.data,
+                style=None if button.style == "default" else button.style,
             )
             for button in self.reply.buttons
         ]
-        markup = InlineKeyboardMarkup([keys[row : row + 2] for row in range(0, len(keys), 2)]) if keys else None
+        is_named = any(key.text != button.label for key, button in zip(keys, self.reply.buttons, strict=True))
+        width = 1 if is_named else 2
+        markup = InlineKeyboardMarkup([keys[row : row + width] for row in range(0, len(keys), width)]) if keys else None
         return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, Protocol
 
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Turn
-from sayso.pending.action import split_button_token
+from sayso.pending.action import PendingAction, split_button_token
 from sayso.pending.repository import StoredAction
 
 #: Longer messages are never a decision. The limit also bounds the work on hostile input.
@@ -26,6 +27,8 @@ MAX_DECISION_CHARS = 60
 #: Longer messages, in characters or words, are never an unclear answer.
 MAX_UNCLEAR_CHARS = 30
 MAX_UNCLEAR_WORDS = 3
+#: Words that begin with so many equal letters count as forms of one word.
+STEM_LETTERS = 5
 #: Longer messages carry no code. The limit also bounds the work on hostile input.
 MAX_CODED_CHARS = 80
 
@@ -85,6 +88,7 @@ _WITH_YES = re.compile(r"\s*(?:[👍👌🤝🙌👏][\U0001f3fb-\U0001f3ff]?|[�
 _WITH_NO = re.compile(r"\s*(?:[👎✋][\U0001f3fb-\U0001f3ff]?|[❌✖🚫🙂😀😃😄😁☺🤗])\ufe0f?\s*$")
 #: A letter three times or more, or twice at the end of a word, in alphabets in which people stretch words.
 _STRETCHED = re.compile(r"([a-z\u00df-\u017e\u0430-\u044f\u0451\u0621-\u064a])(?:\1{2,}|\1+(?= |$))")
+_LATIN_MARKS = re.compile(r"[\u0300-\u036f]")
 #: Letters with a stroke or without a dot, which Unicode does not compose of a letter and an accent.
 _STROKES = str.maketrans("\u0131\u00f8\u0111\u0142", "iodl")
 #: The characters that `_without_accents` changes in words of composed letters.
@@ -284,6 +288,46 @@ def parse_answer(parser: ConfirmParser, message: str) -> ParsedAnswer:
 def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
     """Return whether the message is a plain "ok" to a question in this language."""
     return isinstance(parser, RegexConfirmParser) and (parser.is_ok(message) or parser.only(language).is_ok(message))
+
+
+def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> bool:
+    """Return whether a no may mean the effect itself, as "cancel" may where the question is "Cancel appointment 9?".
+
+    That is so if the words from one on that the effect has too are a no by themselves: "cancel it", but not "don't
+    delete it". A message that begins with a plain no is one.
+    """
+    words, effect = _letters(message), _letters(f"{action.preview} {action.kind}")
+    if not words or words[0] in _plain_noes():
+        return False
+
+    def is_no(text: str) -> bool:
+        return read_answer(parser, text, action.language).intent == "cancel"
+
+    for at, word in enumerate(words):
+        if is_syllabic(word):
+            parts = (word[start:end] for start in range(len(word)) for end in range(start + 2, len(word) + 1))
+            if any(part in each and is_no(part) for part in parts for each in effect):
+                return True
+        elif any(_same_stem(word, each) for each in effect) and is_no(" ".join(words[at:])):
+            return True
+    return False
+
+
+def _letters(text: str) -> list[str]:
+    """Return the words of a text: its letters with their marks, in lower case."""
+    spaced = (char if char == "'" or unicodedata.category(char)[0] in "LM" else " " for char in text.casefold())
+    return "".join(spaced).split()
+
+
+@cache
+def _plain_noes() -> frozenset[str]:
+    return frozenset(word for language in SHIPPED_LANGUAGES for word in _letters(texts_for(language).no))
+
+
+def _same_stem(one: str, other: str) -> bool:
+    """Return whether two words are equal, or begin with the same letters: "cancel" and "cancelar"."""
+    one, other = (_LATIN_MARKS.sub("", unicodedata.normalize("NFKD", word)) for word in (one, other))
+    return one == other or (len(one) >= STEM_LETTERS and one[:STEM_LETTERS] == other[:STEM_LETTERS])
 
 
 def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:

@@ -46,7 +46,7 @@ _VARIABLE = re.compile(r"\{\{(\d+)\}\}")
 #: Approved templates: one with the text {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
 TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
 _CLOSED = "twilio closed"
-_ACTIONS = [{"title": "Confirm", "id": "{{2}}"}, {"title": "Cancel", "id": "{{3}}"}]
+_ACTIONS = [{"title": "Yes", "id": "{{2}}"}, {"title": "No", "id": "{{3}}"}]
 _TEMPLATES: dict[str, dict[str, Any]] = {
     TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
     CONFIRM_TEMPLATE: {

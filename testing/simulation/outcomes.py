@@ -66,7 +66,9 @@ _SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 #: At most six digits: the reference of an error may be a `b` and seven.
 _BILL = re.compile(r"\bb\d{1,6}\b")
 #: An older question that was dropped, at the beginning of a message about something else.
-_DROPPED = re.compile("(" + text_pattern("dropped", preview=r".*?\bb\d+\b") + r")\n\n(?=[^\0]*\bb\d+\b)")
+_DROPPED = re.compile(
+    "(" + text_pattern("dropped", preview=text_pattern("quote", text=r".*?\bb\d+\b")) + r")\n\n(?=[^\0]*\bb\d+\b)"
+)
 _MARK = re.compile(rf"^{re.escape(_ENGLISH.repeated('').strip())}\s*")
 
 

@@ -49,7 +49,7 @@ SAMPLES: dict[str, Reply] = {
     "Long reply": Reply(LONG),
     "Question": Reply(
         "Delete **INV-42** (Ada Lovelace Ltd, 120.00 EUR)?",
-        (Button("Confirm", "c", "danger"), Button("Cancel", "x")),
+        (Button("Yes", "c", "danger"), Button("No", "x")),
     ),
     "Decided": Reply("Invoice INV-42 is deleted."),
     "File": Reply("Here is your invoice.", media=Media("pdf", "application/pdf", "INV-42.pdf", stored=True)),

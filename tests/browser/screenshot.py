@@ -62,7 +62,7 @@ def ask_the_first_bot(page: Page) -> None:
 
 
 def confirm_the_first_bot(page: Page) -> None:
-    """Tap Confirm, and show the outcome."""
+    """Tap the effect, and show the outcome."""
     ask_the_first_bot(page)
     page.locator(".buttons .danger").click()
     page.get_by_text("The task milk is deleted.").last.wait_for()

@@ -97,7 +97,7 @@ def test_question_shows_its_outcome_and_answer_is_shown_while_it_streams(process
             expect(said).to_have_count(2)
             expect(said.last).to_contain_text("Invoice INV-42 is deleted.")
             for _ in range(2):
-                expect(said.first).to_contain_text("✅ Confirm")  # the outcome is a message of its own, below
+                expect(said.first).to_contain_text("✅ Yes")  # the outcome is a message of its own, below
                 expect(said.first).not_to_contain_text("is deleted")
                 expect(said.first.locator(".buttons")).to_have_count(0)
                 page.reload()

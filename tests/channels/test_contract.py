@@ -192,6 +192,18 @@ def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, se
     assert seen()[-1]["buttons"] == [{"label": "Yes", "data": "a:1:yes"}, {"label": "No", "data": "a:1:no"}]
 
 
+@pytest.mark.parametrize("effect", ["Delete *3* files", "Delete " + "very " * 20 + "many files"])
+def test_button_says_what_a_tap_does_if_that_is_short(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen], effect: str
+):
+    """A long effect leaves the label. On WhatsApp each label would make a permanent Content in the account."""
+    confirm = Button("Yes", "a:1:yes", "danger", effect)
+    send(channel, platform, Reply("Delete 3 files?", buttons=(confirm, YES_NO[1])))
+    names_effects = platform.name in ("telegram", "slack", "console")
+    label = "Delete 3 files" if names_effects and len(effect) < 20 else "Yes"
+    assert [button["label"] for button in seen()[-1]["buttons"]] == [label, "No"]
+
+
 @pytest.mark.parametrize("file", [IMAGE, PDF], ids=["image", "document"])
 def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Callable[[], Seen], file):
     """pains.md 13: bytes and name arrive as they are in the store, with the text beside them."""

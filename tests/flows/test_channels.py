@@ -320,8 +320,8 @@ def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process
 @pytest.mark.parametrize(
     ("kind", "name", "said", "shown"),
     [
-        (TelegramPerson, 81, "no", "❌ Cancelled"),
-        (SlackPerson, 82, "no", "❌ Cancelled"),
+        (TelegramPerson, 81, "no", "❌ Nothing was done"),
+        (SlackPerson, 82, "no", "❌ Nothing was done"),
         (SlackPerson, 83, "what is new?", "❌"),
     ],
 )

@@ -98,7 +98,7 @@ def test_unrelated_text_disarms_and_says_so(make_agent):
     agent = make_agent("A", lines=["sunny"])
     agent.ask_channel("ana", "delete A", **HERE)
     content = agent.ask_channel("ana", "what is the weather?", **HERE).content
-    assert content == "Not confirmed, so I dropped this: Delete A.\n\nsunny"
+    assert content == "You did not say yes, so nothing was done: “Delete A”\n\nsunny"
     assert agent.store.get("ana", **HERE) is None
 
 
@@ -195,16 +195,16 @@ def test_button_of_another_user_confirms_nothing(make_agent):
     """The reply says so, and the question stays open for the user who was asked."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
-    assert tapped(agent, question, "Confirm", user="bob") == texts_for("en").not_yours()
+    assert tapped(agent, question, "Yes", user="bob") == texts_for("en").not_yours()
     assert agent.deleted == []
-    assert (tapped(agent, question, "Confirm"), agent.deleted) == ("deleted A", ["A"])
+    assert (tapped(agent, question, "Yes"), agent.deleted) == ("deleted A", ["A"])
 
 
 def test_tap_settles_once(make_agent):
     """A button works without a mailbox: it confirms, and a second tap is answered with the outcome."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
-    assert [tapped(agent, question, "Confirm") for _ in range(2)] == ["deleted A", "deleted A"]
+    assert [tapped(agent, question, "Yes") for _ in range(2)] == ["deleted A", "deleted A"]
     assert agent.deleted == ["A"]
 
 
@@ -212,6 +212,6 @@ def test_tap_on_cancel_cancels(make_agent):
     """The action is disarmed, and a later yes confirms nothing."""
     agent = make_agent("A")
     (question,) = asyncio.run(agent.take(Turn("e1", PLACE, "ana", "delete A")))
-    assert "Delete A" in tapped(agent, question, "Cancel")
+    assert "Delete A" in tapped(agent, question, "No")
     assert agent.ask_channel("ana", "yes", **HERE).content != "deleted A"
     assert agent.deleted == []

@@ -39,7 +39,7 @@ def test_unrelated_message_disarms_although_its_turn_breaks(make_bot):
     bot.say("delete it")
     break_down(bot)
     told = bot.say("what do I owe?")
-    assert told.startswith("Not confirmed, so I dropped this: Delete A.")
+    assert told.startswith("You did not say yes, so nothing was done: “Delete A”")
     assert told.endswith(ENGLISH.broken())
     bot.say("yes")
     assert bot.deleted == []
@@ -147,7 +147,7 @@ def test_lone_surrogates_in_preview_and_result_break_no_turn(make_bot):
 
     with_tool(bot, wipe, {}, {})
     bot.say("wipe")
-    assert "Cancelled: Delete caf⟨U+DCE9⟩.txt" in bot.say("no")
+    assert "Nothing was done: “Delete caf⟨U+DCE9⟩.txt”" in bot.say("no")
     bot.say("wipe")
     assert bot.say("yes") == "caf?.txt is gone"
 

@@ -137,7 +137,7 @@ def test_choice_never_confirms_an_open_question(make_shop):
     yes = shop.buttons["Yes"]
     shop.say("delete A")
     assert shop.say(tap=yes).endswith("I see.")
-    assert "dropped this: Delete A" in shop.channel.texts[-1]
+    assert "nothing was done: “Delete A”" in shop.channel.texts[-1]
     shop.say("yes")
     assert shop.deleted == []
 
@@ -199,7 +199,7 @@ def test_choice_whose_turn_fails_drops_the_open_question(make_shop):
         raise RuntimeError("secret")
 
     shop.agent.agent.arun = broken
-    assert shop.say(tap=small).startswith("Not confirmed, so I dropped this: Delete A")
+    assert shop.say(tap=small).startswith("You did not say yes, so nothing was done: “Delete A”")
     assert "Already chosen: Small" in shop.say(tap=small)
 
 
@@ -258,7 +258,7 @@ def test_question_comes_before_choices(make_shop):
     """A message never has two questions to answer."""
     shop = make_shop([ASK, ToolCall("delete", {"name": "A"}, "c2")])
     shop.say("hm")
-    assert list(shop.buttons) == ["Confirm", "Cancel"]
+    assert list(shop.buttons) == ["Yes", "No"]
 
 
 def test_confirmed_tool_may_offer_choices(make_shop):

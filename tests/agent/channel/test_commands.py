@@ -230,7 +230,7 @@ def test_reset_cancels_the_open_question():
     """A later yes confirms nothing."""
     room = Room()
     room.say("/delete name=A")
-    assert room.say("/reset").endswith("Cancelled: Delete A")
+    assert room.say("/reset").endswith("Nothing was done: “Delete A”")
     assert "deleted" not in room.say("yes")
 
 

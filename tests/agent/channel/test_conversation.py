@@ -144,7 +144,7 @@ def test_stale_button_neither_fires_nor_disarms(make_bot):
     bot.say("no")
     bot.say("delete B")
     for button in old:
-        assert bot.say(tap=button.data) == "Cancelled: Delete A"
+        assert bot.say(tap=button.data) == "Nothing was done: “Delete A”"
     assert bot.deleted == []
     assert "Do you mean this? Delete B" in bot.say("yes")
     assert bot.say("yes") == "deleted B"
@@ -164,7 +164,7 @@ def test_unrelated_text_disarms_and_says_so(make_bot):
     """No destructive action stays armed after a change of subject."""
     bot = make_bot("A", lines=["It is sunny.", "yes to what?"])
     bot.say("delete A")
-    assert bot.say("what is the weather?") == "Not confirmed, so I dropped this: Delete A.\n\nIt is sunny."
+    assert bot.say("what is the weather?") == "You did not say yes, so nothing was done: “Delete A”\n\nIt is sunny."
     assert bot.say("yes") == "yes to what?"
     assert bot.deleted == []
 
@@ -173,7 +173,7 @@ def test_new_proposal_replaces_the_one_it_disarms(make_bot):
     """The yes confirms the action that was shown last."""
     bot = make_bot("A", "B")
     bot.say("delete A")
-    assert "dropped this: Delete A" in bot.say("rather delete B")
+    assert "nothing was done: “Delete A”" in bot.say("rather delete B")
     assert (bot.say("yes"), bot.deleted) == ("deleted B", ["B"])
 
 
@@ -181,7 +181,7 @@ def test_no_cancels(make_bot):
     """A yes after the no finds no open question."""
     bot = make_bot("A", lines=["yes to what?"])
     bot.say("delete A")
-    assert bot.say("no") == "Cancelled: Delete A"
+    assert bot.say("no") == "Nothing was done: “Delete A”"
     assert (bot.say("yes"), bot.deleted) == ("yes to what?", [])
 
 

@@ -141,14 +141,14 @@ def test_second_tap_shows_the_same_outcome(asking):
 def test_no_shows_that_it_was_cancelled(asking, say):
     """The edit shows the same sentence as the reply."""
     say(asking)
-    assert asking.edits == [(asking.prompt, "❌ Cancelled: Delete A")]
+    assert asking.edits == [(asking.prompt, "❌ Nothing was done: “Delete A”")]
 
 
 def test_unrelated_message_closes_the_question_before_the_next_one(asking):
     """Two sets of live buttons are never visible at once."""
     assert "Delete B" in asking.bot.say("delete B instead")
     (edit,) = asking.edits
-    assert edit == (asking.prompt, "❌ Not confirmed, so I dropped this: Delete A.")
+    assert edit == (asking.prompt, "❌ You did not say yes, so nothing was done: “Delete A”")
     assert asking.bot.channel.texts[-2] == edit[1]
 
 
@@ -189,7 +189,7 @@ def test_turn_that_is_given_up_closes_the_question_it_drops(asking):
 
     asking.bot.agent.agent.arun = broken
     assert "Something went wrong" in asking.bot.say("what else?")
-    assert asking.edits == [(asking.prompt, "❌ Not confirmed, so I dropped this: Delete A.")]
+    assert asking.edits == [(asking.prompt, "❌ You did not say yes, so nothing was done: “Delete A”")]
 
 
 def test_changed_record_shows_none_of_its_text(asking):

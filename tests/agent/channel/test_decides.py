@@ -34,7 +34,7 @@ def test_text_that_cannot_decide_confirms_nothing(make_bot, fields):
     """It disarms the open question, like any other text."""
     bot = make_bot("A", lines=["I see."])
     bot.say("delete A")
-    assert "dropped this: Delete A" in tell(bot, "yes", **fields)
+    assert "nothing was done: “Delete A”" in tell(bot, "yes", **fields)
     bot.say("yes")
     assert bot.deleted == []
 
@@ -164,7 +164,7 @@ def test_no_that_quotes_another_message_cancels(make_bot):
     """A no never leaves an action armed."""
     bot = make_bot("A")
     bot.say("delete A")
-    assert tell(bot, "no", replied_to="m9").startswith("Cancelled")
+    assert tell(bot, "no", replied_to="m9").startswith("Nothing was done")
 
 
 def test_quoted_button_identifies_the_question(make_bot):

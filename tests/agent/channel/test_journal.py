@@ -439,7 +439,7 @@ def test_turn_that_is_given_up_disarms_the_open_question(make_story):
     story.work_on()
     story.model.lines = [(call("look", what="a"),), "all done"]
     told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)
-    assert told.startswith("Not confirmed, so I dropped this: Delete x.")
+    assert told.startswith("You did not say yes, so nothing was done: “Delete x”")
     assert told.endswith(INTERRUPTED)
 
 

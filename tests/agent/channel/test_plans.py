@@ -42,7 +42,7 @@ def test_no_to_a_plan_does_nothing(make_bot):
     bot = make_bot("A B")
     ask(bot)
     steps = pids(bot)
-    assert "Cancelled" in bot.say("no")
+    assert "Nothing was done" in bot.say("no")
     assert (bot.deleted, states(bot, steps)) == ([], ["cancelled", "cancelled"])
 
 
@@ -184,7 +184,7 @@ def test_unrelated_message_disarms_the_whole_plan(make_bot):
     """The reply says so."""
     bot = make_bot("A B", lines=["Sunny."])
     ask(bot)
-    assert "Not confirmed" in bot.say("what is the weather?")
+    assert "You did not say yes" in bot.say("what is the weather?")
     bot.say("yes")
     assert bot.deleted == []
 

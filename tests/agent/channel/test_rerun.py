@@ -130,11 +130,11 @@ def test_question_with_a_code_has_no_confirm_button(make_bot):
     bot = make_bot("A", typed_code=True)
     bot.say("delete it")
     (cancel,) = bot.buttons
-    assert cancel.label == "Cancel"
+    assert cancel.label == "No"
     bot.say(tap=bot.rig.store.signer.button_token(cancel.data[1:23], "confirm", bot.turn().scope))
     assert bot.deleted == []
     bot.say(tap=cancel.data)
-    assert "Cancelled" in bot.channel.texts[-1]
+    assert "Nothing was done" in bot.channel.texts[-1]
 
 
 def test_yes_with_an_unasked_code_confirms_nothing(make_bot):
@@ -158,4 +158,4 @@ def test_question_is_asked_in_the_users_language(make_bot):
     """The outcome is in the same language."""
     bot = make_bot("A")
     assert "**sim**" in bot.say("você pode apagar a fatura para mim, por favor? não preciso mais dela")
-    assert bot.say("não") == "Cancelado: Delete A"
+    assert bot.say("não") == "Nada foi feito: “Delete A”"

@@ -21,7 +21,7 @@ def test_unclear_reply_asks_again_within_the_same_window(make_bot, words):
     bot.say("delete A")
     before = bot.rig.repository.find_open(CHAT.id, bot.scope)
     assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
-    assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Confirm", "Cancel"]
+    assert [button.label for button in bot.channel.sent[-1].reply.buttons] == ["Yes", "No"]
     after = bot.rig.repository.find_open(CHAT.id, bot.scope)
     assert (after.state, after.expires_at) == ("shown", before.expires_at)
     assert bot.deleted == []
@@ -53,7 +53,7 @@ def test_second_unclear_reply_drops_the_proposal(make_bot):
     bot = make_bot("A", lines=["I see."])
     bot.say("delete A")
     bot.say("maybe")
-    assert "dropped this: Delete A" in bot.say("maybe")
+    assert "nothing was done: “Delete A”" in bot.say("maybe")
     bot.say("yes")
     assert bot.deleted == []
 
@@ -76,7 +76,7 @@ def test_unrelated_request_still_drops_the_proposal(make_bot):
     """The reply says so."""
     bot = make_bot("A", lines=["Sunny."])
     bot.say("delete A")
-    assert "dropped this: Delete A" in bot.say("what is the weather in Rome?")
+    assert "nothing was done: “Delete A”" in bot.say("what is the weather in Rome?")
 
 
 def test_repeated_question_expires_as_before(make_bot):
@@ -184,4 +184,4 @@ def test_new_request_in_another_language_drops_the_proposal(make_bot, words):
     bot = make_bot("A", lines=["Sunny."])
     bot.agent.parser = bot.agent._confirmation._parser = RegexConfirmParser(SHIPPED_LANGUAGES)
     bot.say("delete A")
-    assert "dropped this: Delete A" in bot.say(words)
+    assert "nothing was done: “Delete A”" in bot.say(words)

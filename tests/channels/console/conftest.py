@@ -86,7 +86,7 @@ def browser(echo: EchoApp):
 @pytest.fixture
 def question() -> Reply:
     """Return a proposal with both of its buttons."""
-    return Reply("Delete INV-42?", (Button("Confirm", "c:1", "danger", "Delete *INV-42*"), Button("Cancel", "x:1")))
+    return Reply("Delete INV-42?", (Button("Yes", "c:1", "danger", "Delete *INV-42*"), Button("No", "x:1")))
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def address(echo: EchoApp, media: LocalMediaStore):
     def reply(turn: Turn) -> Reply:
         if turn.tap:
             return Reply("Here it is", media=media.put(PNG, mime_type="image/png", filename="dot.png"))
-        buttons = (Button("Confirm", "c:1", "danger", "Draw *a dot*"), Button("Cancel", "x:1"))
+        buttons = (Button("Yes", "c:1", "danger", "Draw *a dot*"), Button("No", "x:1"))
         return Reply(f"Draw **{turn.text}**?", buttons, answer_seconds=60)
 
     echo.reply = reply
@@ -101,11 +101,11 @@ def test_question_is_answered_once(page: Page):
 def test_reload_shows_the_same_conversation(page: Page):
     """No message is lost or doubled, and the chosen button stays chosen."""
     ask(page)
-    page.click("text=Cancel")
+    page.click("button:text-is('No')")
     for _ in range(2):
         page.wait_for_selector("figure")
         expect(page.locator("#log article")).to_have_count(3)
-        expect(page.locator(".buttons .chosen")).to_contain_text("Cancel")
+        expect(page.locator(".buttons .chosen")).to_contain_text("No")
         page.reload()
 
 
@@ -143,7 +143,7 @@ def test_repeated_entries_are_shown_once(page: Page, echo: EchoApp, channel: Con
 def test_edit_changes_the_bubble_and_removes_its_buttons(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """The page applies an edit from the stream, after a reload and from polls."""
     ask(page)
-    page.click("text=Cancel")
+    page.click("button:text-is('No')")
     page.wait_for_selector("figure")
     assert echo.turns[-1].message_id == page.locator(".buttons button").first.get_attribute("data-message")
     answer = Reply("Draw a dot? **Cancelled.**", edits=echo.turns[-1].message_id, optional=True)
@@ -269,14 +269,14 @@ def test_message_is_shown_as_waiting_until_a_worker_answers(page: Page, echo: Ec
 def test_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """The buttons name their effect, a changing one is red, and both are disabled when the time is over."""
     ask(page)
-    confirm, cancel = page.get_by_role("button", name="Draw a dot"), page.get_by_role("button", name="Cancel")
+    confirm, cancel = page.get_by_role("button", name="Draw a dot"), page.get_by_role("button", name="No")
     red, *_ = confirm.evaluate("button => getComputedStyle(button).backgroundColor.match(/\\d+/g).map(Number)")
     assert red > 150
     assert cancel.evaluate("button => getComputedStyle(button).color") == page.evaluate(
         "getComputedStyle(document.body).color"
     )
     expect(page.locator(".left")).to_have_text(re.compile("0:[0-5]\\d left"))
-    question = Reply("Now?", (Button("Confirm", "c:2", "danger"), Button("Cancel", "x:2")), answer_seconds=1)
+    question = Reply("Now?", (Button("Yes", "c:2", "danger"), Button("No", "x:2")), answer_seconds=1)
     run_sync(channel.send(Delivery("short", echo.turns[0].conversation, question)))
     expect(page.locator(".left").last).to_have_text("Time is up")
     expect(page.locator(".buttons").last.locator("button:enabled")).to_have_count(0)
@@ -285,7 +285,7 @@ def test_open_question_counts_down_and_ends(page: Page, echo: EchoApp, channel: 
 def test_focus_returns_to_the_input_after_a_decision_by_keyboard(page: Page):
     """Tab and Enter decide, and the focus is not lost with the button."""
     ask(page)
-    page.get_by_role("button", name="Cancel").focus()
+    page.get_by_role("button", name="No").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("figure")
     expect(page.locator("#text")).to_be_focused()

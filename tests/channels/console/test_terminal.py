@@ -77,7 +77,7 @@ def test_number_after_another_message_is_text(screen: Screen):
 def test_typed_number_confirms(tmp_path: Path):
     """The number settles the action once, as a tap does."""
     printed, deleted = chat(tmp_path, "delete A\n1\n1\n")
-    assert "[1] Confirm  [2] Cancel" in printed
+    assert "[1] Delete A  [2] No" in printed
     assert deleted == ["A"]
 
 

@@ -18,7 +18,7 @@ from tests.testing.simulation.test_conversations import judged
 def test_first_sign_of_life_is_typing_or_the_answer() -> None:
     """The time counts from the webhook's 200, and only without a pending earlier answer."""
     say, ask = Act(1, "say", "", 1.0, taken_at=1.5), Act(2, "ask", "b2", 4.5, taken_at=4.6)
-    answers: list[Any] = ["You said: t1", "Pay b2\n\nReply *yes* to confirm or *no* to cancel, within 5 minutes."]
+    answers: list[Any] = ["You said: t1", "Pay b2\n\nReply *yes* or *no*, within 5 minutes."]
     assert judged([say, ask], answers).picked_up == pytest.approx([2.5, 0.4])
     assert judged([say, ask], answers, signs=[2.0, 4.7]).picked_up == pytest.approx([0.5, 0.1])
     at_once = Act(2, "ask", "b2", 2.0, taken_at=2.1)
