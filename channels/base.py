@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -163,6 +164,12 @@ class Channel(Protocol):
 
 class MediaStore(Protocol):
     """Stores files that no platform stores, and gives adapters their bytes and public URLs."""
+
+    @property
+    def spool_folder(self) -> Path | None:
+        """Where files wait on this machine until they are put, which may be missing; None: in the system's folder for
+        temporary files.
+        """
 
     def put(self, content: bytes | BinaryIO, *, mime_type: str, filename: str, owner: str) -> Media:
         """Store bytes, or a file from its beginning, for `owner`. The content decides the media type.

@@ -253,6 +253,8 @@ class NoReceipts:
 class MemoryMediaStore:
     """Files of one process. No platform can download them, and the declared type counts."""
 
+    spool_folder = None
+
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
 

@@ -181,6 +181,7 @@ class ChannelAgent:
         """Answer a turn. Tools know who the user is, and can read the files that the user sent."""
         with own_context(ToolEnvironment) as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
+            own.spool_folder = self._files.spool_folder
             settled = context.settled
             if settled and settled.action.kind != CHOICE_KIND:
                 effects = await self.store.settlement.effects(context.turn.scope, settled)

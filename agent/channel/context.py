@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sayso.agent.channel.long_texts import LongTexts
@@ -17,6 +18,7 @@ from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.texts import Texts
+from sayso.channels.storage.spooled import SpooledBytes
 from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.proposals import ChannelRun
@@ -180,6 +182,11 @@ class TurnFiles:
     def __init__(self, store: MediaStore | None) -> None:
         self._store = store
 
+    @property
+    def spool_folder(self) -> Path | None:
+        """Where files of tools wait until they are stored; None: in the system's folder for temporary files."""
+        return self._store.spool_folder if self._store else None
+
     def received(self, context: TurnContext) -> list[ReceivedFile]:
         """Return the files that the person sent with this turn and earlier in the conversation, oldest first."""
         messages = [message for message in context.memory.get_history() if message.role is Role.USER]
@@ -214,11 +221,14 @@ class TurnFiles:
 
     async def store(self, turn: Turn, artifact: Artifact) -> Artifact:
         """Store a file as the user's, unless it is stored or has no bytes. Return the artifact with its place."""
-        if artifact.kept or artifact.data is None or self._store is None:
+        if artifact.kept or artifact.content is None or self._store is None:
             return artifact
-        name = artifact.filename or "file"
         owner = owner_of(turn.conversation.channel, turn.user_id)
-        kept = await call_in_thread(
-            self._store.put, artifact.data, mime_type=artifact.mime_type, filename=name, owner=owner
-        )
-        return replace(artifact, data=None, kept=kept)
+        kept = await call_in_thread(_put, self._store, artifact, artifact.content, owner)
+        return replace(artifact, content=None, kept=kept)
+
+
+def _put(store: MediaStore, artifact: Artifact, content: SpooledBytes, owner: str) -> Media:
+    with content.opened() as file:
+        name = artifact.filename or "file"
+        return store.put(file, mime_type=artifact.mime_type, filename=name, owner=owner)

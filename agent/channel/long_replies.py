@@ -10,6 +10,7 @@ from sayso.agent.tools.context import Artifact
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.markdown.split import head
 from sayso.channels.storage.media import NoRoom, TooLarge
+from sayso.channels.storage.spooled import SpooledBytes
 from sayso.channels.types import Media, Reply, Turn
 from sayso.pending.turns import TurnChange
 
@@ -59,7 +60,8 @@ class LongReplies:
         """Store the text as a file of the person. Return None if that is impossible."""
         data = text.encode("utf-8", "replace")
         try:
-            stored = await self._files.store(turn, Artifact(mime_type=MIME_TYPE, filename=FILENAME, data=data))
+            content = SpooledBytes(data, folder=self._files.spool_folder, most=len(data))
+            stored = await self._files.store(turn, Artifact(mime_type=MIME_TYPE, filename=FILENAME, content=content))
         except (NoRoom, TooLarge, OSError) as exc:
             log.warning("media.not_stored", extra={"reason": type(exc).__name__})
             return None

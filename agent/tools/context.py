@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from sayso.agent.tools.errors import ToolError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.storage.media import MAX_BYTES
+from sayso.channels.storage.spooled import SpooledBytes
 from sayso.channels.types import Media, storable
 from sayso.pending.context import CallContext, call_context, own_context
 from sayso.pending.limits import MAX_TIMERS
@@ -49,10 +50,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file made by a tool: at a URL, or as the bytes in `data`, which the caller of the run puts in the media store.
+    """A file made by a tool: at a URL, or as its `content`, which the caller of the run puts in the media store.
 
-    `sha256` and `size` (bytes) still identify the file when the URL is gone. `data` stays out of repr and `to_dict`; so
-    does `kept`, the file in the media store, once it is stored. An image that is `shown` is also sent to the model.
+    `sha256` and `size` (bytes) still identify the file when the URL is gone. `content` stays out of repr and `to_dict`;
+    so does `kept`, the file in the media store, once it is stored. An image that is `shown` is also sent to the model.
     """
 
     url: str = ""
@@ -63,12 +64,17 @@ class Artifact:
     role: str = "primary"
     retention: str = ""
     shown: bool = False
-    data: bytes | None = field(default=None, repr=False, compare=False)
+    content: SpooledBytes | None = field(default=None, repr=False, compare=False)
     kept: Media | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes, read anew each time; None for a URL, and for a file that is in the media store."""
+        return self.content.read() if self.content else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except the bytes and the stored file, JSON-ready."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("data", "kept")}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("content", "kept")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,8 @@ class ToolEnvironment(CallContext):
     """What running tools hand over, and what they can look up. None: not available here."""
 
     artifacts: list[Artifact] | None = None
+    #: Where files wait for the media store. None: in the system's folder for temporary files.
+    spool_folder: Path | None = None
     choices: list[str] | None = None
     received_files: FileListing | None = None
     timers: TurnTimers | None = None
@@ -205,27 +213,26 @@ def emit_artifact(
 ) -> Artifact:
     """Send a file to the user from inside a tool: its URL, its path or its bytes.
 
-    Text with a scheme is a URL, other text a path. Files and bytes go through the media store, and their `sha256` and
-    `size` (bytes) are computed; for a URL they are taken as given. A call that fails delivers no file. Outside a run
-    nothing is sent; the Artifact is returned all the same (seed: Artifacts). With `shown`, a model that accepts images
-    sees the image in this run.
+    Text with a scheme is a URL, other text a path. Files and bytes are copied at once, to the disk if they are large,
+    and go through the media store; their `sha256` and `size` (bytes) are computed. For a URL they are taken as given.
+    A large file is best given as a path: it is never in memory as a whole. A call that fails delivers no file. Outside
+    a run nothing is sent; the Artifact is returned all the same (seed: Artifacts). With `shown`, a model that accepts
+    images sees the image in this run.
 
-    Raises ValueError for a URL that no platform can fetch, and for a file that does not exist or has more than
-    MAX_ARTIFACT_BYTES.
+    Raises ValueError for a URL that no platform can fetch, and for a file that does not exist, has more than
+    MAX_ARTIFACT_BYTES, or for which the disk has no room.
     """
-    url, url_path, data = "", "", None
+    url, url_path, content = "", "", None
     if isinstance(source, bytes | bytearray | memoryview):
-        data = bytes(source)  # a copy: the tool may change its own
+        content = _copied_bytes(source, filename)
     elif isinstance(source, str) and _SCHEME.match(source):
         url, url_path = source, _url_path(source)
     else:
-        data, filename = _read(Path(source)), filename or Path(source).name
-    if data is not None:
-        if len(data) > MAX_ARTIFACT_BYTES:
-            raise ValueError(_too_large(filename or "artifact", len(data)))
-        sha256, size = hashlib.sha256(data).hexdigest(), len(data)
+        content, filename = _copied_file(Path(source)), filename or Path(source).name
+    if content is not None:
+        sha256, size = content.sha256, content.size
     mime_type = mime_type or mimetypes.guess_type(filename or url_path)[0] or UNKNOWN_MIME_TYPE
-    artifact = Artifact(url, mime_type, filename, sha256, size, role, retention, shown, data)
+    artifact = Artifact(url, mime_type, filename, sha256, size, role, retention, shown, content)
     collected = tool_environment().artifacts
     if collected is not None:
         collected.append(artifact)
@@ -244,15 +251,37 @@ def _url_path(url: str) -> str:
     return parts.path
 
 
-def _read(path: Path) -> bytes:
+def _copied_bytes(source: bytes | bytearray | memoryview, filename: str) -> SpooledBytes:
+    """Return a copy: the tool may change its own. Raises ValueError."""
+    with memoryview(source) as view:
+        if view.nbytes > MAX_ARTIFACT_BYTES:
+            raise ValueError(_too_large(filename or "artifact", view.nbytes))
+        return _spooled(source if isinstance(source, bytes) else view.tobytes(), filename or "artifact")
+
+
+def _copied_file(path: Path) -> SpooledBytes:
+    """Return a copy: the tool may remove its file. Raises ValueError."""
     if "\0" in str(path):
         raise ValueError(f"cannot read the artifact {str(path)!r}: no path holds a NUL character")
     try:
-        if path.stat().st_size > MAX_ARTIFACT_BYTES:
-            raise ValueError(_too_large(path.name, path.stat().st_size))
-        return path.read_bytes()
+        size = path.stat().st_size
+        if size > MAX_ARTIFACT_BYTES:
+            raise ValueError(_too_large(path.name, size))
+        with path.open("rb") as file:
+            content = _spooled(file, path.name)
     except OSError as exc:
         raise ValueError(f"cannot read the artifact {str(path)!r} ({exc.strerror}): check the path") from exc
+    if content.size > MAX_ARTIFACT_BYTES:  # it has grown, or has no size, as a device
+        raise ValueError(_too_large(path.name, content.size))
+    return content
+
+
+def _spooled(source: bytes | BinaryIO, name: str) -> SpooledBytes:
+    folder = tool_environment().spool_folder
+    try:
+        return SpooledBytes(source, folder=folder, most=MAX_ARTIFACT_BYTES)
+    except OSError as exc:
+        raise ValueError(f"{name!r} cannot be kept until it is sent: {exc.strerror}") from exc
 
 
 def _too_large(name: str, size: int) -> str:

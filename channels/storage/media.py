@@ -149,6 +149,11 @@ class MediaFiles:
         """Whether files come over the network."""
         return self._files.is_remote
 
+    @property
+    def spool_folder(self) -> Path:
+        """The folder of files that are still being received. It may be missing."""
+        return self._arriving
+
     def full(self) -> str:
         """Return why no file can be stored now, "" if one can. Raises OSError."""
         make_private(self._arriving.parent)

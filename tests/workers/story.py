@@ -9,7 +9,8 @@ from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from inspect import isawaitable
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_artifact, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
@@ -92,9 +93,11 @@ class Shelf:
     """A media store that outlives the workers."""
 
     files: dict[str, bytes] = field(default_factory=dict)
+    spool_folder: Path | None = None
 
-    def put(self, data: bytes, *, mime_type: str, filename: str, owner: str = "") -> Media:
+    def put(self, content: BinaryIO, *, mime_type: str, filename: str, owner: str = "") -> Media:
         """Store the file."""
+        data = content.read()
         self.files[f"f{len(self.files)}"] = data
         return Media(f"f{len(self.files) - 1}", mime_type, filename, len(data), stored=True)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,12 @@ from sayso.agent import (
     emit_artifact,
     tool,
 )
-from sayso.agent.tools.context import collect_artifacts
+from sayso.agent.channel.channel_agent import ChannelAgent
+from sayso.agent.tools.context import ToolEnvironment, collect_artifacts
+from sayso.channels.storage.media import LocalMediaStore
+from sayso.pending.context import own_context
+from sayso.pending.turns import QueuedTurn
+from tests.contracts.rigs import turn
 
 
 @tool
@@ -174,6 +181,52 @@ def test_bytes_are_accepted_in_any_form(make):
     """They are copied, so the tool may change its own buffer."""
     made = emit_artifact(make(b"abc"))
     assert (type(made.data), made.data, made.size) == (bytes, b"abc", 3)
+
+
+def test_many_large_files_of_a_call_are_not_in_memory(tmp_path):
+    """Thirty files of a megabyte lie on the disk of the media store, and are gone once they are stored."""
+    path, waiting = tmp_path / "export.bin", []
+
+    @tool()
+    def export() -> str:
+        """Export."""
+        for number in range(30):
+            path.write_bytes(bytes([number]) * 1_000_000)
+            emit_artifact(path, filename=f"{number}.bin")
+        waiting.append(open_files(tmp_path / "media" / "arriving"))
+        return "done"
+
+    store = LocalMediaStore(tmp_path / "media", keys=["k"], public_url="https://bot.example")
+    bot = ChannelAgent(Agent([export], ScriptedProvider([ToolCall("export", {}), "Here."])), media=store)
+    tracemalloc.start()
+    answer = asyncio.run(bot.answer(QueuedTurn(1, 0.0, "ana", turn("export"), None, None, ""), None))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    files = [reply.media for reply, _ in answer.replies if reply.media]
+    assert [store.read(media.ref) for media in files] == [bytes([number]) * 1_000_000 for number in range(30)]
+    assert (waiting, open_files(tmp_path / "media" / "arriving")) == ([30], 0)
+    assert peak < 10_000_000
+
+
+def open_files(folder: Path) -> int:
+    """Return how many files of a folder this process has open, those without a name included."""
+    links = (str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return sum(link.startswith(str(folder)) for link in links)
+
+
+def test_file_that_cannot_be_kept_fails_its_call(tmp_path):
+    """A full disk is no missing file: the model and the log hear the reason."""
+    (tmp_path / "file").touch()
+    with own_context(ToolEnvironment) as own:
+        own.spool_folder = tmp_path / "file" / "below"
+        with pytest.raises(ValueError, match=r"'a.bin' cannot be kept .*: Not a dir"):
+            emit_artifact(b"x" * 100_000, filename="a.bin")
+
+
+def test_file_that_grows_while_it_is_copied_is_refused(tmp_path):
+    """A device has no size, and no end."""
+    with pytest.raises(ValueError, match="at most 26214400 can be sent"):
+        emit_artifact("/dev/zero")
 
 
 def test_invalid_path_is_refused():

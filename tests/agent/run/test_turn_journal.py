@@ -12,7 +12,7 @@ from sayso.agent.channel.long_texts import LongTexts
 from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
-from sayso.agent.tools.context import Artifact
+from sayso.agent.tools.context import Artifact, emit_artifact
 from sayso.channels.storage.media import NoRoom
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.pending.concurrency import run_sync
@@ -121,7 +121,7 @@ def test_file_that_cannot_be_stored_does_not_hide_the_result_of_its_call(
 
     shelf = Shelf()
     journal = noted(shelf, keep=refuse)
-    files = (Artifact(filename="a.csv", data=b"a"), Artifact(filename="b.csv", data=b"b"))
+    files = (emit_artifact(b"a", filename="a.csv"), emit_artifact(b"b", filename="b.csv"))
     done = CallOutcome(CALLS[0], "exported", ends="terminal", final_text="Here they are.", artifacts=files)
     stored = run_sync(journal.record_outcome(0, done))
     assert stored.content == "[b.csv: could not be stored, so the user does not get it]\nexported"
