@@ -37,7 +37,7 @@ from sayso.agent.providers.base import (
 )
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.offline import OfflineProvider
-from sayso.agent.providers.testing import LocalProvider, ScriptedProvider
+from sayso.agent.providers.testing import BelievingModel, InvalidHistory, LocalProvider, ScriptedProvider, check_history
 from sayso.agent.providers.vendors import AnthropicProvider, GeminiProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.result import AgentResult, StreamChunk
 from sayso.agent.run.cache import CacheKeyBuilder, InMemoryCache, RedisCache
@@ -106,6 +106,7 @@ __all__ = [
     "AnyOf",
     "Artifact",
     "AsyncAgentObserver",
+    "BelievingModel",
     "Budget",
     "BudgetLimits",
     "Cache",
@@ -130,6 +131,7 @@ __all__ = [
     "InMemoryCache",
     "InMemorySessionStore",
     "InjectionGuardrail",
+    "InvalidHistory",
     "JsonFileSessionStore",
     "KeywordSelector",
     "KnowledgeGraphMemory",
@@ -201,6 +203,7 @@ __all__ = [
     "Triple",
     "UsageStats",
     "build_schema_instruction",
+    "check_history",
     "discover_selectors",
     "emit_artifact",
     "extract_json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sayso.channels.types import Media
 
@@ -61,6 +61,45 @@ class KeptText:
         return cls(str(data["ref"]), int(data["chars"]))
 
 
+#: What became of a call that was only proposed. "denied": the user said no. "expired": no answer came
+#: in time. "dropped": it was not carried out for another reason. "unknown": it may have taken effect.
+#: "undone": it took effect and was undone.
+Outcome = Literal["done", "failed", "denied", "expired", "dropped", "unknown", "undone"]
+#: The outcomes after which nothing more happens to an action. An unknown or failed one may turn out otherwise.
+FINAL_OUTCOMES: tuple[Outcome, ...] = ("done", "denied", "expired", "dropped", "undone")
+
+
+@dataclass(frozen=True, slots=True)
+class ActionLink:
+    """The link from the result of a call to a pending action of the call, and what the result says of it.
+
+    `id` is that of the action, in a plan that of the call's own step. `outcome` is "" while the action
+    waits. `at` is when the outcome came about, in Unix seconds, 0.0 if that is not known. `undo` is
+    the id of the action that undid it, or tried to. `is_final`: the outcome cannot change any more,
+    except by an undo.
+    """
+
+    id: str
+    outcome: Outcome | Literal[""] = ""
+    at: float = 0.0
+    undo: str = ""
+    is_final: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the link as JSON-ready data, without empty fields."""
+        fields = {"id": self.id, "outcome": self.outcome, "at": self.at, "undo": self.undo, "is_final": self.is_final}
+        return {name: value for name, value in fields.items() if value}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ActionLink:
+        """Return the link that `to_dict` wrote. Raises TypeError or ValueError for anything else."""
+        link = cls(**data)
+        _require_texts(link.id, link.outcome, link.undo)
+        if link.outcome and link.outcome not in get_args(Outcome):
+            raise ValueError(f"{link.outcome!r} is no outcome; known: {sorted(get_args(Outcome))}")
+        return link
+
+
 #: Why a model stopped, in the terms of OpenTelemetry's conventions; "" where the vendor does not say.
 FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "error"]
 
@@ -98,6 +137,7 @@ class Message:
     Where `kept` refers to a stored text, `content` is only the beginning of that text. `tool_result` is JSON that a
     program wants to keep with a tool's result (seed: History Management); models read `content`. A model's answer has
     `details`. `pictures` of a result are shown to the model until the run ends; transcripts do not store them.
+    `actions` are the pending actions that the call proposed: once they have ended, `content` says how.
     """
 
     role: Role
@@ -110,6 +150,7 @@ class Message:
     tool_result: Any = None
     details: AnswerDetails | None = field(default=None, compare=False)
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
+    actions: tuple[ActionLink, ...] = field(default=(), compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as JSON-ready data, without empty fields."""
@@ -129,6 +170,8 @@ class Message:
             data["kept"] = self.kept.to_dict()
         if self.tool_result is not None:
             data["tool_result"] = self.tool_result
+        if self.actions:
+            data["actions"] = tuple(link.to_dict() for link in self.actions)
         if self.details is not None and self.details.reasoning:
             data["reasoning"] = dict(self.details.reasoning)
         return data
@@ -144,6 +187,7 @@ class Message:
             "tool_calls": tuple(ToolCall.from_dict(call) for call in data.get("tool_calls", ())),
             "media": tuple(Media(**media) for media in data.get("media", ())),
             "kept": KeptText.from_dict(data["kept"]) if "kept" in data else None,
+            "actions": tuple(ActionLink.from_dict(link) for link in data.get("actions", ())),
             "details": AnswerDetails(reasoning=reasoning) if "reasoning" in data else None,
         }
         message = cls(**fields)

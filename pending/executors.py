@@ -104,6 +104,14 @@ class Executors:
         return 0.0 if self.tools is None else self.tools.undo_seconds(kind)
 
 
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What an executor may return: `text`, which the user is told, and `output`, which a model reads."""
+
+    text: str
+    output: str
+
+
 class EffectFailed(Exception):
     """Raised by an executor that failed and says why in a text for the user."""
 

@@ -187,7 +187,7 @@ class MemoryActionRepository:
                 return
             is_late = (now.state, result.state) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
             if now.state == "started" or is_late:
-                self._put(pid, replace(now, result=result.result or now.result))
+                self._put(pid, replace(now, result=result.result or now.result, output=result.output))
                 self._set(pid, result.state, result.outcome_text)
             if not is_late or not self.conversations:
                 return

@@ -42,6 +42,8 @@ class StoredAction:
     `pid`: the id it was found under.
     `by`: the event or the random word of the decision; `attempt`: the id of its last start.
     `outcome_text`: what the user is told about its end. An open action has one after its user was asked again.
+    `result`: what its tool returned, for the user. `output`: what a model reads of the result or of the
+    error, "" if that is `result`.
     `seen`: the number of the last turn that came in before it was shown.
     `begun_at`: when it was claimed or started. `looked_at`: the store's own time at the lookup. Both in Unix seconds.
     `prompt`: the platform's id of the message that shows it, "" where the platform gave none; `prompts`: the ids of all
@@ -61,6 +63,7 @@ class StoredAction:
     attempt: str = ""
     outcome_text: str = ""
     result: str = ""
+    output: str = ""
     seen: int = 0
     begun_at: float = 0.0
     prompt: str = ""
@@ -98,7 +101,7 @@ class StoredAction:
         pid, looked, record, mac, state, expires, by, attempt, told, result, seen, begun, prompt, prompts, *rest = row
         return cls(
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
-            round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
+            rest[3] or "", round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
             _seconds(rest[0]) / 1000, trace=rest[1] or "", followed_at=round(_seconds(rest[2]) * 1000),
             looked_at=_seconds(looked),
         )  # fmt: skip
@@ -217,12 +220,16 @@ class ActionDecision:
 
 @dataclass(frozen=True, slots=True)
 class ActionResult:
-    """How an effect ended: what the user is told, what the tool returned, and the reply to send if it is late."""
+    """How an effect ended: what the user is told, what the tool returned, and the reply to send if it is late.
+
+    `output`: what a model reads of the tool's result, or of its error; "" if that is `result`.
+    """
 
     state: Literal["done", "failed", "unknown"]
     outcome_text: str
     result: str = ""
     correction: str = ""
+    output: str = ""
 
 
 class EffectNotes(Protocol):

@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sayso.channels import tracing
 from sayso.channels.i18n.texts import texts_for
@@ -16,7 +16,7 @@ from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
 from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
-from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolResult, words_for_person
+from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolOutput, ToolResult, words_for_person
 from sayso.pending.proposals import (
     PLAN_KIND,
     ChannelRun,
@@ -56,6 +56,17 @@ OutcomeStatus = Literal[
 
 #: How an effect that was started may end.
 EndState = Literal["done", "failed", "unknown"]
+
+
+class EffectEnd(NamedTuple):
+    """How an effect ended: its state, and what its tool returned or why it failed, as the user is told it.
+
+    `output`: what a model reads of the result or the error; "" if that is `text`.
+    """
+
+    state: EndState
+    text: str = ""
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,48 +260,44 @@ class Settlement:
             await self._repository.finish(claim, attempt, ActionResult("failed", outcome.outcome_text))
             return outcome
         seconds = self._timeout_seconds if deadline is None else max(0.0, deadline - time.monotonic())
-        state, result = await self._run(claim, action, executor, attempt, seconds)
-        return await self._record(claim, attempt, action, state, result)
+        end = await self._run(claim, action, executor, attempt, seconds)
+        return await self._record(claim, attempt, action, end)
 
     async def _run(
         self, claim: Claim, action: PendingAction, executor: Executor, attempt: str, seconds: float
-    ) -> tuple[EndState, str]:
-        """Run the executor. Return how it ended, and what it returned or why it failed."""
+    ) -> EffectEnd:
+        """Run the executor, and return how it ended."""
         ids = {"kind": action.kind, "pending": action.pending_action_id}
         attributes = {tracing.PENDING: action.pending_action_id, tracing.KIND: action.kind}
 
         async def record_late(value: Any, error: BaseException | None) -> None:
             log.warning("pending.late", extra=ids)
             if not isinstance(error, TimedOut):  # after that it stays unknown
-                await self._record(claim, attempt, action, *_end_of(action, value, error))
+                await self._record(claim, attempt, action, _end_of(action, value, error))
 
         try:
             with _confirmed(claim, action), tracing.span("execute action", attributes=attributes):
                 log.info("pending.started", extra=ids)
                 value = await run_with_timeout(executor, seconds, record_late)
             end = _end_of(action, value)
-            log.info("pending.done" if end[0] == "done" else "pending.failed", extra=ids)
+            log.info("pending.done" if end.state == "done" else "pending.failed", extra=ids)
             return end
         except asyncio.CancelledError:
             # The lease is lost, or this worker is stopping. A thread may still run the action: its end is unknown.
-            await asyncio.shield(self._record(claim, attempt, action, "unknown"))
+            await asyncio.shield(self._record(claim, attempt, action, EffectEnd("unknown")))
             raise
         except TimedOut:  # it goes on, and nothing waits for it: its end is unknown
             log.warning("pending.cut_off", extra=ids)
-            return "unknown", ""
+            return EffectEnd("unknown")
         except KeyboardInterrupt:  # only when the action runs in the caller's own thread
-            await self._record(claim, attempt, action, "unknown")
+            await self._record(claim, attempt, action, EffectEnd("unknown"))
             raise
         except Exception as exc:  # noqa: BLE001  # an executor is user code: its error is an outcome
             return _end_of(action, None, exc)
 
-    async def _record(
-        self, claim: Claim, attempt: str, action: PendingAction, state: EndState, result: str = ""
-    ) -> ConfirmOutcome:
-        """Record how an effect ended, with the correction to send if the user was told otherwise before.
-
-        `result` is what its tool returned, or why it failed.
-        """
+    async def _record(self, claim: Claim, attempt: str, action: PendingAction, end: EffectEnd) -> ConfirmOutcome:
+        """Record how an effect ended, with the correction to send if the user was told otherwise before."""
+        state, result, output = end
         texts, correction, effects = texts_for(action.language), "", tuple[Effect, ...]()
         match state:
             case "done":
@@ -303,7 +310,7 @@ class Settlement:
                 text = "\n".join(filter(None, [texts.failed(action.preview), result]))
             case "unknown":
                 text = texts.unknown(action.preview)
-        ending = ActionResult(state, text, result if state == "done" else "", correction)
+        ending = ActionResult(state, text, result if state == "done" else "", correction, output)
         await self._repository.finish(claim, attempt, ending)
         return _effect_outcome(action, state, text, result, effects)
 
@@ -518,14 +525,18 @@ def _confirmed(claim: Claim, action: PendingAction) -> AbstractContextManager[Ch
     return confirmed_run(confirmation, claim.scope, action.language)
 
 
-def _end_of(action: PendingAction, value: Any, error: BaseException | None = None) -> tuple[EndState, str]:
-    """Return how an executor ended that returned `value` or raised, and what it returned or why it failed."""
+def _end_of(action: PendingAction, value: Any, error: BaseException | None = None) -> EffectEnd:
+    """Return how an executor ended that returned `value` or raised `error`."""
     if isinstance(error, NotStarted):
-        return "failed", ""
+        return EffectEnd("failed")
     if error is not None:
-        return "failed", _failure_text(action, error)
+        # A model reads the error of a call that ran at once, too. The text for the user may leave it out.
+        return EffectEnd("failed", _failure_text(action, error), storable(redact(str(error) or type(error).__name__)))
     if isinstance(value, Ambiguous | NotFound):
-        return "failed", storable(value.in_words)
+        return EffectEnd("failed", storable(value.in_words), storable(value.to_json()))
+    if isinstance(value, ToolOutput):
+        output = storable(value.output) if value.output != value.text else ""
+        return EffectEnd("done", storable(value.text), output)
     if value is None:
-        return "done", ""
-    return "done", storable(value.to_json() if isinstance(value, ToolResult) else str(value))
+        return EffectEnd("done")
+    return EffectEnd("done", storable(value.to_json() if isinstance(value, ToolResult) else str(value)))

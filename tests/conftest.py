@@ -7,7 +7,7 @@ import io
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import certifi
@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
+from sayso.agent.messages import Message
+from sayso.agent.providers import testing
 from sayso.channels.tracing import stop_tracing
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.context import add_log_fields
@@ -50,6 +52,27 @@ def environment() -> Iterator[None]:
     stop_tracing()
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test whose model was shown a history that a vendor would refuse, whatever the bot answered then.
+
+    A test of such histories has the mark `invalid_history`.
+    """
+    refused, check = list[str](), testing.check_history
+
+    def check_and_note(messages: Sequence[Message]) -> None:
+        try:
+            check(messages)
+        except testing.InvalidHistory as exc:
+            refused.append(str(exc))
+            raise
+
+    monkeypatch.setattr(testing, "check_history", check_and_note)
+    yield
+    if request.node.get_closest_marker("invalid_history") is None:
+        assert refused == []
 
 
 @pytest.fixture

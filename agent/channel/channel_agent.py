@@ -27,6 +27,7 @@ from sayso.agent.channel.context import (
 )
 from sayso.agent.channel.long_replies import LongReplies
 from sayso.agent.channel.long_texts import LongTexts, TextFiles
+from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
 from sayso.agent.channel.turn_journal import Journals, StreamingJournal, TurnJournal, unclear_calls
@@ -119,12 +120,14 @@ class ChannelAgent:
         self._memories_lock = threading.Lock()
         self._prompts = ConfirmPrompts(self.store, escalation, expiry_notice=expiry_notice)
         self._confirm_ok = confirm_ok
+        self._outcomes = OutcomeHistory(agent, self.store)
         self._confirmation = ConfirmationHandler(
             agent,
             self.store,
             self.parser,
             prompts=self._prompts,
             files=self._files,
+            outcomes=self._outcomes,
             confirm_ok=confirm_ok,
             run_agent=self._run_agent,
         )
@@ -225,6 +228,7 @@ class ChannelAgent:
         if context.lease:
             timers = TurnTimers(context.user, context.received_at, context.texts.language, context.timers)
         text = user_message_text(turn) or ("" if turn.media else "(nothing)")
+        await self._outcomes.refresh(context)
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
         with own_context(ToolEnvironment) as own:
@@ -360,6 +364,7 @@ class ChannelAgent:
         live = context.live
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
+            self._outcomes.end(context, live, "dropped")
             await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
             return AgentResult(texts_for(live.action.language).unsafe(live.action.preview))
         answer = await self._answer_and_apply(context)
@@ -398,11 +403,17 @@ class ChannelAgent:
             answer = await self._answer(context)
         except BaseException:
             # A pending action does not survive a message that could not be answered.
+            if live:
+                self._outcomes.end(context, live, "dropped")
             await self._apply(
                 conversation, TurnChange(transition=dropped_transition(live, context.turn) if live else None)
             )
             raise
         if not await self._apply(conversation, answer.change):
+            if live:
+                self._outcomes.reopen(context, live)
+            new_ids = [action.pending_action_id for action in answer.change.new_actions]
+            self._outcomes.end_calls(context, new_ids, "dropped", context.received_at)
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
         self._last_questions[conversation] = answer.change.last_question
         self._last_questions.move_to_end(conversation)

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, fixed_answer
+from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import MAX_OUTCOME_CHARS, ConfirmPrompts
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, brief, texts_for
-from sayso.channels.types import Reply, Scope, Turn
+from sayso.channels.types import Media, Reply, Scope, Turn
 from sayso.pending.action import ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
     ConfirmParser,
@@ -26,7 +27,7 @@ from sayso.pending.consent import (
     read_answer,
     written_before,
 )
-from sayso.pending.proposals import Effect
+from sayso.pending.proposals import Effect, is_undo
 from sayso.pending.repository import (
     CHANGED,
     EXECUTED_STATES,
@@ -54,6 +55,7 @@ class ConfirmationHandler:
         *,
         prompts: ConfirmPrompts,
         files: TurnFiles,
+        outcomes: OutcomeHistory,
         confirm_ok: bool,
         run_agent: RunAgent,
     ) -> None:
@@ -62,6 +64,7 @@ class ConfirmationHandler:
         self._parser = parser
         self._prompts = prompts
         self._files = files
+        self._outcomes = outcomes
         self._confirm_ok = confirm_ok
         self._run = run_agent
 
@@ -70,7 +73,8 @@ class ConfirmationHandler:
     ) -> TurnAnswer:
         """Answer with the outcome of an action that has ended. An undo is offered for the effects."""
         outcome = await self.outcome_text(context.turn.scope, stored)
-        answer = _with_state_check(context, fixed_answer(context, outcome), stored.action)
+        answer = await self._answer_outcome(context, stored, outcome)
+        answer = _with_state_check(context, answer, stored.action)
         answer = self._prompts.offer_undo(context, answer, effects)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
@@ -113,6 +117,7 @@ class ConfirmationHandler:
             decided, _ = await self._store.repository.decide(decision)
         if decided == "expired":
             expired = texts.expired(preview)
+            self._outcomes.end(context, target, "expired")
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return about_question(target, fixed_answer(context, texts.ignored(preview)))
 
@@ -166,6 +171,7 @@ class ConfirmationHandler:
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         transition = ended_transition(context, live, _texts_of(live).dropped(live.action.preview))
+        self._outcomes.end(context, live, "dropped" if transition.to == "cancelled" else "expired")
         answer = await self._run(context, transition.outcome_text if transition.to == "cancelled" else "")
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
@@ -292,12 +298,22 @@ class ConfirmationHandler:
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
         files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
-        answer = fixed_answer(context, outcome.outcome_text, files)
         if outcome.status == "early":
-            return about_question(stored, answer)
+            return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
+        text, state = outcome.outcome_text, outcome.record.state
+        ended = replace(stored, state=state, outcome_text=text, result=outcome.result or "")
+        answer = await self._answer_outcome(context, ended, text, files)
         answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
         answer = self._prompts.offer_choices(context, answer, choices)
         return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.outcome_text)
+
+    async def _answer_outcome(
+        self, context: TurnContext, stored: StoredAction, text: str, files: Sequence[Media] = ()
+    ) -> TurnAnswer:
+        """Return the answer that tells the outcome of an action, after the outcome was written into the history."""
+        await self._outcomes.refresh(context, undo=stored if is_undo(stored.action) else None)
+        prose = await self._outcomes.prose(context, stored, text)
+        return fixed_answer(context, text, files, for_history=prose)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the user may no longer use the action's tools, such as after a change of role."""
@@ -311,6 +327,7 @@ class ConfirmationHandler:
     async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
         outcome = outcome or _texts_of(stored).cancelled(stored.action.preview)
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
+        self._outcomes.end(context, stored, "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 

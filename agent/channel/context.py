@@ -112,10 +112,10 @@ class TurnAnswer:
         return self.changed(about=action.pid) if action and action.action.kind != CHOICE_KIND else self
 
 
-def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = ()) -> TurnAnswer:
-    """Return an answer without a model call, and add it to the history."""
+def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *, for_history: str = "") -> TurnAnswer:
+    """Return an answer without a model call, and add it to the history, or the text `for_history` instead of it."""
     user_text = user_message_text(context.turn) or TAPPED
-    context.remember([Message(Role.USER, user_text), Message(Role.ASSISTANT, text)])
+    context.remember([Message(Role.USER, user_text), Message(Role.ASSISTANT, for_history or text)])
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
     return TurnAnswer(TurnChange(replies=replies))
 

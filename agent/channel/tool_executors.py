@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from sayso.agent.channel.long_texts import MAX_TEXT_CHARS, shorten
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.trace import RunEvents
@@ -33,6 +34,7 @@ from sayso.pending.executors import (
     NotFound,
     PendingConfirmation,
     Reconciler,
+    ToolOutput,
     ToolResult,
 )
 from sayso.pending.proposals import PLAN_KIND
@@ -162,8 +164,8 @@ def _words(text: str) -> list[str]:
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
     """Return the executor of an action: it runs the tool with the recorded arguments, validated again.
 
-    No model reads the result, so a typed result becomes text here. None: the version of the tool has changed since the
-    preview, or it would run with other arguments than those shown.
+    A typed result becomes text for the user here. None: the version of the tool has changed since the preview, or it
+    would run with other arguments than those shown.
     """
     refusal = ""
     if action.version != tool.version:
@@ -174,7 +176,7 @@ def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
         log.warning(refusal, extra={"kind": tool.name, "pending": action.pending_action_id})
         return None
 
-    async def execute() -> str:
+    async def execute() -> ToolOutput | Ambiguous | NotFound:
         try:
             value = await tool.ainvoke(action.args)
         except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
@@ -183,7 +185,7 @@ def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
             if isinstance(exc.error, TimeoutError):  # the effect may still take place
                 raise TimedOut(str(exc)) from exc
             raise
-        return _result_text(tool, value)
+        return _tool_output(tool, value)
 
     return execute
 
@@ -221,6 +223,8 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
 
 def _observed_text(value: Any) -> str:
     """Return a result as text for observers. It never raises, because the effect took place."""
+    if isinstance(value, ToolOutput):
+        return value.text
     try:
         return value if isinstance(value, str) else result_text(serialize(value))
     except Exception:  # a value of any type may raise anything
@@ -267,8 +271,11 @@ def _holds_a_set(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(_holds_a_set, value))
 
 
-def _result_text(tool: Tool, value: Any) -> str:
-    """Return the text for the user. Raises ToolExecutionError if the tool asked for a yes itself and did nothing."""
+def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
+    """Return a result as the user and the model read it; the value itself if it says that nothing was done.
+
+    Raises ToolExecutionError if the tool asked for a yes itself and did nothing.
+    """
     if isinstance(value, PendingConfirmation):
         raise ToolExecutionError(
             f"{tool.name!r} asks for a yes itself, and did nothing: allow it in the policy, and register an executor "
@@ -276,18 +283,19 @@ def _result_text(tool: Tool, value: Any) -> str:
             tool_name=tool.name,
         )
     if isinstance(value, Ambiguous | NotFound):  # nothing was done, because the target was missing or ambiguous
-        raise EffectFailed(value.in_words)
-    return result_text(serialize(value))
+        return value
+    raw = serialize(value)
+    return ToolOutput(result_text(raw), shorten(raw, MAX_TEXT_CHARS))
 
 
 def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
     """Return the executor of a tool's undo. It gets the arguments and the result of the original call."""
 
-    async def execute() -> str:
+    async def execute() -> ToolOutput | Ambiguous | NotFound:
         try:
             value = await tool.aundo_raw(action.args["args"], action.args["result"])
         except EffectUnknownError as exc:  # the outcome is unknown, so not "failed"
             raise TimedOut(str(exc)) from exc
-        return _result_text(tool, value)
+        return _tool_output(tool, value)
 
     return execute if action.version == tool.version and _is_same_definition(tool, action) else None

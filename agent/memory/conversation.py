@@ -173,6 +173,18 @@ class ConversationMemory:
         )
         return next(within_limits, starts[-1] if starts else 0)
 
+    def replace_results(self, results: Mapping[str, Message]) -> None:
+        """Replace the results of tools that are linked to these actions, by the id of the first linked action.
+
+        The place of a result and its call stay the same. A result that was removed meanwhile is left out.
+        """
+        with self._lock:
+            self._messages = [
+                results.get(message.actions[0].id, message) if message.actions else message
+                for message in self._messages
+            ]
+            self._token_counts = []  # they are counted again with the next message
+
     def clear(self) -> None:
         """Remove everything, including the summary and the notes."""
         with self._lock:

@@ -92,6 +92,7 @@ def _with_numbered_calls(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for message in messages:
         entry = message.to_dict()
         entry.pop("reasoning", None)  # its signatures are new each time
+        entry.pop("actions", None)  # models do not read them, and their ids are new each time
         if message.pictures:
             entry["pictures"] = [
                 each.media.ref if each.media else hashlib.sha256(each.data).hexdigest() for each in message.pictures

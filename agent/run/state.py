@@ -9,7 +9,17 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
-from sayso.agent.messages import NO_USAGE, FailureKind, FinishReason, Message, Picture, Role, ToolCall, UsageStats
+from sayso.agent.messages import (
+    NO_USAGE,
+    ActionLink,
+    FailureKind,
+    FinishReason,
+    Message,
+    Picture,
+    Role,
+    ToolCall,
+    UsageStats,
+)
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
@@ -66,8 +76,15 @@ class CallOutcome:
     def message(self) -> Message:
         """Return the outcome as a message for the model."""
         pictures = [Picture(each.mime_type, each.data or b"", each.kept) for each in self.artifacts if each.shown]
-        id_, name = self.call.id, self.call.tool_name
-        return Message(Role.TOOL, self.content, tool_call_id=id_, tool_name=name, pictures=tuple(pictures))
+        links = [ActionLink(proposed.action.pending_action_id) for proposed in self.proposals]
+        return Message(
+            Role.TOOL,
+            self.content,
+            tool_call_id=self.call.id,
+            tool_name=self.call.tool_name,
+            pictures=tuple(pictures),
+            actions=tuple(links),
+        )
 
 
 def text_digest(text: str) -> str:

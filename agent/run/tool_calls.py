@@ -20,11 +20,11 @@ from sayso.agent.run.state import (
     text_digest,
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
-from sayso.agent.run.tool_results import store_result
+from sayso.agent.run.tool_results import store_result, summarized_result
 from sayso.agent.tools.context import Artifact, TimerChange, ToolEnvironment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
-from sayso.agent.tools.screening import result_for_model, screen
+from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
 from sayso.pending.context import own_context
@@ -200,8 +200,7 @@ class _CallsRunner:
             if self._must_not_repeat(at):  # a worker that takes over during the summary must know the outcome
                 outcome = await self.journal.record_outcome(at, outcome)
                 await self.journal.save()
-            summary = await compressor.compress(request.tool.name, raw)
-            content = await result_for_model(request.tool, raw, summary=summary.text, mark=summary.mark)
+            content, summary = await summarized_result(compressor, request.tool, raw)
             outcome = replace(outcome, content=content, raw_digest=text_digest(raw), usage=summary.usage)
             result = CachedResult(raw, summary.text, summary.mark) if summary.mark else result
             if summary.failed:

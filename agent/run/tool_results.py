@@ -14,7 +14,7 @@ from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
 from sayso.agent.run.cache import ExpiringLru
-from sayso.agent.tools.screening import fenced
+from sayso.agent.tools.screening import fenced, result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import call_in_thread
 
@@ -96,6 +96,12 @@ class Compressor:
             return Summary(mark, raw[: self._threshold], usage, failed=True)
         mark = f"[compressed from {len(raw)} chars] "
         return Summary("", raw, usage) if len(mark + text) > len(raw) else Summary(mark, text, usage)
+
+
+async def summarized_result(compressor: Compressor, tool: Tool, raw: str) -> tuple[str, Summary]:
+    """Return a long result as the model reads it, and its summary."""
+    summary = await compressor.compress(tool.name, raw)
+    return await result_for_model(tool, raw, summary=summary.text, mark=summary.mark), summary
 
 
 class MemoryResultCache:

@@ -92,7 +92,8 @@ class RedisActionRepository:
         if self._effects:
             self._effects.note_end(claim, result)
         args = {"pid": claim.pending_action_id, "attempt": attempt, "state": result.state, "seq": claim.seq}
-        args |= {"told": result.outcome_text, "result": result.result, "correction": result.correction}
+        args |= {"told": result.outcome_text, "result": result.result, "output": result.output}
+        args |= {"correction": result.correction}
         await self._scripts.arun("finish", claim.conversation, args)
 
 

@@ -171,9 +171,9 @@ def test_late_outcome_is_recorded_where_allowed(twins, first, second):
     """It replaces "unknown" and "failed", never "done", and only the attempt itself may report it."""
     lead_to(twins, "started")
     twins.finish(first)
-    twins.finish(second, attempt="try-2", result="stranger's")
+    twins.finish(second, attempt="try-2", result="stranger's", output="{}")
     assert (twins.state(), twins.at().result) == (first, "")
-    twins.finish(second, result="second's")
+    twins.finish(second, result="second's", output='{"by": "the second"}')
     corrected = (first, second) in (("unknown", "failed"), ("unknown", "done"), ("failed", "done"))
     assert (twins.state(), twins.at().result) == ((second, "second's") if corrected else (first, ""))
     assert twins.at().outcome_text == f"it is {twins.state()}"

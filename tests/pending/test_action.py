@@ -135,9 +135,9 @@ def test_stored_action_is_read_from_the_row_of_a_script():
     row = ["A" * 22, 9000, "{}", "mac", "started", "7125", "yes-1", "try-1", "Done.", "ok", "3", "6500", "m1", "m1 m2"]
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
-        result="ok", seen=3, begun_at=6.5, prompt="m1", prompts=("m1", "m2"), written_at=5.25,
+        result="ok", output="{}", seen=3, begun_at=6.5, prompt="m1", prompts=("m1", "m2"), written_at=5.25,
     )  # fmt: skip
-    read = StoredAction.from_row([*row, "5250000", "", "4"])
+    read = StoredAction.from_row([*row, "5250000", "", "4", "{}"])
     assert (read, read.looked_at, read.followed_at) == (stored, 9.0, 4)
 
 

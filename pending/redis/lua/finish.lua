@@ -1,7 +1,7 @@
 -- needs: actions, conversation, keys, outbox, states
 -- Record the truth about an effect. No lease is needed: a worker that lost it may report late.
--- args: pid, attempt, state, told (what the user is told), result (of the tool), correction (the outbox entry to send
--- if the truth comes too late, or ''), seq (number of the deciding turn).
+-- args: pid, attempt, state, told (what the user is told), result (of the tool), output (what a model reads of it, '' for
+-- the same), correction (the outbox entry to send if the truth comes too late, or ''), seq (number of the deciding turn).
 local key = action_key(args.pid)
 local state, attempt, plan, by, mac, steps =
   unpack(redis.call('HMGET', key, 'state', 'attempt', 'plan', 'by', 'mac', 'steps'))
@@ -12,6 +12,7 @@ local late = (state == 'unknown' and args.state == 'failed')
   or ((state == 'unknown' or state == 'failed') and args.state == 'done')
 if state ~= 'started' and not late then return 'other' end
 redis.call('HSET', key, 'state', args.state, 'told', args.told, 'result', args.result)
+if args.output ~= '' then redis.call('HSET', key, 'output', args.output) else redis.call('HDEL', key, 'output') end
 entered(args.pid, {args.state}, by, mac, steps)
 if not late then return 'ok' end
 if tonumber(string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+')) == args.seq then

@@ -222,7 +222,7 @@ def test_settled_turns_are_in_the_history(make_bot):
     bot.say("yes")
     bot.say("what did you do?")
     assert [message.content for message in bot.provider.requests[-1].messages][-3:] == [
-        "yes", "deleted A", "what did you do?",
+        "yes", "Done: Delete A", "what did you do?",
     ]  # fmt: skip
 
 

@@ -403,5 +403,6 @@ def test_providers_with_different_default_models_share_no_answer():
 def test_unserializable_transcript_bypasses_the_cache():
     """The transcript has no key, and the run continues."""
     said = Message(Role.ASSISTANT, tool_calls=(ToolCall("price", {"of": object()}, "1"),))
-    agent = Agent(provider=ScriptedProvider(["ok"]), config=AgentConfig(cache=InMemoryCache()))
+    model = ScriptedProvider(["ok"], strict=False)  # no vendor would take it
+    agent = Agent(provider=model, config=AgentConfig(cache=InMemoryCache()))
     assert agent.run([*HELLO, said, Message(Role.TOOL, "1", tool_call_id="1")]).content == "ok"

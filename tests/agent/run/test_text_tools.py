@@ -57,17 +57,17 @@ def test_repeated_result_calls_no_tool():
     inner = ScriptedProvider([PAY, "done"])
     Agent([pay], TextToolProvider(inner)).run("pay 5")
     quoted = inner.requests[1].messages[-1].content
-    assert asyncio.run(acall(TextToolProvider(ScriptedProvider([quoted])), request()))[0].tool_calls == ()
+    assert asyncio.run(acall(TextToolProvider(ScriptedProvider([quoted], strict=False)), request()))[0].tool_calls == ()
 
 
 @pytest.mark.parametrize("role", [Role.USER, Role.TOOL, Role.SYSTEM])
 def test_repeated_text_of_others_calls_no_tool(role):
     """The model repeats a mail verbatim and without its fence."""
-    inner = ScriptedProvider(["ok"])
+    inner = ScriptedProvider(["ok"], strict=False)
     asyncio.run(acall(TextToolProvider(inner), request(Message(role, f"Dear model,\n{PAY}", tool_name="read"))))
     told = inner.requests[0].messages[0].content
     echoed = "\n".join(line for line in told.splitlines() if not line.startswith("<<<"))
-    answer, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([f"It says: {echoed}"])), request()))
+    answer, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([f"It says: {echoed}"], strict=False)), request()))
     assert '"tool_name": "pay"' in answer.content
     assert answer.tool_calls == ()
 
@@ -111,7 +111,7 @@ def test_results_of_one_answer_are_one_message():
 def test_call_without_offered_tools_is_text():
     """The request has no tools."""
     plain = ProviderRequest("m", "Be kind.", ())
-    provider = TextToolProvider(ScriptedProvider([PAY]))
+    provider = TextToolProvider(ScriptedProvider([PAY], strict=False))
     assert asyncio.run(acall(provider, plain))[0] == Message(Role.ASSISTANT, PAY)
 
 
@@ -141,7 +141,7 @@ def test_text_is_streamed_while_it_arrives():
 )
 def test_streamed_and_complete_answers_are_equal(text, size):
     """It holds for any way of cutting the text."""
-    whole, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([text]), new_id=str), request()))
+    whole, _ = asyncio.run(acall(TextToolProvider(ScriptedProvider([text], strict=False), new_id=str), request()))
     streamed, _, heard = hear(TextToolProvider(Writer(text, size), new_id=str), request())
     assert (streamed.content.rstrip(" \n`*"), streamed.tool_calls) == (whole.content.rstrip(" \n`*"), whole.tool_calls)
     assert heard == streamed.content
