@@ -333,11 +333,13 @@ class ConversationProcessor:
                     return TurnChange(ended="forwarded")
                 if not may_settle:  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
-                return await agent.answer(await self._with_files(queued), lease, draft)
+                queued = await self._with_files(queued)
+                return await agent.answer(queued, lease, draft)
         except TimeoutError:
-            log.error("turn.timeout")
             if held.stop_seq > queued.seq:
+                log.info("turn.stopped")
                 return await self._give_up(lease, queued, "", "stopped")
+            log.error("turn.timeout")
             return await self._give_up(lease, queued, texts().too_long(), "timeout")
         except JournalUnreadable as exc:  # no traceback: it may quote the user
             log.error("turn.unreadable", extra={"reason": str(exc)})

@@ -20,6 +20,7 @@ from sayso.agent.channel.context import (
     TurnAnswer,
     TurnContext,
     TurnFiles,
+    add_exchange,
     fixed_answer,
     load_history,
     memory_from_json,
@@ -30,7 +31,14 @@ from sayso.agent.channel.long_texts import LongTexts, TextFiles
 from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import ConfirmPrompts, Escalation
 from sayso.agent.channel.tool_executors import ToolExecutors
-from sayso.agent.channel.turn_journal import Journals, StreamingJournal, TurnJournal, unclear_calls
+from sayso.agent.channel.turn_journal import (
+    InterruptedRun,
+    Journals,
+    RunRecord,
+    StreamingJournal,
+    TurnJournal,
+    interrupted_run,
+)
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
@@ -167,12 +175,11 @@ class ChannelAgent:
             summarizes=summarizes,
         )
         answer = await self._answer(context)
-        history = memory.to_dict()
-        await long_texts.move_to_files(history["messages"])
         language = context.texts.language
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
         tools = tuple(call.tool_name for call in answer.result.tool_calls) if answer.result else ()
-        return replace(answer.change, replies=replies, history=versioned(json.dumps(history)), tools=tools)
+        history = await _stored_history(memory, long_texts)
+        return replace(answer.change, replies=replies, history=history, tools=tools)
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
@@ -302,18 +309,41 @@ class ChannelAgent:
     async def give_up(self, queued: QueuedTurn, lease: Lease, failure_text: str) -> TurnChange:
         """Return what a turn changes that could not be answered.
 
-        The user gets the outcome of the action that the turn settled, or else the calls with an unknown outcome and
-        `failure_text`. A pending action is cancelled. Raises LeaseLost.
+        The user gets the outcome of the action that the turn settled, or else the calls with an unknown
+        outcome and `failure_text`. A pending action is cancelled. The history tells what was asked, what
+        tools did, and how the turn ended. Raises LeaseLost.
         """
         entries = tuple(await self._journals.entries(lease)) if self._journals is not None else ()
         try:
-            calls = unclear_calls(replace(queued, journal=entries))
+            run = interrupted_run(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
-            calls = []
+            run = InterruptedRun()
         texts = self.texts_for_turn(queued.turn)
-        text = _join([*(texts.unknown(call.tool_name) for call in calls), failure_text])
-        change = await self._confirmation.settle_failed_turn(queued, text)
-        return await self._long_replies.bounded(queued.turn, texts, change)
+        summarizes = self.agent.config.summarize_on_trim
+        try:
+            memory, is_readable = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes), True
+        except (ValueError, KeyError, TypeError):  # which may be why the turn failed
+            memory, is_readable = memory_from_json("", self.agent.memory), False
+        context = TurnContext(
+            turn=queued.turn,
+            user=queued.turn.scope.id,
+            live=queued.live,
+            tapped=queued.tapped,
+            memory=memory,
+            received_at=queued.received_at,
+            texts=texts,
+            run=self._channel_run(queued.turn, texts),
+            lease=lease,
+            seq=queued.seq,
+            summarizes=summarizes,
+        )
+        text = _join([*(texts.unknown(call.tool_name) for call in run.unclear), failure_text])
+        before = memory.to_dict()
+        change = await self._confirmation.settle_failed_turn(context, text, run)
+        change = await self._long_replies.bounded(queued.turn, texts, change)
+        if not is_readable or memory.to_dict() == before:
+            return change
+        return replace(change, history=await _stored_history(memory, LongTexts(self._text_store, context.user)))
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
@@ -392,22 +422,35 @@ class ChannelAgent:
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
         received_at, texts = live.looked_at if live else time.time(), self.texts_for_turn(turn, memory)
-        run = self._channel_run(turn, texts)
-        summarizes = self.agent.config.summarize_on_trim
-        return TurnContext(turn, user, live, tapped, memory, received_at, texts, run, summarizes=summarizes)
+        return TurnContext(
+            turn=turn,
+            user=user,
+            live=live,
+            tapped=tapped,
+            memory=memory,
+            received_at=received_at,
+            texts=texts,
+            run=self._channel_run(turn, texts),
+            journal=RunRecord(),
+            summarizes=self.agent.config.summarize_on_trim,
+        )
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""
-        conversation, live = context.turn.conversation.id, context.live
+        conversation, live, before = context.turn.conversation.id, context.live, context.memory.get_history()
         try:
             answer = await self._answer(context)
-        except BaseException:
+        except BaseException as exc:
+            if context.memory.get_history()[-1:] == before[-1:]:  # its answer is not in the history
+                is_stopped = not isinstance(exc, Exception)
+                self._note_failure(context, context.texts.stopped() if is_stopped else context.texts.broken())
             # A pending action does not survive a message that could not be answered.
-            if live:
+            dropped = dropped_transition(live, context.turn) if live else None
+            is_applied = await self._apply(conversation, TurnChange(transition=dropped))
+            if live and is_applied:
                 self._outcomes.end(context, live, "dropped")
-            await self._apply(
-                conversation, TurnChange(transition=dropped_transition(live, context.turn) if live else None)
-            )
+            elif live:
+                self._outcomes.reopen(context, live)
             raise
         if not await self._apply(conversation, answer.change):
             if live:
@@ -421,12 +464,25 @@ class ChannelAgent:
             self._last_questions.popitem(last=False)
         return answer
 
+    def _note_failure(self, context: TurnContext, text: str) -> None:
+        """Add a turn without a worker that was stopped or failed to the history, with the calls that it made."""
+        run = context.journal.done if isinstance(context.journal, RunRecord) else InterruptedRun()
+        add_exchange(context, text, run.messages)
+        self._outcomes.end_calls(context, run.proposed, "dropped", context.received_at)
+
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""
         if not (change.transition or change.new_actions):
             return True
         word, _ = await self.store.repository.change(conversation, change)
         return word == "ok"
+
+
+async def _stored_history(memory: ConversationMemory, long_texts: LongTexts) -> str:
+    """Return a history as it is stored, after its long texts were stored in files."""
+    history = memory.to_dict()
+    await long_texts.move_to_files(history["messages"])
+    return versioned(json.dumps(history))
 
 
 def _text_replies(text: str, cause: str = "") -> tuple[tuple[Reply, str], ...]:

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, fixed_answer
+from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, add_exchange, fixed_answer
 from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import MAX_OUTCOME_CHARS, ConfirmPrompts
 from sayso.agent.channel.tool_executors import tools_of
+from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
@@ -38,7 +39,7 @@ from sayso.pending.repository import (
     StoredAction,
 )
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns import ABOUT, CHOICE_KIND, QueuedTurn, Transition, TurnChange
+from sayso.pending.turns import ABOUT, CHOICE_KIND, Transition, TurnChange
 
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
@@ -85,7 +86,7 @@ class ConfirmationHandler:
             again = _texts_of(stored).already_done(stored.action.preview)
         else:
             again = outcome if len(outcome) <= MAX_OUTCOME_CHARS else brief(outcome)
-        answer = _with_state_check(context, fixed_answer(context, again), stored.action)
+        answer = _with_state_check(context, await self._answer_outcome(context, stored, again), stored.action)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
@@ -200,42 +201,62 @@ class ConfirmationHandler:
                 return texts.failed(preview)
         return texts.stale()
 
-    async def settle_failed_turn(self, queued: QueuedTurn, failure_text: str) -> TurnChange:
+    async def settle_failed_turn(self, context: TurnContext, failure_text: str, run: InterruptedRun) -> TurnChange:
         """Return what a turn changes that could not be answered: the action's outcome, or else `failure_text`.
 
-        A pending action is cancelled.
+        A pending action is cancelled. `run` is what the turn had done; the history tells it.
         """
-        conversation, event = queued.turn.conversation.id, queued.turn.event_id
-        live = await self._store.repository.find_open(conversation, queued.user)
-        pids = tuple(stored.pid for stored in (queued.tapped, live) if stored)
-        press = self._store.signer.read_button(queued.turn.tap.data, queued.turn.scope) if queued.turn.tap else None
+        turn, conversation = context.turn, context.turn.conversation.id
+        live = await self._store.repository.find_open(conversation, context.user)
+        pids = tuple(stored.pid for stored in (context.tapped, live) if stored)
+        press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
         is_choice = press is not None and press.choice is not None
         for stored in await self._store.repository.read(conversation, () if is_choice else pids):
-            if stored and stored.by == event and stored.state in ("claimed", "started", *EXECUTED_STATES):
-                return await self._outcome_of_failed_turn(queued, stored)
+            if stored and stored.by == turn.event_id and stored.state in ("claimed", "started", *EXECUTED_STATES):
+                return await self._outcome_of_failed_turn(context, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
-                return await self._outcome_of_failed_turn(queued, stored)
-        if live and live.state in WAITING_STATES and (is_choice or not queued.turn.tap):
-            transition = dropped_transition(live, queued.turn)
-            closed = await self._prompts.close(queued.turn, live, "cancelled", transition.outcome_text)
+                return await self._outcome_of_failed_turn(context, stored)
+        if live and live.state in WAITING_STATES and (is_choice or not turn.tap):
+            transition = dropped_transition(live, turn)
+            self._outcomes.end(context, live, "dropped")
+            self._note_failed_run(context, failure_text, run)
+            closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
             text = "\n\n".join(filter(None, [transition.outcome_text, failure_text]))
             return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
+        self._note_failed_run(context, failure_text, run)
         return TurnChange(replies=((Reply(failure_text), ""),))
 
-    async def _outcome_of_failed_turn(self, queued: QueuedTurn, stored: StoredAction) -> TurnChange:
+    def _note_failed_run(self, context: TurnContext, failure_text: str, run: InterruptedRun) -> None:
+        """Add to the history what was asked, what the run had done, and how the turn ended.
+
+        A /stop itself is no part of the conversation, as no command is.
+        """
+        if context.turn.is_stop:
+            return
+        add_exchange(context, failure_text or context.texts.stopped(), run.messages)
+        self._outcomes.end_calls(context, run.proposed, "dropped", context.received_at)
+
+    async def _outcome_of_failed_turn(self, context: TurnContext, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
-        genuine = stored.is_genuine(self._store.signer, queued.turn.scope)
+        turn = context.turn
+        genuine = stored.is_genuine(self._store.signer, turn.scope)
         texts = texts_for(stored.action.language if genuine else "")
         preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
         state, outcome, transition = stored.state, "", None
         if state == "claimed":  # it has not started
             state, outcome = "superseded", texts.unsafe(preview)
+            self._outcomes.end(context, stored, "failed")
         elif state == "started":
             state, outcome = "unknown", texts.unknown(preview)
-            transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, queued.turn.event_id)
+            transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id)
+            self._outcomes.end(context, stored, "unknown")
         else:
-            outcome = await self.outcome_text(queued.turn.scope, stored)
-        closed = await self._prompts.close(queued.turn, stored, state, outcome)
+            outcome = await self.outcome_text(turn.scope, stored)
+        undo = stored if is_undo(stored.action) else None
+        if undo or state == stored.state:
+            await self._outcomes.refresh(context, undo=undo, compress=False)  # no model: the turn took long
+        add_exchange(context, await self._outcomes.prose(context, stored, outcome))
+        closed = await self._prompts.close(turn, stored, state, outcome)
         return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sayso.agent.channel.long_texts import LongTexts
-from sayso.agent.channel.turn_journal import TurnJournal
+from sayso.agent.channel.turn_journal import RunRecord, TurnJournal
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
@@ -61,7 +61,7 @@ class TurnContext:
     #: Whether the person sees buttons; `ask_channel` returns text only.
     shows_buttons: bool = True
     timers: tuple[Timer, ...] = ()
-    journal: TurnJournal | None = None
+    journal: TurnJournal | RunRecord | None = None
     #: Receives the answer's text while it arrives.
     stream_listener: StreamListener | None = None
     #: The long texts of the history. None without a worker: the history stays in this process.
@@ -114,10 +114,17 @@ class TurnAnswer:
 
 def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *, for_history: str = "") -> TurnAnswer:
     """Return an answer without a model call, and add it to the history, or the text `for_history` instead of it."""
-    user_text = user_message_text(context.turn) or TAPPED
-    context.remember([Message(Role.USER, user_text), Message(Role.ASSISTANT, for_history or text)])
+    add_exchange(context, for_history or text)
     replies = ((Reply(text), ""), *((Reply(media=media), "") for media in files))
     return TurnAnswer(TurnChange(replies=replies))
+
+
+def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
+    """Add what the user wrote or tapped to the history, the messages in between, and the answer."""
+    turn = context.turn
+    user_text = user_message_text(turn) or (TAPPED if turn.tap else "" if turn.media else "(nothing)")
+    user_message = Message(Role.USER, user_text, media=turn.media)
+    context.remember([user_message, *between, Message(Role.ASSISTANT, answer)])
 
 
 def memory_from_json(

@@ -83,7 +83,8 @@ class OutcomeHistory:
 
     def end_calls(self, context: TurnContext, ids: Iterable[str], outcome: Outcome, at: float) -> None:
         """Write that the actions with these ids ended without being run."""
-        ended = {id_: ActionLink(id_, outcome, at, is_final=True) for id_ in ids}
+        is_final = outcome in FINAL_OUTCOMES
+        ended = {id_: ActionLink(id_, outcome, at, is_final=is_final) for id_ in ids}
         results = {}
         for message in context.memory.get_history():
             links = tuple(link if link.is_final else ended.get(link.id, link) for link in message.actions)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, is_long, shorten, with_lost_note
 from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
-from sayso.agent.run.state import UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer
+from sayso.agent.run.state import NOT_RUN, UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer, NoJournal
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.storage.media import NoRoom, TooLarge
 from sayso.channels.storage.objects import StoreUnavailable
@@ -26,6 +26,9 @@ from sayso.pending.turns import JournalUnreadable, Lease, LeaseLost, QueuedTurn,
 MAX_RESULT_CHARS = MAX_TEXT_CHARS
 #: Characters of a journal, including long texts. Once it has this many, the run ends politely without further calls.
 MAX_JOURNAL_CHARS = 1_000_000
+
+#: Stands above the result of a call of an interrupted turn that would have taken effect at the end of the turn.
+UNDELIVERED = "[The turn was interrupted: it set no timer, and sent no file and no buttons.]"
 
 log = logging.getLogger(__name__)
 
@@ -204,11 +207,68 @@ class StreamingJournal:
         return self._journal.record_answer(answer)
 
 
-def unclear_calls(queued: QueuedTurn) -> list[ToolCall]:
-    """Return the calls whose outcome is unknown according to the turn's journal. Raises JournalUnreadable."""
-    answers = _parse(queued.journal[1:] if _belongs_to(queued) else ())
-    outcomes = [outcome for answer in answers for _, outcome in sorted(answer.journaled.outcomes.items())]
-    return [outcome.call for outcome in outcomes if outcome.unclear]
+class RunRecord(NoJournal):
+    """What a run without a worker has done so far, for the history if it is interrupted. One per turn."""
+
+    def __init__(self) -> None:
+        self._answers: list[_AnswerEntries] = []
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Record an answer with tool calls. Return True: there is always room."""
+        self._answers.append(_AnswerEntries(answer))
+        return True
+
+    async def save(self, *started: int) -> None:
+        """Record that these calls start."""
+        self._answers[-1].started.update(started)
+
+    async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Record the outcome of a call."""
+        self._answers[-1].outcomes[at] = outcome
+        return outcome
+
+    @property
+    def done(self) -> InterruptedRun:
+        """Return what the run has done so far."""
+        return _interrupted(self._answers)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedRun:
+    """What a run had done when it was interrupted.
+
+    `messages`: the model's answers with calls, each followed by one result for each call. `unclear`: the calls whose
+    outcome is unknown. `proposed`: the ids of proposed actions, which are not stored.
+    """
+
+    messages: tuple[Message, ...] = ()
+    unclear: tuple[ToolCall, ...] = ()
+    proposed: tuple[str, ...] = ()
+
+
+def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
+    """Return what the journal of a turn tells of its run. Raises JournalUnreadable."""
+    return _interrupted(_parse(queued.journal[1:] if _belongs_to(queued) else ()))
+
+
+def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
+    messages: list[Message] = []
+    unclear: list[ToolCall] = []
+    proposed: list[str] = []
+    for entries in answers:
+        answer, outcomes = entries.answer.message, entries.journaled.outcomes
+        messages.append(replace(answer, details=None))
+        for at, call in enumerate(answer.tool_calls):
+            outcome = outcomes.get(at) or CallOutcome(call, NOT_RUN)
+            if outcome.unclear:
+                unclear.append(call)
+            proposed += [each.action.pending_action_id for each in outcome.proposals]
+            # The beginning of a long text is what the history keeps of it, too.
+            message = replace(outcome.message, pictures=(), kept=entries.long_texts.get(at, {}).get("content"))
+            if outcome.timers or outcome.artifacts or outcome.choices:
+                message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
+            messages.append(message)
+    return InterruptedRun(tuple(messages), tuple(unclear), tuple(proposed))
 
 
 def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_a_tool_that_the_model_invents_counts_as_other(grown):
 
     calls = [ToolCall("call_ana_at_4915100042", {}), ToolCall("x\ud800", {}), ToolCall("look", {"wrong": 1})]
     config = AgentConfig(observers=[MetricsObserver()])
-    Agent([look], ScriptedProvider([*calls, "done"]), config).run("hi")
+    Agent([look], ScriptedProvider([*calls, "done"], strict=False), config).run("hi")
     assert grown("sayso_tool_calls_total", tool=OTHER, outcome="failed") == 2
     assert grown("sayso_tool_calls_total", tool="look", outcome="failed") == 1
     assert b"4915100042" not in generate_latest(REGISTRY)

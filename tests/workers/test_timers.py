@@ -89,7 +89,8 @@ def test_reminder_of_a_finished_call_is_not_lost_with_its_worker():
     room = Room(ScriptedProvider([CALLS, "ok"]))
     room.say("remind me")
     cancel = ToolCall("cancel_reminder", {"reminder_id": "1"}, "c2")
-    room.agent.agent.provider = ScriptedProvider([[*CALLS, cancel], "fine"])
+    again = ToolCall("remind_me", {"text": "x", "when": "in 5 minutes"}, "c3")
+    room.agent.agent.provider = ScriptedProvider([[again, cancel], "fine"])
     room.agent._journals = room.rig.mailbox
     commit = room.rig.mailbox.commit
 

@@ -225,7 +225,7 @@ def test_errors_are_never_compressed():
         return LONG
 
     summariser, policy = Summarizer(), ToolPolicy(allow=["broken", "scrape"], deny=["denied"])
-    calls = [ToolCall("broken"), ToolCall("denied"), ToolCall("scrape", {"x" * 200: 1}), ToolCall("y" * 200)]
+    calls = [ToolCall("broken"), ToolCall("denied"), ToolCall("scrape", {"x" * 200: 1}), ToolCall("y" * 64)]
     result, _ = run_agent([broken, denied, scrape], [calls, "done"], summariser, tool_policy=policy)
     assert all(text.startswith("Error") for text in shown(result))
     assert LONG in shown(result)[0]

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Message, ToolCall, UsageStats
 from sayso.agent.channel.long_texts import LongTexts
-from sayso.agent.channel.turn_journal import TurnJournal, unclear_calls
+from sayso.agent.channel.turn_journal import TurnJournal, interrupted_run
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
 from sayso.agent.tools.context import Artifact, emit_artifact
@@ -169,7 +169,7 @@ def test_unanswered_call_stays_unclear():
     asyncio.run(journal.save())
     assert [outcome.unclear for outcome in known(shelf).values()] == [False, True]
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
-    assert unclear_calls(queued) == [CALLS[1]]
+    assert interrupted_run(queued).unclear == (CALLS[1],)
 
 
 def test_cut_outcomes_keep_different_fingerprints():
