@@ -69,7 +69,7 @@ class OutcomeHistory:
         records = await self._read(scope, messages)
         results = {}
         for message in messages:
-            links = tuple(self._current(link, records, scope, context.received_at) for link in message.actions)
+            links = tuple(self._current(link, records, context.received_at) for link in message.actions)
             entries = []
             if _differ(links, message.actions) and all(link.outcome for link in links):
                 entries = [await self._entry(context, message, link, records, compress=compress) for link in links]
@@ -156,7 +156,7 @@ class OutcomeHistory:
         found = await self._store.repository.read(scope.conversation.id, tuple(ids))
         return dict(zip(ids, found, strict=True))
 
-    def _current(self, link: ActionLink, records: Records, scope: Scope, now: float) -> ActionLink:
+    def _current(self, link: ActionLink, records: Records, now: float) -> ActionLink:
         """Return the link as the records show it."""
         if link.is_final:
             return link
@@ -172,13 +172,13 @@ class OutcomeHistory:
             )
         if stored is None:
             return replace(link, outcome=link.outcome or "unknown", is_final=True)
-        outcome = self._outcome_of(stored, records, scope, now)
+        outcome = self._outcome_of(stored, records, now)
         at = stored.expires_at if outcome == "expired" else stored.begun_at
         if outcome in ("", "denied", "dropped"):  # when that was is not stored
             at = 0.0
         return replace(link, outcome=outcome, at=round(at, 3), is_final=outcome in FINAL_OUTCOMES)
 
-    def _outcome_of(self, stored: StoredAction, records: Records, scope: Scope, now: float) -> Outcome | Literal[""]:
+    def _outcome_of(self, stored: StoredAction, records: Records, now: float) -> Outcome | Literal[""]:
         """Return what became of an action by its record; "" while it waits for an answer."""
         state = stored.state
         match state:
@@ -190,10 +190,12 @@ class OutcomeHistory:
                 return state
             case "superseded":  # its worker died before it began
                 return "failed"
-        if not self._is_genuine(scope, stored):  # a changed record is refused, whatever its user said
-            return "failed"
-        plan = records.get(stored.action.plan) if stored.action.plan else stored
-        return "denied" if plan is not None and plan.state == "cancelled" else "dropped"
+        head = records.get(stored.action.plan) if stored.action.plan else stored
+        if head is None or head.state != "cancelled":
+            return "dropped"  # an earlier step of its plan did not end well
+        # A no in a turn is written by that turn. Here it came from outside, which tells the user nothing. What was told
+        # otherwise is why a yes was refused: the tool, the preview or the record had changed.
+        return "failed" if head.outcome_text else "denied"
 
     async def _entry(
         self, context: TurnContext, message: Message, link: ActionLink, records: Records, *, compress: bool

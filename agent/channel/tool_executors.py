@@ -24,7 +24,7 @@ from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, Too
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.action import Executor, PendingAction, canonical_json
-from sayso.pending.concurrency import TimedOut, call_foreign, call_in_tool_thread, execution_timeout, is_in_loop
+from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
 from sayso.pending.executors import (
     UNDO_PREFIX,
     Ambiguous,
@@ -90,7 +90,8 @@ class ToolExecutors:
 
     async def _compare_with(self, tool: Tool, action: PendingAction, *, render: bool) -> Comparison:
         """Compare an action with its tool, or with the tool whose code asked. Raises what its author's code raises."""
-        await tool.aschema()  # in a thread, if an injector has to be asked: it may block
+        if tool.config_injector is not None:  # it may block, and there may be no event loop here
+            await run_with_timeout(tool.schema, PREVIEW_SECONDS)
         if not _is_same_definition(tool, action):
             return "changed"
         has_preview = action.tool_digest and not action.asked_by and action.kind == tool.name
@@ -102,10 +103,10 @@ class ToolExecutors:
             return "changed"
 
     async def _compare_preview(self, tool: Tool, action: PendingAction) -> Comparison:
-        """Make the preview again and compare it with the one that was shown. Raises ToolError, TimeoutError."""
+        """Make the preview again and compare it with the one that was shown. Raises ToolError, TimedOut."""
         limits = (PREVIEW_SECONDS, self._config().tool_timeout_seconds, tool.metadata.timeout)
-        async with execution_timeout(min(limit for limit in limits if limit is not None)):
-            draft = await call_in_tool_thread(lambda: tool.draft(action.args))
+        seconds = min(limit for limit in limits if limit is not None)
+        draft = await run_with_timeout(lambda: tool.draft(action.args), seconds)
         if isinstance(draft.preview, ToolResult):  # by now there is nothing to propose
             return "changed"
         if draft.values_digest or action.values_digest:

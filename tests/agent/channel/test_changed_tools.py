@@ -227,3 +227,19 @@ def test_started_action_is_not_shown_again(make_bot):
     bot.die_after("start")
     gone.append("A")
     assert (bot.work(), bot.deleted) == ("deleted A", ["A"])
+
+
+def test_button_of_the_host_runs_what_was_shown():
+    """The store's own calls are made without an event loop; the preview is compared there, too."""
+    done = []
+
+    @tool(requires_approval=True, preview="Delete {name}")
+    def delete(name: str) -> str:
+        """Delete a thing."""
+        done.append(name)
+        return f"deleted {name}"
+
+    bot = ChannelAgent(Agent([delete], ScriptedProvider([ToolCall("delete", {"name": "A"})])))
+    bot.ask_channel("ana", "delete A")
+    assert bot.store.pop_if_intent("ana", "confirm").executed
+    assert done == ["A"]

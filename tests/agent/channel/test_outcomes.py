@@ -480,8 +480,8 @@ def test_outcome_is_written_before_the_exchange_is_removed():
     removed = []
 
     class Noting(ConversationMemory):
-        def add_many(self, messages):
-            left_out = super().add_many(messages)
+        def add_many(self, messages, **options):
+            left_out = super().add_many(messages, **options)
             removed.extend(left_out)
             return left_out
 
@@ -522,3 +522,19 @@ def test_proposal_of_a_killed_worker_has_the_same_link(make_believer):
     bot.say("yes")
     assert bot.say("go on") == "delete done: deleted A"
     assert len(bot.provider.requests) == 2
+
+
+def test_yes_that_was_refused_failed(make_believer):
+    """The tool was changed since the question. That is no "no" of the person."""
+    bot = make_believer("A")
+    bot.say("delete A")
+
+    @tool(name="delete", requires_approval=True, preview="Delete {name} for good")
+    def other(name: str) -> str:
+        """Delete another thing."""
+        return f"deleted {name}"
+
+    bot.rig.store.executors.tools._tools = lambda: [other]
+    assert "Nothing was done" in bot.say("yes")
+    (link,) = [link for message in history(bot) for link in message.actions]
+    assert link.outcome == "failed"
