@@ -165,14 +165,14 @@ class Texts:
 
     def cancelled(self, preview: str) -> str:
         """Return that nothing was done, after a no."""
-        return self.say("cancelled", preview=self._quoted(preview))
+        return self._quoting("cancelled", preview)
 
     #: The yes came too late.
     expired = _about("expired")
 
     def dropped(self, preview: str) -> str:
         """Return that nothing was done, after the user went on to another subject."""
-        return self.say("dropped", preview=self._quoted(preview))
+        return self._quoting("dropped", preview)
 
     #: The stored action is not the one that was shown, or nothing can run it any more.
     unsafe = _about("unsafe")
@@ -337,13 +337,15 @@ class Texts:
     #: The history of this conversation was deleted.
     reset_done = _fixed("reset_done")
 
-    def _quoted(self, preview: str) -> str:
-        """Return the beginning of a preview in quotation marks: without them "Cancel it" could be read as its outcome.
+    def _quoting(self, key: str, preview: str) -> str:
+        """Return a text that ends with a preview in quotation marks: without them "Cancel it" could be its outcome.
 
         A preview of several lines stands on lines of its own.
         """
         short = brief(preview)
-        return f"\n{short}" if "\n" in short else self.say("quote", text=short)
+        if "\n" not in short:
+            return self.say(key, preview=self.say("quote", text=short))
+        return f"{self.say(key, preview='').rstrip()}\n{short}"
 
     def _yes(self, code: str) -> str:
         return f"{self.yes} {code}" if code else self.yes
