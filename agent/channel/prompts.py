@@ -30,7 +30,7 @@ CHOICE_SECONDS = 86_400.0
 #: The symbol before the outcome of an action, by its final state; a warning for all other states.
 _SYMBOLS: dict[ActionState, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
 _WARNING = "⚠️"
-_DETAILS = re.compile(r"\s+\([^()]*\)\.?$")
+_DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
 _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
 

@@ -54,7 +54,13 @@ _UNSEEN = re.compile(f"[{INVISIBLE}]")
 #: Characters that stand for the dot of a domain name (IDNA).
 _DOTS = str.maketrans("\u3002\uff0e\uff61", "...")
 _COMMENT = re.compile(r"\([^()]*\)")
-_ADDRESS = re.compile(r"(\"[^\"]*\"|[^\s<>()\[\],;:\"'@]+)\s*@\s*([^\s<>(),;:\"'@?&]+)")
+#: Characters that end the name of a mail address, from its @ backwards, and its domain.
+_NO_LOCAL = frozenset("<>()[],;:\"'@")
+_DOMAIN = re.compile(r"\s*([^\s<>(),;:\"'@?&]+)")
+#: Most characters of all arguments that a rule reads. A call with more is denied where a rule has to read them.
+MAX_READ_CHARS = 1_000_000
+#: A longer host cannot exist, and decoding it would take quadratic time.
+_MAX_HOST_CHARS = 253
 _BETWEEN_HOSTS = re.compile(r"[\s,;<>\"'(){}|]+")
 
 #: The schemes before a host: one, or several as in `jdbc:postgresql://`. A host with a port has none.
@@ -133,14 +139,11 @@ class ToolPolicy:
         if denial:
             return denial
         for index, rule in enumerate(self.deny_when):
-            pattern, form = rule["pattern"], _form_of(rule)
-            if _is_named(tool_name, rule["tool"]) and any(
-                matches_text(text, pattern) or matches_form(form, text, pattern) or _is_same_number(leaf, pattern)
-                for leaf in _leaves(args.get(rule["arg"]))
-                for text in _spellings(leaf)
-            ):
-                reason = f"{rule['arg']!r} matches {pattern!r}"
-                return PolicyDecision("deny", reason, Rule("deny_when", index, pattern))
+            if not _is_named(tool_name, rule["tool"]):
+                continue
+            reason = _why_denied(rule, args.get(rule["arg"]))
+            if reason:
+                return PolicyDecision("deny", reason, Rule("deny_when", index, rule["pattern"]))
         return (
             _by_name("review", tool_name, self.review)
             or _by_name("allow", tool_name, self.allow)
@@ -216,6 +219,20 @@ def _by_name(
 def _is_named(name: str, pattern: str) -> bool:
     """Return whether a restricting rule names this tool. Case makes no difference."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.casefold(), pattern.casefold())
+
+
+def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
+    """Return why a `deny_when` rule denies a call with this argument, "" if it does not."""
+    name, pattern, form = rule["arg"], rule["pattern"], _form_of(rule)
+    chars = 0
+    for leaf in _leaves(argument):
+        for text in _spellings(leaf):
+            chars += len(text)
+            if chars > MAX_READ_CHARS:
+                return f"{name!r} is longer than the {MAX_READ_CHARS:,} characters that a rule reads"
+            if matches_text(text, pattern) or matches_form(form, text, pattern) or _is_same_number(leaf, pattern):
+                return f"{name!r} matches {pattern!r}"
+    return ""
 
 
 def _form_of(rule: Mapping[str, str]) -> ArgumentForm:
@@ -324,10 +341,58 @@ def _readings(text: str) -> set[str]:
 def _addresses(text: str) -> Iterator[str]:
     """Yield the mail addresses in a text, each also without the tag behind a plus sign."""
     for reading in _readings(text):
-        for local, domain in _ADDRESS.findall(_COMMENT.sub("", reading)):
+        for local, domain in _address_parts(_COMMENT.sub("", reading)):
             name, host = local.strip('"').strip(), _host(domain)
             yield f"{name}@{host}"
             yield f"{name.partition('+')[0]}@{host}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _AddressSpan:
+    """Where an address is in a text: its beginning, the end of its local part, and its domain."""
+
+    start: int
+    local_end: int
+    domain_start: int
+    end: int
+    is_quoted: bool
+
+
+def _address_parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the local part and the domain of each address in a text, from left to right without overlap.
+
+    Takes time in proportion to the text: each @ is looked at once, with the text between its neighbors. A regular
+    expression would try each character as the beginning of a local part, and read on to the next @ each time.
+    """
+    position = 0
+    for span in sorted(_address_spans(text)):
+        start = span.start
+        if start < position:
+            if span.is_quoted or position >= span.local_end:
+                continue
+            start = position  # the domain before it took the beginning of its local part
+        yield text[start : span.local_end], text[span.domain_start : span.end]
+        position = span.end
+
+
+def _address_spans(text: str) -> Iterator[_AddressSpan]:
+    """Yield the address around each @: a run of letters or a quoted text before it, and a domain behind it."""
+    at = text.find("@")
+    while at >= 0:
+        domain = _DOMAIN.match(text, at + 1)
+        local_end = at
+        while local_end and text[local_end - 1].isspace():
+            local_end -= 1
+        start = local_end
+        is_quoted = text[local_end - 1 : local_end] == '"'
+        if is_quoted:
+            start = text.rfind('"', 0, local_end - 1)
+        else:
+            while start and text[start - 1] not in _NO_LOCAL and not text[start - 1].isspace():
+                start -= 1
+        if domain and 0 <= start < local_end:
+            yield _AddressSpan(start, local_end, domain.start(1), domain.end(), is_quoted)
+        at = text.find("@", at + 1)
 
 
 def _hosts(text: str) -> Iterator[str]:
@@ -344,6 +409,8 @@ def _hosts(text: str) -> Iterator[str]:
 def _host(name: str) -> str:
     """Return a host in one spelling: Unicode rather than Punycode, no final dot, IP addresses in the usual notation."""
     host = name.translate(_DOTS).strip(".[]")
+    if len(host) > _MAX_HOST_CHARS:
+        return host
     with contextlib.suppress(UnicodeError):
         host = host.encode("ascii").decode("idna") if "xn--" in host else host
     if re.fullmatch(r"[0-9a-fx.]+", host) and host[:1].isdigit():

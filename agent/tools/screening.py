@@ -76,7 +76,8 @@ _SPECIAL_TOKENS = re.compile(
     re.IGNORECASE,
 )
 
-_FENCE = re.compile(r"^<<<data ([0-9a-f]+)>>>\n(.*)\n<<<end of data \1>>>$", re.DOTALL | re.MULTILINE)
+_FENCE_BEGIN = re.compile(r"^<<<data ([0-9a-f]+)>>>\n", re.MULTILINE)
+_FENCE_END = re.compile(r"\n<<<end of data ([0-9a-f]+)>>>$", re.MULTILINE)
 #: Similar characters, for brackets that are special in tokens.
 _LOOKALIKE_BRACKETS = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 
@@ -93,9 +94,15 @@ def fenced(text: str) -> str:
 
 
 def unfenced(text: str) -> str:
-    """Return the content of the first fence in a text, for people; the text itself if it has none."""
-    fence = _FENCE.search(text)
-    return fence[2] if fence else text
+    """Return the content of the first fence in a text, for people; the text itself if it has none.
+
+    Takes time in proportion to the text, also if it imitates many fences.
+    """
+    last_ends = {end[1]: end.start() for end in _FENCE_END.finditer(text)}
+    for begin in _FENCE_BEGIN.finditer(text):
+        if last_ends.get(begin[1], -1) >= begin.end():
+            return text[begin.end() : last_ends[begin[1]]]
+    return text
 
 
 def inert(text: str) -> str:

@@ -25,8 +25,9 @@ MAX_TAG_CHARS = 40
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
-#: What makes a preview a question: the mark at its end, inside of emphasis too, and Spanish has one at the beginning.
-_QUESTION_MARKS = re.compile(r"^\s*¿|\s*[?\uff1f\u061f]+(?=[*_~]{0,3}\s*\Z)")
+#: Question marks at the end of a text, and what may stand behind one: emphasis of Markdown.
+_QUESTION_MARKS = "?\uff1f\u061f"
+_EMPHASIS = "*_~"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d+(?:\.\.\d+)?(?:,\d+(?:\.\.\d+)?)*)")
 
@@ -56,7 +57,12 @@ def catalogue(language: str) -> dict[str, Any]:
 
 def as_statement(preview: str) -> str:
     """Return a preview without the marks of a question: "Delete INV-7" for "Delete INV-7?"."""
-    return _QUESTION_MARKS.sub("", preview) or preview
+    text = preview.strip().removeprefix("¿")  # Spanish has one at the beginning too
+    words = text.rstrip(_EMPHASIS)
+    statement = words.rstrip(_QUESTION_MARKS)
+    if not statement or (len(statement) == len(words) and len(text) == len(preview.strip())):
+        return preview
+    return statement.rstrip() + text[len(words) :]
 
 
 def brief(preview: str) -> str:
