@@ -145,7 +145,7 @@ class RedisMailbox:
             "accept",
             conversation,
             {
-                "event": turn.event_id,
+                "event": turn.event_hash,
                 "message": digest(turn.message_id) if turn.message_id else "",
                 "content": turn.content if turn.message_id else "",
                 "user": turn.scope.id,
@@ -181,12 +181,12 @@ class RedisMailbox:
 
     def is_question_open(self, turn: Turn) -> bool:
         """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
-        args = {"user": turn.scope.id, "event": turn.event_id}
+        args = {"user": turn.scope.id, "event": turn.event_hash}
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
 
     def turn_status(self, turn: Turn) -> TurnStatus:
         """Return the status of a turn. A finished turn is forgotten SEEN_MS after it was received."""
-        args = {"event": turn.event_id, "event_json": json.dumps(turn.event_id, ensure_ascii=False)}
+        args = {"event": turn.event_hash, "event_json": json.dumps(turn.event_id, ensure_ascii=False)}
         answer: TurnStatus = self._scripts.run("turn_status", turn.conversation.id, args)
         return answer
 

@@ -81,6 +81,13 @@ class WorkerLock:
         """Remove the file: this worker holds nothing that others must release."""
         self._path(self.name).unlink(missing_ok=True)
 
+    def is_dead(self, name: str) -> bool:
+        """Return whether a worker of this machine was killed. False for one of another machine, and an unknown one."""
+        if not name.isalnum():  # it was read from Redis, and becomes a part of a path
+            return False
+        with _dead_worker_lock(self._path(name)) as is_dead:
+            return is_dead
+
     def release_dead(self, release: Callable[[str], object]) -> list[str]:
         """Call `release` with the name of each dead worker of this machine, and remove its file. Return the names.
 
@@ -186,6 +193,12 @@ class Heartbeat:
         """Return how many processes of its kind live. Raises redis.RedisError."""
         now, _ = self._client.time()
         return int(self._client.zcount(self._key, now - GONE_SECONDS, "+inf"))
+
+    def is_gone(self, name: str) -> bool:
+        """Return whether a process of its kind sends no heartbeats any more. Raises redis.RedisError."""
+        now, _ = self._client.time()
+        last = self._client.zscore(self._key, name)
+        return last is None or float(last) < now - GONE_SECONDS
 
     def versions(self) -> dict[str, int]:
         """Return how many processes of its kind and of each version live; "" for an unknown version.

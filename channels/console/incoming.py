@@ -71,7 +71,7 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
         raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
     seen = _checked_entry_id(posted.get("seen", ""), "seen")
     turn = Turn(
-        event_id=event_id(user_id, client_id),
+        event_id=client_id,  # of one conversation, and a person has one for each channel
         conversation=conversation,
         user_id=user_id,
         message_id=client_id,
@@ -91,11 +91,6 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
                 raise BadHook(f"tap has {len(data)} characters: send the button's own data, 1 to {MAX_TAP_BYTES} bytes")
             return replace(turn, tap=Tap(clean, callback_id=client_id), message_id=message_id)
     raise BadHook(f"keys {sorted(posted)!r}: send 'id' with either 'text' (and 'files') or 'tap'")
-
-
-def event_id(user_id: str, client_id: str) -> str:
-    """Return the event id of a message or tap with the page's own id."""
-    return f"{user_id}:{client_id}"
 
 
 def _checked_entry_id(given: object, key: str) -> str:

@@ -27,7 +27,6 @@ from sayso.channels.console.incoming import (
     MAX_FILES,
     MAX_TEXT_CHARS,
     NotTaken,
-    event_id,
     is_encrypted,
     is_same_origin,
 )
@@ -163,7 +162,7 @@ class Views:
         user_id = self._visitor(channel)
         ids = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
         conversation = channel.conversation(user_id)
-        stages = {each: self.stage(Turn(event_id(user_id, each), conversation, user_id)) for each in ids}
+        stages = {each: self.stage(Turn(each, conversation, user_id)) for each in ids}
         return flask.jsonify(stages=stages, cause=self.why_waiting() if "waits" in stages.values() else "")
 
     def files(self, name: str) -> flask.Response:

@@ -24,14 +24,14 @@ from sayso.pending.audit.ledger import FILE, AuditBody, AuditEntry, AuditLedger,
 from sayso.pending.redis.scripts import SHARDS, LuaScripts
 from sayso.workers.lease import worker_of
 from sayso.workers.mailbox import LUA
-from sayso.workers.recovery import Heartbeat
+from sayso.workers.recovery import ALIVE, INTERVAL, Heartbeat, WorkerLock
 from sayso.workers.rq.jobs import is_suspended
 
 #: Where a conversation's id, a delivery, a turn and an audit entry are recognized by their form.
 _CONVERSATION = r"[A-Za-z0-9_.-]{1,64}:[0-9a-f]{20}"
 _PLACE = re.compile(rf"(?P<conversation>{_CONVERSATION})(?:#(?P<number>\d{{1,15}})|@(?P<seq>\d{{1,15}}))?")
 _ENTRY = re.compile(r"(?:shard )?(?P<shard>\d{1,2})(?:, entry |[:/])(?P<n>\d{1,15})")
-_SEEN = re.compile(rf"\{{\d+\}}:seen:(?P<conversation>{_CONVERSATION}):(?P<event>.*)", re.DOTALL)
+_SEEN = re.compile(rf"\{{\d+\}}:seen:(?P<conversation>{_CONVERSATION}):(?P<event>[0-9a-f]{{20}})")
 _DELIVERY = re.compile(rf"\{{\d+\}}:delivery:(?P<conversation>{_CONVERSATION})")
 _HASH = re.compile(r"[0-9a-f]{20}")
 #: The most stories of one id: Telegram counts its updates for each bot, so two channels may have the same one.
@@ -69,7 +69,8 @@ def find_stories(
     try:
         redis = RedisParts.find(settings, data)
         idle = partial(_why_idle, redis.client, settings.key_prefix)
-        stories = tracer(redis.client, redis.scripts(LUA), alive=idle).stories(wanted)
+        died = partial(_has_died, redis.client, settings.key_prefix, WorkerLock(settings.state_folder(data) / ALIVE))
+        stories = tracer(redis.client, redis.scripts(LUA), alive=idle, died=died).stories(wanted)
     except (ConfigError, RedisError) as exc:  # its words may hold the address of a server
         reason = str(exc) if isinstance(exc, ConfigError) else type(exc).__name__
         return tracer(None, None).stories(wanted), [*searched, f"not Redis ({reason})"]
@@ -80,6 +81,11 @@ def _why_idle(client: Redis, prefix: str) -> str:
     if not Heartbeat(client, prefix=prefix).count():
         return "No worker is alive: start one with `sayso worker`."
     return "The queue is suspended: run `rq resume`." if is_suspended(client) else ""
+
+
+def _has_died(client: Redis, prefix: str, lock: WorkerLock, worker: str) -> bool:
+    """Return whether a worker ended without releasing its leases: at once for one of this machine."""
+    return lock.is_dead(worker) or Heartbeat(client, prefix=prefix).is_gone(worker)
 
 
 @dataclass(slots=True)
@@ -141,7 +147,8 @@ class Tracer:
     """Builds stories. Lives as long as a command.
 
     Without `scripts` and `client` only the ledger is read, without `ledger` only Redis. `alive` returns why no worker
-    takes work, "" where one does. Without `show_texts` a story holds nothing that a person said or was told.
+    takes work, "" where one does, and `died` whether a worker was killed. Without `show_texts` a story holds nothing
+    that a person said or was told.
     """
 
     def __init__(
@@ -152,10 +159,12 @@ class Tracer:
         *,
         prefix: str,
         alive: Callable[[], str] = lambda: "",
+        died: Callable[[str], bool] = lambda _: False,
         show_texts: bool = False,
     ) -> None:
         self._client, self._scripts, self._ledger = client, scripts, ledger
         self._prefix, self._alive, self._show_texts = prefix, alive, show_texts
+        self._died = died
         self._read_entries: dict[str, list[AuditEntry]] = {}
 
     def stories(self, wanted: str) -> list[MessageStory]:
@@ -228,12 +237,11 @@ class Tracer:
 
     def _events(self, wanted: str) -> Iterator[Clue]:
         """Yield the turn of an event id or its hash, and the actions that the event decided."""
-        escaped = "*" if _HASH.fullmatch(wanted) else re.sub(r"([\\*?\[\]^-])", r"\\\1", wanted)
-        for key in self._scan(f"{{*}}:seen:*:{escaped}"):
-            seen = _SEEN.fullmatch(key)
-            if seen and _is_called(seen["event"], wanted):
+        event = wanted if _HASH.fullmatch(wanted) else digest(wanted)
+        for key in self._scan(f"{{*}}:seen:*:{event}"):
+            if seen := _SEEN.fullmatch(key):
                 number = self._client.get(f"{self._prefix}{key}") if self._client else None
-                yield Clue(seen["conversation"], int(str(number or 0)), digest(seen["event"]))
+                yield Clue(seen["conversation"], int(str(number or 0)), event)
         yield from map(self._action, self._decided_by(partial(_is_called, wanted=wanted)))
 
     def _receipts(self, wanted: str) -> Iterator[Clue]:
@@ -289,9 +297,15 @@ class Tracer:
         return MessageStory(clue.conversation, turns, replies, actions, self._busy(state) if is_open else "")
 
     def _busy(self, state: _State) -> str:
-        if float(state.lane.get("until") or 0) / 1000 > state.now and state.lane["token"] not in ("", "parked"):
-            return f"Worker {worker_of(state.lane['token'])} works on this conversation now."
-        return self._alive()
+        seconds_left = float(state.lane.get("until") or 0) / 1000 - state.now
+        if seconds_left <= 0 or state.lane["token"] in ("", "parked"):
+            return self._alive()
+        worker = worker_of(state.lane["token"])
+        if not self._died(worker):
+            return f"Worker {worker} works on this conversation now."
+        ending = f"Worker {worker} ended in the middle of this conversation."
+        next_one = f"Another worker takes it up within {seconds_left + INTERVAL:.0f} s."
+        return f"{ending} {self._alive() or next_one}"
 
     def _turn(self, state: _State, seq: int) -> TracedTurn | None:
         name, webhooks = f"{state.conversation}@{seq}", 1 + state.again.get(seq, 0)
@@ -384,5 +398,5 @@ def _fields(text: object) -> dict[str, Any]:
 
 
 def _is_called(event: str, wanted: str) -> bool:
-    """Return whether an event is meant: by its id, by the last part of it (the console page's own id), or its hash."""
-    return wanted in (event, event.rpartition(":")[2], digest(event))
+    """Return whether an event is meant: by its id, or the hash of it."""
+    return wanted in (event, digest(event))

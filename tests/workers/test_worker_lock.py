@@ -50,6 +50,16 @@ def test_killed_worker_is_released_once(worker, tmp_path):
     assert [buried(WorkerLock(tmp_path)) for _ in range(2)] == [[worker.name], []]
 
 
+def test_killed_worker_is_known_by_its_name_and_a_living_one_is_not_taken_for_dead(worker, tmp_path):
+    """A command asks, which is no worker. The name comes from Redis, so it may be anything."""
+    lock = WorkerLock(tmp_path)
+    (tmp_path / "other").touch()
+    assert not any(map(lock.is_dead, (worker.name, "unknown", "/../other")))
+    worker.kill()
+    worker.wait()
+    assert lock.is_dead(worker.name)
+
+
 @pytest.mark.parametrize("state", ["runs", "is stopped"])
 def test_living_worker_is_not_released(worker, tmp_path, state):
     """A stopped process is not dead: it may go on in the middle of a turn."""

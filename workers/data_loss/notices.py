@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
 from sayso.channels.storage.files import try_lock
-from sayso.channels.types import Conversation, Reply, Scope, Turn
+from sayso.channels.types import Conversation, Reply, Scope, Turn, digest
 from sayso.pending.action import ActionSigner, PendingAction
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, shard_of
 from sayso.pending.repository import ActionResult, Claim, StoredAction
@@ -163,7 +163,9 @@ class AcknowledgedWork:
     def note_turn(self, turn: Turn) -> None:
         """Note that a turn is in the mailbox. Nothing of its text is stored."""
         only_for = turn.user_id if turn.ephemeral else ""
-        self._files.add({**_about(turn.scope), "event": turn.event_id, "language": turn.language, "only_for": only_for})
+        self._files.add(
+            {**_about(turn.scope), "event": turn.event_hash, "language": turn.language, "only_for": only_for}
+        )
 
     def note_start(self, claim: Claim, action: PendingAction) -> None:
         """Note that an action begins, right before its effect. Steps are told with their plan."""
@@ -274,7 +276,8 @@ class LossNotices:
         """Tell how an action ended, if Redis has forgotten it."""
         state, texts = effect.get("state", "started"), texts_for(effect["language"])
         outcome = effect.get("outcome") or texts.unknown(effect["preview"])
-        what = {"marks": [effect["pid"], effect["by"]], "pid": effect["pid"], "state": state, "outcome": outcome}
+        marks = [effect["pid"], digest(effect["by"])]
+        what = {"marks": marks, "pid": effect["pid"], "state": state, "outcome": outcome}
         short = texts.shortened(outcome, MAX_TOLD_CHARS)
         return self._send(effect, texts.forgot_outcome(short), texts, {**what, "until_ms": _ms(effect)})
 

@@ -1,6 +1,6 @@
 -- needs: actions, conversation, inbox, keys, outbox, queue
 -- Store a turn once and wake its conversation.
--- args: event, message and content (digests of the message's id and of what it shows, '' if unknown), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in the
+-- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in the
 -- conversation already), stop, tap, tap_or_status, waited_ms (how long the turn waited elsewhere), seen_ms (how long
 -- the event is remembered), max_waiting (turns here), max_conversations (of this shard, with work), per_minute and
 -- in_one_go (turns of one user).

@@ -1,6 +1,6 @@
 -- needs: keys
 -- Return which turns of a user the server does not know although it acknowledged them.
--- args: user, turns ([event, time in ms], in order).
+-- args: user, turns ([digest of the event id, time in ms], in order).
 -- Returns {their places from 1, the user's history}. Turns whose user was told what became of them are left out.
 local told, places = loss_key(), {}
 local known_until = tonumber(redis.call('HGET', told, 'until:' .. args.user) or '0')

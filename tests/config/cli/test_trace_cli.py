@@ -289,6 +289,27 @@ def test_waiting_turn_shows_what_it_waits_for(rig: RedisRig):
     assert says == f"{CHAT.id}@1 is next in its conversation. {attempt}"
 
 
+def test_killed_worker_is_not_said_to_work(rig: RedisRig):
+    """It holds its lease for some seconds more, and sends no heartbeats."""
+    rig.accept(turn("one", event=ASK))
+    rig.mailbox.lease(CHAT.id, "worker1.x")
+    ended = (
+        f"{CHAT.id}@1 is next in its conversation. Its attempt 1 has begun. Worker worker1 ended in the middle of this"
+    )
+    (says,) = story(ASK)["answers"]["not_answered"]
+    assert says == f"{ended} conversation. No worker is alive: start one with `sayso worker`."
+    Heartbeat(rig.client, "worker2", prefix=PREFIX).beat()
+    (says,) = story(ASK)["answers"]["not_answered"]
+    assert re.fullmatch(rf"{re.escape(ended)} conversation\. Another worker takes it up within (9|1[01]) s\.", says)
+
+
+def test_keys_hold_no_id_of_a_platform(rig: RedisRig):
+    """They are listed by SCAN, in backups and in what operators copy into reports."""
+    rig.accept(turn("one", event=ASK))
+    assert not [key for key in rig.client.scan_iter("*") if ASK in key]
+    assert story(ASK)["turns"][0]["event"] == digest(ASK)
+
+
 def test_journal_of_the_turn_in_progress_is_shown(rig: RedisRig):
     """It has the names of the tool calls that began and returned."""
     lease, _ = (rig.accept(turn("one", event=ASK)), rig.mailbox.lease(CHAT.id, "worker1.x"))[1]
