@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from redis import Redis
 
-from sayso.agent.messages import Message
+from sayso.agent.messages import Message, Role
 from sayso.agent.providers import testing
 from sayso.channels.tracing import stop_tracing
 from sayso.config.server.embedded_redis import EmbeddedRedis
@@ -58,7 +58,8 @@ def environment() -> Iterator[None]:
 def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test whose model was shown a history that a vendor would refuse, whatever the bot answered then.
 
-    A test of such histories has the mark `invalid_history`.
+    So does a proposal of an earlier turn that still reads as if it waited: no question is open when a later message is
+    answered. A test of such histories has the mark `invalid_history`.
     """
     refused, check = list[str](), testing.check_history
 
@@ -68,6 +69,9 @@ def valid_histories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         except testing.InvalidHistory as exc:
             refused.append(str(exc))
             raise
+        turn = max(at for at, message in enumerate(messages) if message.role is Role.USER)
+        links = [link for message in messages[:turn] for link in message.actions]
+        refused.extend(f"the action {link.id!r} reads as if it waited" for link in links if not link.outcome)
 
     monkeypatch.setattr(testing, "check_history", check_and_note)
     yield

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from sayso.channels import base
 from sayso.examples.json_webhook.sayso_json_webhook import JsonWebhookSettings
 from tests.docs.pages import part
@@ -15,14 +17,15 @@ from tests.docs.pages import part
 ROOT = Path(__file__).parents[2]
 
 
-def block(page: str, language: str) -> str:
-    """Return the first block of a page in one language."""
-    return re.findall(rf"```{language}\n(.*?)```", part(page), re.DOTALL)[0]
+def block(page: str, language: str, number: int = 0) -> str:
+    """Return a block of a page in one language, the first one without a number."""
+    return re.findall(rf"```{language}\n(.*?)```", part(page), re.DOTALL)[number]
 
 
-def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_tests_of_the_page_pass(tmp_path: Path, number: int) -> None:
     """Saved beside a bot, and run by pytest."""
-    (tmp_path / "test_bot.py").write_text(block("test-a-bot.md", "python"))
+    (tmp_path / "test_bot.py").write_text(block("test-a-bot.md", "python", number))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_bot.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout + done.stderr

@@ -31,7 +31,7 @@ from sayso.pending.repository import ActionResult, Claim
 from sayso.pending.store import scope_of
 from sayso.pending.turns import TurnChange
 from tests.agent.channel.test_ask_channel import start_and_die
-from tests.contracts.rigs import CHAT, MemoryRig, time_passes
+from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, time_passes
 from tests.workers.fakes import Bot
 
 HERE = {"channel_id": "chat", "conversation_id": "room"}
@@ -87,7 +87,7 @@ def test_question_that_is_dropped_is_dropped_in_the_same_turn(make_believer):
     bot = make_believer("A")
     bot.say("delete A")
     answer = bot.say("what is the weather?")
-    assert answer.startswith("Not confirmed, so I dropped this: Delete A.\n\ndelete dropped: ")
+    assert answer.startswith(f"{ENGLISH.dropped('Delete A')}\n\ndelete dropped: ")
 
 
 @pytest.mark.parametrize("notice", [True, False])
