@@ -65,7 +65,7 @@ class TypedArguments(ParameterModel):
     def __init__(self, tool_name: str, parameters: Sequence[ToolParameter]) -> None:
         """Raises ToolValidationError for a type hint that no JSON can fill."""
         super().__init__(tool_name, parameters)
-        self._validate: Callable[[Any], BaseModel] = self.model.__pydantic_validator__.validate_python
+        self._validate: Callable[[Any], BaseModel] = self.validator.validate_python
 
     def check(self, params: Mapping[str, Any]) -> ValidatedArguments:
         """Return the arguments as Python values, with defaults filled in, and as JSON. Raises ToolParameterError."""

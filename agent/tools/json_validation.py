@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -26,9 +26,10 @@ _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class Repairer:
-    """Repairs a call's arguments, for the second try: text becomes the value it stands for, as small models quote it.
+    """Repairs a call's arguments, for the second try: text becomes the value it stands for, as models quote it.
 
-    A null for "left out" is removed; a null that the schema accepts stays.
+    Text becomes the number, boolean, choice, list or object that the schema wants, but never where the schema accepts
+    text. A null for "left out" is removed; a null that the schema accepts stays.
     """
 
     def __init__(self, schema: Mapping[str, Any], budget: StepBudget) -> None:
@@ -61,6 +62,8 @@ class Repairer:
         return value
 
     def _children(self, schema: Mapping[str, Any], value: Any) -> Any:
+        if isinstance(value, str):
+            value = _decoded(schema, value)
         if isinstance(value, list):
             schemas = itertools.chain(schema.get("prefixItems", ()), itertools.repeat(schema.get("items", {})))
             return [self._by(part, each) for each, part in zip(value, schemas, strict=False)]
@@ -80,6 +83,27 @@ class Repairer:
         return bool(self._validator.evolve(schema=schema).is_valid(value))
 
 
+def _decoded(schema: Mapping[str, Any], text: str) -> Any:
+    """Return the list or object that the text is as JSON, if the schema wants one; else the text."""
+    kinds = _types_of(schema)
+    wanted = tuple(kind for name, kind in (("array", list), ("object", dict)) if name in kinds)
+    if not wanted or "string" in kinds or text.lstrip()[:1] not in ("[", "{"):
+        return text
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, wanted) else text
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _types_of(schema: Mapping[str, Any]) -> list[Any]:
+    return schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+
+
 def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
     """Return text as the choice, number or boolean it stands for, and a whole float as an integer; else the value."""
     if isinstance(value, float) and value.is_integer():
@@ -90,7 +114,7 @@ def _read_as(schema: Mapping[str, Any], value: Any) -> Any:
         boolean = _BOOLEANS.get(value.lower(), ...)
         choices = (each for each in schema["enum"] if each is boolean or str(each) == value)
         return value if value in schema["enum"] else next(choices, value)
-    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    kinds = _types_of(schema)
     for kind in kinds if "string" not in kinds else ():
         if kind in _READERS:
             with contextlib.suppress(ValueError, KeyError):

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, PydanticJsonSchemaWarning
 from pydantic_core import SchemaError, to_jsonable_python
 
+from sayso.agent.tools.choices import validator_of
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain
 
@@ -243,6 +244,7 @@ class ParameterModel:
         self._tool_name = tool_name
         self.parameters = {parameter.name: parameter for parameter in parameters}
         self.model = self._create_model()
+        self.validator = validator_of(self.model)
         #: The parameters' own names, by the fields that stand for them.
         self.renamed = {name: str(field.alias) for name, field in self.model.model_fields.items() if field.alias}
         #: The fields with defaults that only the program can make: JSON cannot hold them, or their hint refuses them.
@@ -280,14 +282,14 @@ class ParameterModel:
         return model
 
     def _internal_defaults(self) -> Iterator[str]:
-        blank, validator = self.model.model_construct(), self.model.__pydantic_validator__
+        blank = self.model.model_construct()
         for field, parameter in zip(self.model.model_fields, self.parameters.values(), strict=True):
             if parameter.required or parameter.default is None:
                 continue
             try:
                 as_json = to_jsonable_python(parameter.default)
                 json.dumps(as_json, allow_nan=False)
-                validator.validate_assignment(blank, field, as_json)
+                self.validator.validate_assignment(blank, field, as_json)
             except Exception:  # validators written by the tool's author may raise anything
                 yield field
 

@@ -353,7 +353,10 @@ CHECKS: dict[str, Callable[[], bool]] = {
     "int-suggestion": lambda: error_of(lambda: divide.validate({"a": "x"})).suggestion.startswith(
         "Expected type: int\n"
     ),
-    "wider-coercion": lambda: [divide.execute({"a": given}) for given in ("4.0", 4.0)] == ["4.0", "4.0"],
+    "wider-coercion": lambda: (
+        [divide.execute({"a": given}) for given in ("4.0", 4.0)] == ["4.0", "4.0"]
+        and make_tool(nested).validate({"rows": '[{"a": 1}]'}) == {"rows": [{"a": 1}]}
+    ),
     "any-result": lambda: (
         make_tool(undescribed).execute({"a": 1}) == "[1]" and Tool("x", "X.", [], lambda: None).execute({}) == "done"
     ),
