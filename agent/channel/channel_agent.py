@@ -73,8 +73,6 @@ from sayso.pending.turns import (
 
 log = logging.getLogger(__name__)
 
-#: Characters of a read-only tool's result that the user sees above a question.
-MAX_READ_CHARS = 2000
 #: Characters of a text about an earlier action that stand in a question, above its preview.
 MAX_PREFACE_CHARS = 1000
 #: Number of scopes whose history is kept without a mailbox.
@@ -535,7 +533,7 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
         if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
     ]
     as_text = [result_text(unfenced(content)) for content in results if content not in shown]
-    return [text if len(text) <= MAX_READ_CHARS else f"{text[:MAX_READ_CHARS]} […]" for text in as_text if text]
+    return [text for text in as_text if text]
 
 
 def _join(paragraphs: Iterable[str]) -> str:

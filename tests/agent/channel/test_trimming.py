@@ -20,7 +20,9 @@ from sayso.agent import (
     ToolCall,
     tool,
 )
+from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.messages import Message, Role
+from sayso.channels.storage.objects import LocalObjects
 from sayso.pending.turns import Lease, QueuedTurn
 from tests.contracts.rigs import turn
 
@@ -48,11 +50,11 @@ class Model:
         return f"answer {self.asked}", None
 
 
-def bot(summarizer, *, max_messages=20, **config):
+def bot(summarizer, *, max_messages=20, texts=None, **config):
     """Return a bot whose summaries another model writes."""
     config |= {"summarize_on_trim": True, "summarize_provider": summarizer, "summarize_model": "s", "max_retries": 0}
     memory = ConversationMemory(max_messages=max_messages)
-    return ChannelAgent(Agent([refund], Model(), AgentConfig(**config), memory=memory))
+    return ChannelAgent(Agent([refund], Model(), AgentConfig(**config), memory=memory), texts=texts)
 
 
 def remembered(channel):
@@ -130,6 +132,19 @@ def test_history_beyond_the_limits_is_summarized_by_a_worker(limits):
     assert [each["content"] for each in after["messages"]] == ["go on", "answer 1"]
     assert after["summary"] == "She is Ana."
     assert "I am Ana" in summarizer.requests[0].messages[0].content
+
+
+def test_long_texts_are_summarized_whole_and_removed_with_their_beginnings(tmp_path):
+    """The history stores only their beginnings; the run that removes them reads their files."""
+    texts = TextFiles(LocalObjects(tmp_path))
+    summarizer = ScriptedProvider(["They pasted much."])
+    channel = bot(summarizer, max_messages=4, texts=texts)
+    history = stored(max_messages=4)
+    for _ in range(3):
+        history = attempt(channel, history, text="pasted " * 1000)
+    assert [each["content"][:6] for each in history["messages"]] == ["pasted", "answer"]
+    assert [len(json.dumps(each)) < 2000 for each in history["messages"]] == [True, True]
+    assert summarizer.requests[0].messages[0].content.count("(7000 characters)") == 2
 
 
 def test_turn_that_is_tried_again_summarizes_the_same_messages():
