@@ -205,7 +205,8 @@ class StreamsAsync(Protocol):
 
 #: A provider has at least one of the four methods. Optional attributes: `name`; `default_model`;
 #: `supports_response_format` (default False); `supports_tools` (default True); `keeps_time`, True for a provider that
-#: calls other providers and applies the timeout to each of them.
+#: calls other providers and applies the timeout to each of them; `separates_reasoning` (default True), False for one
+#: whose server may leave the reasoning of its models in their text: the first stream of a model is then held back.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 #: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]
@@ -283,32 +284,46 @@ def _discard(items: list[StreamItem], on_text: OnText) -> None:
 def _without_reasoning(message: Message, provider: Provider, request: ProviderRequest) -> Message:
     """Return the message without the reasoning that the model wrote into its text."""
     text, has_unopened = split_reasoning(message.content)
-    if has_unopened:
-        _note_unopened(provider, request)
+    if message.content:
+        _note_model(provider, request, has_unopened=has_unopened)
     return message if text == message.content else replace(message, content=text)
 
 
-#: Models, as provider and model, whose answers begin with reasoning that has only a closing tag: the opening tag is in
-#: the prompt that their server makes. Their streams are held back until the tag. At most MAX_UNOPENED_MODELS.
-_unopened_models: set[tuple[str, str]] = set()
-MAX_UNOPENED_MODELS = 1000
+#: By provider and model: whether its answers begin with reasoning that has only a closing tag. The opening tag is then
+#: in the prompt that the model's server makes. At most MAX_KNOWN_MODELS.
+_known_models: dict[tuple[str, str], bool] = {}
+MAX_KNOWN_MODELS = 1000
 
 
 def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
     return name_of(provider), request.model or str(getattr(provider, "default_model", ""))
 
 
-def _note_unopened(provider: Provider, request: ProviderRequest) -> None:
+def _may_begin_with_reasoning(provider: Provider, request: ProviderRequest) -> bool:
+    """Return whether an answer may begin with reasoning that only its closing tag shows to be some.
+
+    A model whose vendor reports reasoning apart never does. Of a model of any server it is not known before its first
+    answer, and an application's own provider is believed until then, because its stream may matter more.
+    """
+    is_known = getattr(provider, "separates_reasoning", True)
+    return _known_models.get(_model_key(provider, request), not is_known)
+
+
+def _note_model(provider: Provider, request: ProviderRequest, *, has_unopened: bool) -> None:
     key = _model_key(provider, request)
-    if key not in _unopened_models and len(_unopened_models) < MAX_UNOPENED_MODELS:
-        _unopened_models.add(key)
+    if _known_models.get(key) or (key not in _known_models and len(_known_models) >= MAX_KNOWN_MODELS):
+        return
+    _known_models[key] = has_unopened
+    if has_unopened:
         log.warning("model.reasoning_in_text provider=%s model=%s", *key)
 
 
 async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
     """Yield the answer's text, tool calls and usage as they arrive, without reasoning. Raise only ProviderError.
 
-    Reasoning without an opening tag is known only at its closing tag: then a Restart follows the text before it.
+    Reasoning without an opening tag is known only at its closing tag. So where a server may leave it in the text, the
+    first answer of a model is held back until it has ended or such a tag comes, and later ones only if the first had
+    one. A Restart follows the text of one that begins so unexpectedly.
 
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
     yield text alone and lose the tool calls (seed: Fallback Behavior).
@@ -319,20 +334,21 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
         for whole in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
             yield whole
         return
-    reading = ReasoningFilter(holds=_model_key(provider, request) in _unopened_models)
+    reading, has_text = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request)), False
     async with aclosing(_stream(provider, request)) as items:
         async for item in items:
             if isinstance(item, Restart):
-                reading = ReasoningFilter()
+                reading = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
             if not isinstance(item, str):
                 yield item
                 continue
+            has_text = has_text or bool(item)
             for text in reading.feed(item) or [""]:  # an empty text shows that the model is at work
                 yield Restart() if isinstance(text, Voided) else text
     for text in reading.end():
         yield Restart() if isinstance(text, Voided) else text
-    if reading.has_unopened:
-        _note_unopened(provider, request)
+    if has_text:
+        _note_model(provider, request, has_unopened=reading.has_unopened)
 
 
 async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:

@@ -82,6 +82,8 @@ class VendorProvider(ABC):
     supports_response_format = True
     #: Whether its streams always end with a finish reason, so that a stream without one was cut off.
     ends_streams = True
+    #: Whether its answers have no reasoning in their text.
+    separates_reasoning = True
     #: Whether the price list has limits and prices for the models under these names.
     knows_models = True
 
@@ -370,7 +372,7 @@ class OpenAIProvider(VendorProvider):
         **options: Unpack[VendorOptions],
     ) -> None:
         self.name = name or ("openai-compatible" if base_url else "openai")
-        self.knows_models = self._is_openai = self.name == "openai"
+        self.knows_models = self._is_openai = self.separates_reasoning = self.name == "openai"
         key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
         super().__init__(key, default_model, base_url or OPENAI_URL, **options)
 

@@ -111,7 +111,9 @@ def test_no_vendor_lets_reasoning_through(server: Server, name: str, *, streamed
 class Unopened:
     """A model whose answers begin with reasoning that has only a closing tag."""
 
-    name = "unopened"
+    def __init__(self, *, separates_reasoning: bool) -> None:
+        self.name = f"unopened {separates_reasoning}"
+        self.separates_reasoning = separates_reasoning
 
     async def astream(self, **_: Any) -> AsyncIterator[str | UsageStats]:
         """Yield an answer in pieces."""
@@ -120,24 +122,40 @@ class Unopened:
         yield UsageStats(1, 1, 2)
 
 
-def test_stream_without_an_opening_tag_is_held_back_once_the_model_is_known() -> None:
-    """The first time the text so far is void at the closing tag; afterwards nothing is shown before it."""
-    agent = Agent((), Unopened(), AgentConfig(model="m"))
+class Listener:
+    """Receives a stream. `shown` is what stands at its end, `seen` all that ever stood there."""
 
-    class Listener:
-        def __init__(self) -> None:
-            self.shown, self.all = "", ""
+    def __init__(self) -> None:
+        self.shown, self.seen = "", ""
 
-        def __call__(self, text: str) -> None:
-            self.shown += text
-            self.all += text
+    def __call__(self, text: str) -> None:
+        self.shown += text
+        self.seen += text
 
-        def anew(self) -> None:
-            self.shown = ""
+    def anew(self) -> None:
+        """Begin again."""
+        self.shown = ""
 
+
+@pytest.mark.parametrize("separates_reasoning", [True, False])
+def test_stream_without_an_opening_tag_is_held_back(*, separates_reasoning: bool) -> None:
+    """From the first answer on where a server may leave reasoning in the text, else once the model is known."""
+    agent = Agent((), Unopened(separates_reasoning=separates_reasoning), AgentConfig(model="m"))
     first, second = Listener(), Listener()
     assert [agent.run("hi", stream_handler=each).content for each in (first, second)] == ["Hello", "Hello"]
-    assert (first.shown, second.all) == ("Hello", "Hello")
+    assert (first.shown, second.seen) == ("Hello", "Hello")
+    assert ("secret" in first.seen) is separates_reasoning
+
+
+@pytest.mark.parametrize("name", ["compatible", "ollama"])
+def test_stream_of_a_local_server_never_shows_reasoning_without_an_opening_tag(server: Server, name: str) -> None:
+    """Also in the first answer; a model without reasoning is streamed piece by piece."""
+    agent = Agent((), MAKERS[name](server.url), AgentConfig(model="unopened-model", max_retries=0))
+    listener = Listener()
+    server.script({"text": "a secret plan\n</think>\n\nHello there"}, {"text": "a secret plan</think>Hello again"})
+    assert agent.run("hi", stream_handler=listener).content == "Hello there"
+    assert agent.run("hi", stream_handler=listener).content == "Hello again"
+    assert listener.seen == "Hello thereHello again"
 
 
 @tool(read_only=True)
