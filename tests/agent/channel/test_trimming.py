@@ -105,6 +105,7 @@ def test_turns_without_a_model_are_summarized_by_the_next_run():
     assert remembered(channel) == ["thanks", "answer 2"]
     written = summarizer.requests[0].messages[0].content
     assert '"text": "yes"' in written
+    assert '{"from": "tool refund", "outcome": "done", ' in written
     assert "Refund R-9 for order 17 booked." in written
 
 
