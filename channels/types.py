@@ -231,6 +231,8 @@ class Reply:
     `edits`: the platform's id of the message to replace. Where that is impossible, the reply is sent as a new message,
     or left out if it is `optional`.
     `only_for`: the id of the one person in a group who sees it, where the platform can do that.
+    `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show it to the one who
+    tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
     `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
     `outcome_elsewhere`: the text of an edit without the outcome, which the next message repeats. A platform that shows
@@ -246,6 +248,7 @@ class Reply:
     edits: str = ""
     optional: bool = False
     only_for: str = ""
+    answers_tap: str = ""
     cause: str = ""
     answer_seconds: float = 0.0
     outcome_elsewhere: str = ""

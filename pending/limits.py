@@ -59,6 +59,10 @@ MAX_AUDIT_ENTRIES = 5000
 URGENT_PLACES = 10
 #: Urgent places for one user.
 URGENT_PLACES_EACH = 2
+#: Taps of one person on buttons of others, or on questions of others that have ended: so many a minute are answered,
+#: and so many at once. Further ones are dropped, since each takes a worker from those who may decide there.
+FOREIGN_TAPS_PER_MINUTE = 6
+FOREIGN_TAPS_IN_ONE_GO = 3
 #: Conversations of each reserve, beside a tenth of the limit: one for notices of refusal, one for urgent turns.
 RESERVED_CONVERSATIONS = 10
 

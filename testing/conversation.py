@@ -23,7 +23,7 @@ from sayso.pending.limits import (
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.workers.deliveries import DeliveryStatus
-from sayso.workers.mailbox import SEEN_MS, InboxLimits
+from sayso.workers.mailbox import SEEN_MS
 
 V = TypeVar("V")
 _MARK = re.compile(r'\{"collapse": "[^"]+"')
@@ -215,11 +215,11 @@ class ConversationState:
         own = sum(waiting.turn.scope.id == user for waiting in list(self.inbox)[cap:])
         return not urgent or len(self.inbox) >= cap + URGENT_PLACES or own >= URGENT_PLACES_EACH
 
-    def is_too_fast(self, user: str, now: float, limits: InboxLimits) -> bool:
+    def is_too_fast(self, user: str, now: float, per_minute: int, in_one_go: int) -> bool:
         """Return whether the user has used up the turns that are allowed at once and per minute."""
-        gain = 60.0 / limits.per_minute
+        gain = 60.0 / per_minute
         whole = max(self.allowances.get(user, 0.0), now) + gain
-        if whole - now > gain * limits.in_one_go:
+        if whole - now > gain * in_one_go:
             return True
         remember(self.allowances, user, whole, MAX_HISTORIES)
         return False

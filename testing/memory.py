@@ -12,6 +12,8 @@ from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Delivery, Reply, Turn, digest, shown_to
 from sayso.pending.limits import (
     BUSY_NOTICE_MS,
+    FOREIGN_TAPS_IN_ONE_GO,
+    FOREIGN_TAPS_PER_MINUTE,
     MAX_DELIVERIES,
     MAX_FORWARDED_WAITING,
     MAX_TIMERS,
@@ -102,6 +104,8 @@ class MemoryConversations(MemoryDeliveries):
             if state.is_unchanged(turn, now):
                 return Accepted("unchanged", 0)
             if not state.received and not turn.addressed:
+                return Accepted("ignored", 0)
+            if not waited and self._is_dropped_tap(state, turn, tapped, now):
                 return Accepted("ignored", 0)
             refused = self._refused(state, turn, tapped, now, is_new=is_new, paced=not waited)
             if refused:
@@ -367,6 +371,13 @@ class MemoryConversations(MemoryDeliveries):
         if not (is_edit or is_for_another):
             self._follow_question(state)
 
+    def _is_dropped_tap(self, state: ConversationState, turn: Turn, tapped: str, now: float) -> bool:
+        """Return whether the turn is one tap too many on the buttons of others."""
+        owner = self._actions.user_of(tapped) if turn.tap else ""
+        if owner in ("", turn.scope.id):
+            return False
+        return state.is_too_fast(f"{turn.scope.id}:foreign", now, FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO)
+
     def _refused(
         self, state: ConversationState, turn: Turn, tapped: str, now: float, *, is_new: bool, paced: bool
     ) -> Outcome | None:
@@ -381,7 +392,8 @@ class MemoryConversations(MemoryDeliveries):
         if not state.inbox and self._is_overloaded(state, now, shares=2 if urgent or turn.is_stop else 0):
             return "overloaded"
         counted = f"{user}:quick" if is_tap_or_status(turn) and is_own else "" if urgent else user
-        if paced and counted and state.is_too_fast(counted, now, self._limits):
+        limits = (self._limits.per_minute, self._limits.in_one_go)
+        if paced and counted and state.is_too_fast(counted, now, *limits):
             return "too_fast"
         return None
 

@@ -226,7 +226,8 @@ class ProgressIndicator:
         """Begin."""
         if self._draft:
             await self._draft.begin()
-        self._typing.begin(self._keep_typing(), with_a_call=True)
+        if not self._is_foreign_tap():  # which is answered at once, and in the tap
+            self._typing.begin(self._keep_typing(), with_a_call=True)
         if self._notice_after:
             self._due = asyncio.get_running_loop().call_later(self._notice_after, self._begin_notice)
         return self
@@ -239,6 +240,13 @@ class ProgressIndicator:
             self._due.cancel()
         sides = (self._typing, self._notice, self._draft)
         await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides if side))
+
+    def _is_foreign_tap(self) -> bool:
+        """Return whether another member of a group tapped on a person's button."""
+        turn, tapped = self._queued.turn, self._queued.tapped
+        if not (turn.in_group and turn.tap) or tapped is None:
+            return False
+        return tapped.action.user_id not in ("", turn.user_id)
 
     async def _keep_typing(self) -> None:
         while True:  # once in any case: a tap is to be acknowledged

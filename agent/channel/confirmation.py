@@ -298,7 +298,7 @@ class ConfirmationHandler:
         turn, tapped = context.turn, context.tapped
         is_foreign = tapped is not None and tapped.action.user_id not in ("", turn.user_id)
         answer = fixed_answer(context, context.texts.not_yours() if is_foreign else context.texts.stale())
-        return _for_sender_only(turn, answer)
+        return _for_sender_only(turn, answer, in_tap=is_foreign)
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
         if stored.state == "armed":
@@ -371,11 +371,14 @@ def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedA
     return ""
 
 
-def _for_sender_only(turn: Turn, answer: TurnAnswer) -> TurnAnswer:
-    """Return the answer. In a group only the sender of the turn sees it."""
+def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) -> TurnAnswer:
+    """Return the answer. In a group only the sender of the turn sees it; with `in_tap` it is no message of the chat."""
     if not turn.in_group:
         return answer
-    replies = tuple((replace(reply, only_for=turn.user_id), pid) for reply, pid in answer.change.replies)
+    callback_id = turn.tap.callback_id if turn.tap and in_tap else ""
+    replies = tuple(
+        (replace(reply, only_for=turn.user_id, answers_tap=callback_id), pid) for reply, pid in answer.change.replies
+    )
     return answer.changed(replies=replies)
 
 

@@ -37,6 +37,8 @@ _METHODS = {
 ENTITY_LIMIT = 100
 #: How many characters of an effect a button of a whole row shows on a phone.
 EFFECT_LIMIT = 32
+#: Characters of the text that answers a tap.
+ALERT_LIMIT = 200
 #: How many characters of Markdown are examined for one message, and how many units the ellipsis may take.
 _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
 
@@ -85,6 +87,10 @@ class BotApiCall:
 
     async def to(self, bot: Bot, source: MediaStore) -> Receipt:
         """Send the reply or edit the message. Raises PTB's errors, and Refused if the file is gone."""
+        if self.reply.answers_tap:
+            text = head(plain(self.reply.text), ALERT_LIMIT, telegram_length)
+            await bot.answer_callback_query(self.reply.answers_tap, text, show_alert=True)
+            return Receipt("")
         if self.reply.media:
             return await self._file(bot, self.reply.media, source)
         if self.reply.edits:

@@ -150,7 +150,7 @@ def test_group_member_cannot_lock_out_the_person_asked(make_rig):
 
 
 def test_taps_and_status_have_a_limit_of_their_own(make_rig):
-    """Taps and texts do not use up each other's limit. A tap on another person's button counts as a text."""
+    """Taps and texts do not use up each other's limit."""
     rig = make_rig(limits=InboxLimits(per_minute=60, in_one_go=3))
     held, action = shown(rig)
     rig.mailbox.release(held)
@@ -159,8 +159,18 @@ def test_taps_and_status_have_a_limit_of_their_own(make_rig):
     assert rig.accept(turn("yes")).outcome == "new"
     mal = [turn("/status", user="mal") for _ in range(4)]
     assert [rig.accept(each).outcome for each in mal] == ["new"] * 3 + ["too_fast"]
-    foreign = [turn(tap=button, user="mal") for _ in range(3)]
-    assert [rig.accept(each).outcome for each in (turn("hi", user="mal"), *foreign)] == ["new"] * 3 + ["too_fast"]
+
+
+def test_taps_on_buttons_of_others_are_few_and_then_dropped(make_rig):
+    """Forty taps of a stranger take a worker three times, and delay neither the person who was asked nor others."""
+    rig = make_rig()
+    held, action = shown(rig)
+    rig.mailbox.release(held)
+    button = rig.store.signer.button_token(action.pending_action_id, "confirm", turn().scope)
+    outcomes = [rig.accept(turn(tap=button, user="mal")).outcome for _ in range(40)]
+    assert outcomes == ["new"] * 3 + ["ignored"] * 37
+    others = (turn(tap=button, user="ned"), turn("hi", user="mal"), turn(tap=button))
+    assert [rig.accept(each).outcome for each in others] == ["new"] * 3
 
 
 def test_refused_tap_in_a_group_gets_no_message(make_rig):

@@ -277,6 +277,16 @@ def test_chat_keeps_its_rate_limit_after_a_burst():
     assert [round(at - begin) for at in post.platform.tries[3:]] == [4, 8, 12]
 
 
+def test_answers_in_a_tap_take_nothing_of_the_chats_rate_limit():
+    """Forty of them delay no message of the chat, and wait for none."""
+    post = Post([], replies=0, pace=RateLimit(chat_gap=4, burst=3))
+    taps = [Reply("That button is not yours.", answers_tap=f"c{number}") for number in range(40)]
+    post._say(next(iter(post.rooms.values())), [*taps, Reply("Done.")])
+    post.run()
+    assert len(post.platform.tries) == 41
+    assert post.platform.tries[-1] == post.platform.tries[0]
+
+
 def test_short_wait_is_slept_and_is_no_attempt():
     """At ten a second, the worker holds the second reply for a tenth of a second."""
     post = Post([], replies=2, pace=RateLimit(per_second=10))

@@ -30,10 +30,10 @@ end
 
 -- Count a turn against a rate limit. Return true, and count nothing, if the limit is used up. The key holds the time at
 -- which the whole limit is available again.
-local function is_too_fast(limited)
-  local key, interval = shard .. ':pace:' .. conversation .. ':' .. limited, 60000 / args.per_minute
+local function is_too_fast(limited, per_minute, in_one_go)
+  local key, interval = shard .. ':pace:' .. conversation .. ':' .. limited, 60000 / per_minute
   local whole_at = math.max(tonumber(redis.call('GET', key) or '0'), now()) + interval
-  if whole_at - now() > interval * args.in_one_go then return true end
+  if whole_at - now() > interval * in_one_go then return true end
   redis.call('SET', key, string.format('%d', whole_at), 'PX', string.format('%d', whole_at - now() + 1000))
   return false
 end
@@ -46,6 +46,11 @@ if not args.addressed and redis.call('HEXISTS', lane, 'received') == 0 then retu
 local waiting, cap = redis.call('LLEN', inbox), args.max_waiting
 local asked = args.tapped ~= '-' and redis.call('HGET', action_key(args.tapped), 'user')
 local is_own = not asked or asked == args.user
+-- A tap on another user's button is answered a few times, so that it cannot delay those who may decide.
+if args.tap and not is_own and args.waited_ms == 0
+  and is_too_fast(args.user .. ':foreign', FOREIGN_TAPS_PER_MINUTE, FOREIGN_TAPS_IN_ONE_GO) then
+  return {'ignored', '0'}
+end
 local stops = args.stop and has_turn() and lane_number(stop_field(args.user)) == 0
 local urgent = stops or (is_own and (asked or redis.call('EXISTS', live_key(args.user)) == 1))
 local function is_full()
@@ -63,7 +68,9 @@ local shares = (urgent or args.stop) and 2 or 0
 if waiting == 0 and is_overloaded(args.max_conversations, shares) then return {'overloaded', '0'} end
 local quick = args.tap_or_status and is_own  -- these have a limit of their own
 local counted = quick and args.user .. ':quick' or not urgent and args.user
-if args.waited_ms == 0 and counted and is_too_fast(counted) then return {'too_fast', '0'} end
+if args.waited_ms == 0 and counted and is_too_fast(counted, args.per_minute, args.in_one_go) then
+  return {'too_fast', '0'}
+end
 
 local coming, stopped = is_worker_expected(), args.stop and has_turn()
 local seq = next_number('received')

@@ -41,6 +41,17 @@ def draft(channel, text: str, shown: str = "", *, update_id: int = 1, **where) -
     return asyncio.run(channel.draft(turn, text, shown))
 
 
+def test_tap_is_answered_in_the_tap(channel, platforms: FakePlatforms):
+    """It shows a window to the one who tapped, and is no message of the group; a late answer is no error."""
+    reply = Reply(f"**Not** yours. {'Ask me yourself. ' * 20}", only_for="42", answers_tap="4711")
+    assert send(channel, reply, GROUP) == Receipt("")
+    (call,) = [each["params"] for each in platforms.calls if each["method"] == "answerCallbackQuery"]
+    assert (call["callback_query_id"], call["show_alert"]) == ("4711", "true")
+    assert call["text"].startswith("Not yours. Ask")
+    assert telegram_length(call["text"]) <= 200
+    assert platforms.sent == []
+
+
 def drafts(platforms: FakePlatforms) -> list[dict]:
     """Return the drafts that were shown."""
     return [call["params"] for call in platforms.calls if call["method"] == "sendMessageDraft"]
