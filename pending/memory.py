@@ -371,6 +371,9 @@ class MemoryActionRepository:
                 self._put(now.pid, replace(now, outcome_text=text or now.outcome_text))
             else:
                 self._set(now.pid, transition.to, text, transition.by)
+            if transition.unclear:
+                now = self._actions[now.pid][0]
+                self._put(now.pid, replace(now, unclear_answers=(*now.unclear_answers, transition.unclear)))
         for new_action in change.new_actions:
             pid = new_action.pending_action_id
             if pid not in self._actions:

@@ -41,7 +41,8 @@ class StoredAction:
 
     `pid`: the id it was found under.
     `by`: the event or the random word of the decision; `attempt`: the id of its last start.
-    `outcome_text`: what the user is told about its end. An open action has one after its user was asked again.
+    `outcome_text`: what the user is told about its end.
+    `unclear_answers`: short names of the messages for which its question was repeated.
     `result`: what its tool returned, for the user. `output`: what a model reads of the result or of the
     error, "" if that is `result`.
     `seen`: the number of the last turn that came in before it was shown.
@@ -71,6 +72,7 @@ class StoredAction:
     written_at: float = 0.0
     trace: str = field(default="", compare=False)
     followed_at: int = field(default=0, compare=False)
+    unclear_answers: tuple[str, ...] = ()
     looked_at: float = field(default=0.0, compare=False)
 
     @property
@@ -103,7 +105,7 @@ class StoredAction:
             pid, record, mac or "", state, _seconds(expires), by or "", attempt or "", told or "", result or "",
             rest[3] or "", round(_seconds(seen) * 1000), _seconds(begun), prompt or "", tuple((prompts or "").split()),
             _seconds(rest[0]) / 1000, trace=rest[1] or "", followed_at=round(_seconds(rest[2]) * 1000),
-            looked_at=_seconds(looked),
+            unclear_answers=tuple((rest[4] or "").split()), looked_at=_seconds(looked),
         )  # fmt: skip
 
     @property

@@ -82,7 +82,8 @@ class DecisionContext:
 class Transition:
     """A pending action's change of state, possible only from the states given.
 
-    `outcome_text` is what the user is told; a second answer to the same question repeats it.
+    `outcome_text` is what the user is told; a second answer to the same question repeats it. `unclear`: a short name of
+    the message for which the question was repeated, "" for none.
     """
 
     pending_action_id: str
@@ -90,11 +91,13 @@ class Transition:
     to: ActionState
     outcome_text: str = ""
     by: str = ""
+    unclear: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the transition as the scripts read it."""
         data = {"pid": self.pending_action_id, "from": self.from_states, "to": self.to, "told": self.outcome_text}
-        return {**data, "by": self.by} if self.by else data
+        more = {"by": self.by, "unclear": self.unclear}
+        return data | {name: value for name, value in more.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, brief, texts_for
-from sayso.channels.types import Media, Reply, Scope, Turn
+from sayso.channels.types import Media, Reply, Scope, Turn, digest
 from sayso.pending.action import ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
     ConfirmParser,
     ParsedAnswer,
+    asks_back,
     is_ok,
     is_unclear,
     names_effect,
@@ -41,6 +42,8 @@ from sayso.pending.repository import (
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import ABOUT, CHOICE_KIND, Transition, TurnChange
 
+#: How often an open question is repeated after unclear answers. Each time the words must be others.
+MAX_UNCLEAR_ANSWERS = 5
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
@@ -133,7 +136,7 @@ class ConfirmationHandler:
             return await self.drop_and_run(context, live)
         answer, action = self.read_answer(context.turn, live, context.seq), live.action
         is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)
-        may_ask_again = live.state == "shown" and is_open and not live.outcome_text  # once only
+        may_ask_again = live.state == "shown" and is_open and _is_new_words(live, context.turn.text)
         if answer.intent == "cancel" and live.state in WAITING_STATES:
             if may_ask_again and names_effect(self._parser, context.turn.text, action):
                 return self._ask_again(context, live)
@@ -144,8 +147,11 @@ class ConfirmationHandler:
                 return self._repeat_question(context, live, explanation)
             if answer.code == action.code:
                 return await self._confirm(context, live)
-        is_undecided = not answer.intent and not quotes_another(context.turn, live)
-        if may_ask_again and is_undecided and is_unclear(self._parser, context.turn.text, action.language):
+        if answer.intent or not may_ask_again or quotes_another(context.turn, live):
+            return await self.drop_and_run(context, live)
+        if asks_back(self._parser, context.turn.text):
+            return self._explain(context, live)
+        if is_unclear(self._parser, context.turn.text, action.language):
             return self._ask_again(context, live)
         return await self.drop_and_run(context, live)
 
@@ -158,7 +164,7 @@ class ConfirmationHandler:
         if answer.intent or not self._confirm_ok or live.action.code:
             return answer
         is_last = live.state == "shown" and live.was_last_message(seq)
-        is_next = is_last and not live.outcome_text and seq in (0, live.seen + 1)
+        is_next = is_last and not live.unclear_answers and seq in (0, live.seen + 1)
         says_ok = (is_next or live.by == turn.event_id) and is_ok(self._parser, turn.text, live.action.language)
         return ParsedAnswer("confirm") if says_ok else answer
 
@@ -260,10 +266,21 @@ class ConfirmationHandler:
         return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Repeat the question within its time limit. The record keeps its expiry text as a mark."""
-        action, texts = live.action, _texts_of(live)
-        transition = Transition(live.pid, ("shown",), "shown", texts.expired(action.preview), context.turn.event_id)
-        answer = self._repeat_question(context, live, texts.unclear(action.preview, action.code))
+        """Repeat the question after an answer that is neither a yes nor a no."""
+        return self._note_unclear(context, live, _texts_of(live).unclear(live.action.preview, live.action.code))
+
+    def _explain(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Answer a message that asks about the question: what is open, and what a yes would do."""
+        action = live.action
+        left = action.expires_at - context.received_at
+        return self._note_unclear(context, live, _texts_of(live).explained(action.preview, left, action.code))
+
+    def _note_unclear(self, context: TurnContext, live: StoredAction, text: str) -> TurnAnswer:
+        """Repeat the question in this text. The record notes the message: the same words drop the question."""
+        answer = self._repeat_question(context, live, text)
+        transition = Transition(
+            live.pid, ("shown",), "shown", by=context.turn.event_id, unclear=_words_id(context.turn.text)
+        )
         return answer.changed(transition=transition)
 
     def _repeat_question(self, context: TurnContext, live: StoredAction, text: str) -> TurnAnswer:
@@ -351,6 +368,16 @@ class ConfirmationHandler:
         self._outcomes.end(context, stored, "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
+
+
+def _is_new_words(live: StoredAction, message: str) -> bool:
+    """Return whether the question was not repeated for these words before, nor too often for others."""
+    return len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS and _words_id(message) not in live.unclear_answers
+
+
+def _words_id(message: str) -> str:
+    """Return a short name of a message, the same for its spellings in capitals and with other punctuation."""
+    return digest("".join(filter(str.isalnum, message.casefold())) or message)[:8]
 
 
 def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> str:

@@ -132,6 +132,10 @@ class Texts:
         """Return the question again after a reply that may be an answer but is neither yes nor no."""
         return self.say("unclear", preview=brief(preview), yes=self._yes(code))
 
+    def explained(self, preview: str, seconds: float, code: str = "") -> str:
+        """Return what a yes to the open question would do, and how long it can be answered."""
+        return self.say("explained", preview=brief(preview), duration=self._duration(seconds), yes=self._yes(code))
+
     #: The yes may be meant for something that the bot said after the question.
     asked_before = _about("asked_before")
     #: The yes was written in another thread than the open question.

@@ -181,6 +181,10 @@ class RegexConfirmParser:
         """
         return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, _bare_words(msg))
 
+    def asks_back(self, msg: str) -> bool:
+        """Return whether the whole message asks about the question, as "which one?" and "wait" do."""
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._book.asks, _bare_words(msg))
+
     @cached_property
     def _answers(self) -> frozenset[str]:
         return self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
@@ -333,11 +337,24 @@ def _same_stem(one: str, other: str) -> bool:
 def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
     """Return whether the message may be meant as an answer to a question in this language, but decides nothing.
 
-    A half answer counts in every language, since people also answer in their own.
+    A half answer counts in every language, since people also answer in their own. So does a yes or a no in a language
+    that the parser does not read, such as "oui" to an English question.
     """
     if not isinstance(parser, RegexConfirmParser):
         return False
-    return parser.only(language).is_unclear(message) or parser.is_half_answer(message)
+    if parser.only(language).is_unclear(message) or parser.is_half_answer(message):
+        return True
+    return any(parse_answer(each, message).intent for each in _all_languages())
+
+
+def asks_back(parser: ConfirmParser, message: str) -> bool:
+    """Return whether the message asks, in any shipped language, what the question is about or for a moment's time."""
+    return isinstance(parser, RegexConfirmParser) and any(each.asks_back(message) for each in _all_languages())
+
+
+def _all_languages() -> Iterable[RegexConfirmParser]:
+    """Return a parser of each shipped language alone."""
+    return (_parser(language, emoji=False) for language in SHIPPED_LANGUAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +369,8 @@ class PhraseBook:
     ok: frozenset[str]
     #: May be meant as an answer but decides nothing: the user is asked again.
     unclear: frozenset[str]
+    #: Asks about the question and decides nothing: the user is told what a yes would do.
+    asks: frozenset[str]
     #: Words that are a yes when alone, and a new request with another word beside them.
     commands: frozenset[str]
 

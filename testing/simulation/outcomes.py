@@ -44,7 +44,7 @@ def _beginning(*keys: str) -> re.Pattern[str]:
 
 #: How people read the messages; the first match counts.
 _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
-    ("question", re.compile(f"{text_pattern('question')}|{text_pattern('unclear')}")),
+    ("question", re.compile(f"{text_pattern('question')}|{text_pattern('unclear')}|{text_pattern('explained')}")),
     ("early", _beginning("early", "asked_before")),
     ("correction", _beginning("correction")),
     ("unknown", _beginning("unknown")),

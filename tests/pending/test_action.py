@@ -136,8 +136,9 @@ def test_stored_action_is_read_from_the_row_of_a_script():
     stored = StoredAction(
         "A" * 22, "{}", "mac", "started", expires_at=7.125, by="yes-1", attempt="try-1", outcome_text="Done.",
         result="ok", output="{}", seen=3, begun_at=6.5, prompt="m1", prompts=("m1", "m2"), written_at=5.25,
+        unclear_answers=("a1", "b2"),
     )  # fmt: skip
-    read = StoredAction.from_row([*row, "5250000", "", "4", "{}"])
+    read = StoredAction.from_row([*row, "5250000", "", "4", "{}", "a1 b2"])
     assert (read, read.looked_at, read.followed_at) == (stored, 9.0, 4)
 
 

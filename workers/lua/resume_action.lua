@@ -10,7 +10,7 @@ for step in string.gmatch(steps or '', '%S+') do  -- before their plan: ending t
   if OPEN_STATES[redis.call('HGET', action_key(step), 'state') or ''] then enter(step, {'unknown'}) end
 end
 if not OPEN_STATES[state or ''] then return 0 end
-enter(pid, {'unknown'}, 'told', '')  -- of a question that was repeated: that it expired
+enter(pid, {'unknown'})
 if to and (state == 'armed' or (state == 'shown' and tonumber(expires) > now())) then  -- the user may still answer
   redis.call('RPUSH', shard .. ':closed', pid)
   redis.call('PEXPIRE', shard .. ':closed', KEEP_LOSS_MS)

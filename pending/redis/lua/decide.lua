@@ -12,7 +12,7 @@ if before then
   return {verdict, decided_on ~= '' and action_row(decided_on) or {}}
 end
 
-local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 16
+local STATE, EXPIRES, BY, ATTEMPT, BEGUN, KNOWN = 3, 4, 5, 6, 10, 17
 local fields = pid and fields_of(pid, 'kind', 'digest', 'code', 'steps', 'ttl') or {}
 
 -- The answer is stored for as long as the client may ask again: by then another action may wait here.

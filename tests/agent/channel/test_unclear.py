@@ -58,6 +58,51 @@ def test_second_unclear_reply_drops_the_proposal(make_bot):
     assert bot.deleted == []
 
 
+@pytest.mark.parametrize(
+    "words", ["wait", "Which one?", "what is it?", "hold on...", "why?", "welche?", "¿qué?", "待って", "что это?"]
+)
+def test_question_about_the_question_is_answered_without_a_model(make_bot, words):
+    """It says what a yes would do, in any language; the window stays open, and the next yes runs it."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    asked = len(bot.provider.requests)
+    before = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    assert bot.say(words).startswith("Nothing has been done yet. After a yes I do this: Delete A\nReply **yes**")
+    after = bot.rig.repository.find_open(CHAT.id, bot.scope)
+    assert (after.state, after.expires_at, len(bot.provider.requests)) == ("shown", before.expires_at, asked)
+    assert bot.say("yes").startswith("deleted A")
+
+
+@pytest.mark.parametrize("words", ["ja", "oui", "да", "evet", "はい", "nein"])
+def test_answer_in_a_language_that_is_not_read_asks_again(make_bot, words):
+    """The channel reads English, Portuguese and Spanish: another language's yes runs nothing and drops nothing."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    assert bot.say(words).startswith("I could not tell whether you meant yes or no: Delete A")
+    assert bot.deleted == []
+    assert bot.say("yes").startswith("deleted A")
+
+
+def test_different_unclear_replies_ask_again_and_the_same_words_drop_the_proposal(make_bot):
+    """A person who is still thinking keeps the question; a repeated reply ends it."""
+    bot = make_bot("A", lines=["I see."])
+    bot.say("delete A")
+    for words in ("wait", "which one?", "hmm", "ja"):
+        bot.say(words)
+        assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
+    assert "nothing was done: “Delete A”" in bot.say("Which one")
+    assert bot.deleted == []
+
+
+def test_question_is_not_repeated_for_ever(make_bot):
+    """After five unclear replies in different words the sixth drops the proposal."""
+    bot = make_bot("A", lines=["I see."])
+    bot.say("delete A")
+    for words in ("wait", "which one?", "hmm", "ja", "why"):
+        bot.say(words)
+    assert "nothing was done: “Delete A”" in bot.say("maybe")
+
+
 def test_redelivered_unclear_reply_asks_again_once(make_bot):
     """The second copy of an unclear reply does not count as a second unclear reply."""
     bot = make_bot("A")

@@ -13,7 +13,7 @@ end
 -- Return the fields of an action in the order in which Python reads them, then those of the further names.
 local function fields_of(pid, ...)
   return redis.call('HMGET', action_key(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result',
-    'seen', 'begun', 'prompt', 'prompts', 'written', 'trace', 'followed', 'output', ...)
+    'seen', 'begun', 'prompt', 'prompts', 'written', 'trace', 'followed', 'output', 'unclear', ...)
 end
 
 -- Return an action as Python reads it: its id, this server's time, and its fields. Empty when there is none.

@@ -73,5 +73,9 @@ local function apply_change(change, at_once)
   elseif move and move.told ~= '' then
     redis.call('HSET', action_key(move.pid), 'told', move.told)
   end
+  if move and move.unclear then
+    local earlier = redis.call('HGET', action_key(move.pid), 'unclear')
+    redis.call('HSET', action_key(move.pid), 'unclear', earlier and earlier .. ' ' .. move.unclear or move.unclear)
+  end
   for _, arm in ipairs(change.arms) do store_action(arm, at_once) end
 end
