@@ -338,10 +338,15 @@ class ModelCaller:
 
 
 def _with_unique_ids(answer: Message, run: RunState) -> Message:
-    """Return the answer with call ids that are unique in the run. The id links a result to its call."""
+    """Return the answer with call ids that are unique in the request. The id links a result to its call.
+
+    Servers that number the calls of each answer, or send no ids, repeat those of earlier turns.
+    """
     if not answer.tool_calls:
         return answer
     taken = {call.id for call in run.tool_calls}
+    for message in run.history:
+        taken.update(call.id for call in message.tool_calls)
     ids = {call.id for call in answer.tool_calls}
     if len(ids) == len(answer.tool_calls) and "" not in ids and taken.isdisjoint(ids):
         return answer

@@ -66,6 +66,19 @@ def test_endless_tool_calls_are_stopped_with_a_message():
     assert "3 steps" in result.content
 
 
+@pytest.mark.parametrize("id_", ["", "c1"])
+def test_calls_of_later_turns_have_ids_of_their_own(id_):
+    """Some servers send no ids, or number the calls of each answer. Vendors refuse a history that repeats an id."""
+    call = dataclasses.replace(ECHO, id=id_)
+    memory = ConversationMemory()
+    agent = agent_with([call, "one", call, "two"])
+    for text in ("first", "second"):
+        agent.run(text, memory=memory)
+    ids = [call.id for message in memory.get_history() for call in message.tool_calls]
+    assert len(set(ids)) == 2
+    assert agent.provider.requests[-1].messages[-1].tool_call_id == ids[-1]
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
