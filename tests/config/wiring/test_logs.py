@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from redis.exceptions import OutOfMemoryError
 
 from sayso.agent import Agent, AgentConfig, LoggingObserver, ScriptedProvider
 from sayso.channels.base import SendError
@@ -22,7 +23,13 @@ from sayso.channels.redaction import REDACTED, remember
 from sayso.channels.tracing import span, start_tracing
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError
-from sayso.config.wiring.observability import EventFormatter, JsonFormatter, add_trace_id, set_up_logs
+from sayso.config.wiring.observability import (
+    EventFormatter,
+    JsonFormatter,
+    add_trace_id,
+    name_lines_of_rq,
+    set_up_logs,
+)
 from sayso.pending.concurrency import TimedOut, run_with_timeout
 from sayso.pending.context import context_field
 from tests.contracts.rigs import CHAT, MemoryRig
@@ -229,3 +236,33 @@ def test_line_about_a_reply_names_the_trace_of_its_turn(lines: io.StringIO):
     bot.say("hi")
     dead = next(line for line in parsed(lines) if line["message"] == "reply.dead")
     assert re.fullmatch("[0-9a-f]{32}", str(dead["trace_id"]))
+
+
+def test_lines_of_rq_are_an_event_of_ours():
+    """RQ writes sentences, with a traceback of the client for a Redis that has no memory."""
+    made = record("Worker %s: %s cleanup failed", job="j1")
+    made.name, made.args = "rq.registry", ("w1", "StartedJobRegistry")
+    try:
+        raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'")
+    except OutOfMemoryError:
+        made.exc_info = sys.exc_info()
+    for _ in range(2):  # two handlers print it
+        assert name_lines_of_rq(made)
+    line = json.loads(JsonFormatter().format(made))
+    assert (line["message"], line["says"]) == ("rq.reported", "Worker w1: StartedJobRegistry cleanup failed")
+    assert (line["reason"], "exception" in line) == ("OutOfMemoryError", False)
+
+
+def test_every_process_names_the_lines_of_rq(capsys: pytest.CaptureFixture[str]):
+    """The filter is part of what each command sets up; other libraries keep their words."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    try:
+        set_up_logs()
+        logging.getLogger("rq.worker").error("Worker w1: found an unhandled exception, quitting...")
+        logging.getLogger("rqx").warning("a library's own words")
+    finally:
+        root.handlers, root.level = handlers, level
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("ERROR rq.reported says=Worker w1: found an unhandled exception, quitting...")
+    assert second.endswith("WARNING a library's own words")
