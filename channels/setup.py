@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
 
+from sayso.channels.manual import manual
 from sayso.channels.redaction import redact
 from sayso.channels.types import SignedWebhook
 
@@ -22,7 +23,7 @@ Problem = tuple[str, str]
 #: The header of our health checks that says whose they are.
 BOT_HEADER = "X-Sayso-Bot"
 #: The page with the cause and the cure of each finding.
-PAGE = "docs/reference/doctor.md"
+PAGE = "reference/doctor.md"
 #: How many characters of a text from outside are shown, such as of a platform's last error.
 MAX_CHARS = 300
 #: The width of the column with a check's name, in characters.
@@ -60,7 +61,7 @@ class CheckResult:
     @property
     def see(self) -> str:
         """Return the documentation of the finding, "" for a result that is ok."""
-        return f"{PAGE}#{self.id}" if self.id else ""
+        return manual(PAGE, self.id) if self.id else ""
 
     def __str__(self) -> str:
         name = f"{self.channel} {self.check}".strip()

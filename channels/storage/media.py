@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -156,7 +157,9 @@ class MediaFiles:
 
     def full(self) -> str:
         """Return why no file can be stored now, "" if one can. Raises OSError."""
-        make_private(self._arriving.parent)
+        for folder in (make_private(self._arriving.parent), self._arriving):
+            if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
         if self.is_remote:
             self._files.stat(_name("0" * 64))  # the measured size may be minutes old
         return self._room.full()

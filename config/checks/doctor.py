@@ -12,6 +12,7 @@ import httpx
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from sayso.channels.manual import manual
 from sayso.channels.registry import open_setup
 from sayso.channels.setup import (
     BOT_HEADER,
@@ -107,18 +108,14 @@ class Doctor:
         yield CheckResult("config", "ok", f"channels: {', '.join(self._settings.channels)}")
         for problem in library_problems(self._settings):
             yield CheckResult("libraries", "fail", problem, "run the command; see that it is the bot's environment")
-        for result in self._redis():
-            yield result
-        if self._data.exists():
-            for result in _files(self._settings, self._data):
-                yield result
-        if self._running and self._running.url != self._url:
-            yield await self._answers("web", self._running.url, "see its log; it listens on this machine")
-        async for result in self._address():
-            yield result
-        for name, channel in self._settings.channels.items():
-            async for result in self._channel(name, channel):
-                yield result
+        steps = [_each(self._redis()), _each(_files(self._settings, self._data)), self._address()]
+        steps += [self._channel(name, channel) for name, channel in self._settings.channels.items()]
+        for step in steps:
+            try:
+                async for result in step:
+                    yield result
+            except OSError as exc:  # a file of another user; the other checks go on
+                yield _unusable(exc, self._data)
 
     def _redis(self) -> Iterator[CheckResult]:
         try:
@@ -163,7 +160,8 @@ class Doctor:
             yield CheckResult("halt", "fail", says, "run `sayso restore` again, then start the bot")
         elif halts_of(client, prefix=self._settings.key_prefix):
             says = f"{place} has lost acknowledged writes, and is halted"
-            yield CheckResult("halt", "fail", says, "read docs/how-to/operate.md, then run `sayso redis resume`")
+            cure = f"read {manual('how-to/operate.md', 'resume-a-redis-that-lost-data')}, then run `sayso redis resume`"
+            yield CheckResult("halt", "fail", says, cure)
         yield self._clock(client)
         yield from _workers(client, self._settings.key_prefix)
         for alert in RedisAlerts(client, prefix=self._settings.key_prefix).of(self._settings.channels):
@@ -204,6 +202,8 @@ class Doctor:
         return clock_result(ahead)
 
     async def _address(self) -> AsyncIterator[CheckResult]:
+        if self._running and self._running.url != self._url:
+            yield await self._answers("web", self._running.url, "see its log; it listens on this machine")
         if not self._is_known:
             says = f"no web is known to run on {self._data}, and neither public_url nor SAYSO_PUBLIC_URL is set"
             cure = "start `sayso web` or `sayso up` on this machine, or say where it answers with SAYSO_PUBLIC_URL"
@@ -466,8 +466,15 @@ def _workers(client: Redis, prefix: str) -> Iterator[CheckResult]:
         yield CheckResult("workers", "warn", says, cure, id="workers-old")
 
 
+async def _each(results: Iterator[CheckResult]) -> AsyncIterator[CheckResult]:
+    for result in results:
+        yield result
+
+
 def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
     """Check where files are kept: whether the bucket takes them, and whether there is room."""
+    if not data.exists():
+        return
     try:
         bucket = open_bucket(settings)
         if bucket:
@@ -480,8 +487,14 @@ def _files(settings: Settings, data: Path) -> Iterator[CheckResult]:
         cure = exc.cure or "see that its server runs, and that this machine reaches it"
         yield CheckResult("files", "fail", exc.says, cure)
     except OSError as exc:
-        says = f"the data folder {str(data)!r} cannot be used ({exc.strerror})"
-        yield CheckResult("disk", "fail", says, "let this user write to it, or name another with --data")
+        yield _unusable(exc, data)
     else:
         cure = "free some of it, or change `media:` in the configuration"
         yield CheckResult("disk", "fail", full, cure) if full else CheckResult("disk", "ok", "there is room for files")
+
+
+def _unusable(exc: OSError, data: Path) -> CheckResult:
+    """Return the result for a file or folder of the data folder that this user may not use."""
+    says = f"{str(exc.filename or data)!r} cannot be used ({exc.strerror})"
+    cure = "run this as the user of the bot, let this user use it, or name another data folder with --data"
+    return CheckResult("disk", "fail", says, cure)

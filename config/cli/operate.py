@@ -134,6 +134,7 @@ def redis() -> None:
 @pass_options
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
+    from sayso.channels.manual import manual
     from sayso.config.server.restore import backup_being_restored
     from sayso.pending.redis.scripts import SHARDS
     from sayso.workers.data_loss.resume import halts_of
@@ -153,9 +154,8 @@ def status(options: Options) -> None:
     part = f" ({len(halts)} of {SHARDS} shards)" if 0 < len(halts) < SHARDS else ""
     lines = [f"redis: {f'halted{part}: {halt}' if halt else 'whole'}"]
     if halt:
-        lines.append(
-            "`sayso redis resume` continues without what is missing: docs/how-to/operate.md says what that means"
-        )
+        page = manual("how-to/operate.md", "what-resume-does")
+        lines.append(f"`sayso redis resume` continues without what is missing: {page} says what that means")
     options.print({"redis": str(halt) if halt else None}, lines)
     sys.exit(FINDING if halt else 0)
 

@@ -23,6 +23,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
+from sayso.channels.manual import manual
 from sayso.pending.concurrency import is_in_loop
 from sayso.pending.redis.cluster import AsyncCluster, ClusterClient, ClusterUrl, is_cluster
 from sayso.pending.redis.connections import AutoPipeline, Connections, LoopClient
@@ -225,7 +226,7 @@ def check_guarded(client: Redis) -> None:
             return
     raise RedisUnfit(
         f"the Redis at {host}:{port} is on another machine and needs no password: anybody can read messages there. "
-        "Give it users (docs/reference/redis.md), or write allow_open_redis: true if nobody else can reach it"
+        f"Give it users ({manual('reference/redis.md')}), or write allow_open_redis: true if nobody else can reach it"
     )
 
 

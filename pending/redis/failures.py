@@ -17,6 +17,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from sayso.channels.manual import manual
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -90,7 +92,7 @@ def _refusal(exc: ResponseError, place: str) -> Failure:
         return Failure(f"{place} cannot write its files", "give its disk room, and see its log", lasts=False)
     if isinstance(exc, NoPermissionError):
         return Failure(
-            f"{place} forbids this user a command ({text})", "allow it: docs/reference/redis.md has the list"
+            f"{place} forbids this user a command ({text})", f"allow it: {manual('reference/redis.md')} has the list"
         )
     return Failure(f"{place} refuses: {text}", "see its log and its settings")
 

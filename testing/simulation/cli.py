@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # commands load only what they need
 @click.argument("profile")
 @click.option("--seconds", type=click.FloatRange(min=1), help="Begin nothing new after so long.  [default: all turns]")
 @click.option("--seed", type=int, help="Repeat the choices of a run, though not its timing.  [default: a new one]")
-@click.option("--full-size", is_flag=True, help="As large as docs/explanation/reliability.md promises: up to an hour.")
+@click.option("--full-size", is_flag=True, help="As large as the documentation on reliability promises: up to an hour.")
 @click.option("--markdown", is_flag=True, help="Print the table in Markdown.")
 @pass_options
 def simulate(
@@ -35,9 +35,9 @@ def simulate(
 ) -> None:
     """Break a real Sayso on purpose: users on fake platforms, judged by what they did and heard, and what took effect.
 
-    PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows of
-    docs/how-to/test-a-bot.md, or one of: quick, nothing, load, idle, workers, redis, storage, apart, machines, web,
-    outage, spool, memory, disk, ahead, behind, pauses, replies, restarts, platforms, repeats, deliveries, yes,
+    PROFILE says how many users there are and what breaks. It is a YAML file, `matrix` for all rows of the page
+    "Test a bot" of the documentation, or one of: quick, nothing, load, idle, workers, redis, storage, apart, machines,
+    web, outage, spool, memory, disk, ahead, behind, pauses, replies, restarts, platforms, repeats, deliveries, yes,
     strangers, everything.
 
     With --config it runs your bot, with its platforms replaced. --data names a folder to keep; without it the folder is

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import urllib.request
 import venv
 import zipfile
@@ -199,6 +200,19 @@ def test_the_wheel_has_the_files_that_the_page_about_deployment_names(install: C
     named = {name.rstrip("./") for name in re.findall(r"\bdeploy/[\w./@-]+", page)}
     assert {name for name in named if not (installed.home / name).exists()} == set()
     assert (installed.home / "deploy/Procfile").read_text() == (ROOT / "Procfile").read_text()
+
+
+def test_messages_name_pages_of_the_site_where_there_is_no_checkout(install: Callable[[str], Installed]):
+    """The wheel has no documentation. Its metadata have the address."""
+    installed = install("wheel")
+    (installed.home / "doctor.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    done = subprocess.run(
+        [installed.environment / "bin" / "sayso", "doctor", "--config", "doctor.yaml", "--json"],
+        cwd=installed.home, env=installed.environ(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    site = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Documentation"]
+    found = {each["id"]: each["see"] for each in json.loads(done.stdout) if each["id"]}
+    assert found["redis-unknown"] == f"{site}/reference/doctor/#redis-unknown"
 
 
 def test_packages_of_the_same_commit_have_the_same_bytes(built: Mapping[str, Path], tmp_path: Path):

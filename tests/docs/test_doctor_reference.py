@@ -10,7 +10,7 @@ from sayso.channels.setup import PAGE, CheckResult
 from sayso.config.checks.doctor import _RISK_IDS, no_replica
 from tests.docs.pages import ROOT
 
-TEXT = (ROOT / PAGE).read_text()
+TEXT = (ROOT / "docs" / PAGE).read_text()
 SECTIONS = dict(re.findall(r"^### ([a-z0-9-]+)\n(.*?)(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 FILES = [
     ROOT / "config/checks/doctor.py",
@@ -62,5 +62,5 @@ def test_every_section_says_cause_and_cure() -> None:
 
 def test_printed_link_leads_to_the_section() -> None:
     """The anchor equals the heading: lower-case letters, digits and hyphens."""
-    assert no_replica("db:6379").see == f"{PAGE}#redis-no-replica"
+    assert no_replica("db:6379").see == f"docs/{PAGE}#redis-no-replica"
     assert "see:  docs/reference/doctor.md#redis-no-replica" in str(no_replica("db:6379"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -231,7 +234,25 @@ def test_unreachable_web_is_found(clinic: Clinic):
 def test_data_folder_that_is_a_file_is_found(clinic: Clinic):
     """The line has its path. There is no traceback."""
     clinic.folder = clinic.config
-    assert f"the data folder {str(clinic.config)!r} cannot be used (Not a directory)" in clinic.wrong()["disk"]
+    assert re.search(rf"'{clinic.config}.*' cannot be used \(Not a directory\)", clinic.wrong()["disk"])
+
+
+@pytest.mark.parametrize("folder", ["media", "media/arriving", "redis"])
+def test_folder_that_this_user_may_not_use_is_found(tmp_path: Path, folder: str):
+    """It is a line with the folder and a cure, and no traceback; the other checks go on."""
+    (tmp_path / "bot.yaml").write_text("agent: {model: offline}\nchannels: {web: {platform: console}}\n")
+    (tmp_path / "data" / folder).mkdir(parents=True)
+    (tmp_path / "data" / folder).chmod(0o000)
+    # Root may use every folder unless it gives up that right.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"] if not os.geteuid() else []
+    done = subprocess.run(
+        [*drop, sys.executable, "-m", "sayso", "doctor", "--config", "bot.yaml", "--data", "data", "--json"],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    found = {each["id"]: each["says"] for each in json.loads(done.stdout)}
+    assert re.search(rf"data/{folder}.* cannot be used \(Permission denied\)", found["disk"])
+    assert "web-unknown" in found
 
 
 def test_public_url_of_this_machine_is_found(clinic: Clinic):
