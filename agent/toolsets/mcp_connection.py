@@ -28,6 +28,7 @@ from sayso.agent.toolsets.base import (
     SourceUnreachable,
     scrub,
 )
+from sayso.agent.toolsets.mcp_escapes import chunks_without_half_characters, without_half_characters
 from sayso.agent.toolsets.mcp_listing import validation_reason, with_usable_listings
 from sayso.channels.redaction import redact
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import httpx2
     from mcp import Client
     from mcp.shared.exceptions import MCPError
+    from mcp.shared.message import SessionMessage
     from mcp.types import CallToolResult
     from mcp.types import Tool as Definition
 
@@ -312,6 +314,21 @@ class HttpAnswer:
 http_answer: ContextVar[HttpAnswer | None] = ContextVar("http_answer", default=None)
 
 
+def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
+    """Return the message of a line that was refused for half a character; the error where it is no message."""
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+
+    line = str(error.errors(include_url=False)[0]["input"]).encode(errors="replace")
+    readable = without_half_characters(line)
+    if readable == line:
+        return error
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(readable, by_name=False))
+    except ValidationError as exc:
+        return exc
+
+
 @dataclass(slots=True)
 class TransportMonitor:
     """Watches a transport: counts a program's lines that are no messages, sees its end, and notes HTTP's status.
@@ -327,10 +344,11 @@ class TransportMonitor:
         """Forward messages until the source ends; lines that are no messages are only counted."""
         async with target:
             async for message in source:
-                if isinstance(message, Exception):
+                readable = _read_again(message) if isinstance(message, ValidationError) else message
+                if isinstance(readable, Exception):
                     self.invalid_lines += 1
                 else:
-                    await target.send(message)
+                    await target.send(readable)
         self.on_end()
 
     async def note_status(self, response: Any) -> None:
@@ -442,12 +460,15 @@ def capped_client(
     import httpx2
 
     class CappedStream(httpx2.AsyncByteStream):
-        """Another stream, which breaks off when it grows too long."""
+        """Another stream, which breaks off when it grows too long. An escape of half a character is replaced."""
 
         def __init__(self, stream: Any) -> None:
             self._stream = stream
 
-        async def __aiter__(self) -> AsyncIterator[bytes]:
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return chunks_without_half_characters(self._counted())
+
+        async def _counted(self) -> AsyncIterator[bytes]:
             size = 0
             async for chunk in self._stream:
                 size += len(chunk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from sayso.agent import Tool, ToolTag
 from sayso.agent.toolsets.mcp import McpToolProvider
+from sayso.agent.toolsets.mcp_escapes import chunks_without_half_characters
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 
 SERVER = Path(__file__).parent / "odd_mcp.py"
@@ -67,6 +69,40 @@ def test_oddity_that_no_call_needs_costs_no_tool(definition: dict[str, Any]):
     """The schema of results is not used, and arguments are always an object."""
     tools, left_out = listed({"name": "odd", **definition})
     assert (list(tools), left_out) == (["good", "odd"], {})
+
+
+def test_half_a_character_in_a_description_costs_no_tool():
+    """JavaScript servers write one where they cut a text in the middle of an emoji."""
+    tools, _ = listed({"name": "odd", "description": "Cut \ud83d here, \U0001f600 kept", "inputSchema": OBJECT})
+    assert tools["odd"].description == "Cut \ufffd here, \U0001f600 kept"
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"\ud83d\ude00", "\U0001f600"),
+        (r"\uD83D\uDE00\ude00!", "\U0001f600\ufffd!"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\\ud83d", r"\ud83d"),
+        (r"\\\ud83d\n", "\\\ufffd\n"),
+        (r"\u00e9\\", "é\\"),
+        ("\\\\" * 9 + r"\ud83d", "\\" * 9 + "\ufffd"),
+    ],
+)
+def test_half_characters_are_replaced_wherever_an_answer_is_split(written: str, read: str):
+    """An HTTP answer arrives in chunks, and an escape may be in two of them."""
+    body = f'{{"a": "{written}"}}'.encode()
+
+    async def joined(*chunks: bytes) -> bytes:
+        async def arriving() -> AsyncIterator[bytes]:
+            for chunk in chunks:
+                yield chunk
+
+        return b"".join([chunk async for chunk in chunks_without_half_characters(arriving())])
+
+    for at in range(len(body)):
+        assert json.loads(asyncio.run(joined(body[:at], body[at:])))["a"] == read
+    assert json.loads(asyncio.run(joined(*(body[at : at + 1] for at in range(len(body))))))["a"] == read
 
 
 def test_tool_with_odd_annotations_counts_as_destructive():
