@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +16,7 @@ from sayso.agent import Agent, AgentConfig, Message, ToolCall, UsageStats, emit_
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.messages import Role
+from sayso.agent.providers import testing
 from sayso.channels.types import Media
 from sayso.pending import idempotency_key
 from sayso.workers.processor import ConversationProcessor
@@ -67,7 +68,10 @@ class Mortal:
 
 
 class Script:
-    """A model that answers with the line after the answers it has already given in this turn."""
+    """A model that answers with the line after the answers it has already given in this turn.
+
+    Each call gets an id of its own. A history that a vendor would refuse fails the test.
+    """
 
     def __init__(self, lines: list[Any], life: Life) -> None:
         self.lines, self.asked, self.seen, self.users = lines, Counter(), [], []
@@ -76,6 +80,7 @@ class Script:
     async def acomplete(self, **request: Any) -> tuple[Message, UsageStats]:
         """Return the next line; count how often each one was requested."""
         messages = request["messages"]
+        testing.check_history(messages)
         said = max(at for at, message in enumerate(messages) if message.role is Role.USER)
         at = sum(message.role is Role.ASSISTANT for message in messages[said:])
         self.asked[at] += 1
@@ -84,8 +89,13 @@ class Script:
         self.seen.append([message.content for message in messages if message.role is Role.TOOL])
         self._life.at(f"after model {at}")
         line = self.lines[at]
-        answer = Message(Role.ASSISTANT, line) if isinstance(line, str) else Message(Role.ASSISTANT, tool_calls=line)
-        return answer, UsageStats(10, 1, 11)
+        if isinstance(line, str):
+            return Message(Role.ASSISTANT, line), UsageStats(10, 1, 11)
+        if line is None:  # a test answers in its place
+            return Message(Role.ASSISTANT, tool_calls=line), UsageStats(10, 1, 11)
+        numbered = enumerate(line)
+        calls = [replace(each, id=f"{each.id}-{len(self.seen)}-{number}") for number, each in numbered]
+        return Message(Role.ASSISTANT, tool_calls=tuple(calls)), UsageStats(10, 1, 11)
 
 
 @dataclass(slots=True)

@@ -11,8 +11,7 @@ if state == args.state then return 'ok' end
 local late = (state == 'unknown' and args.state == 'failed')
   or ((state == 'unknown' or state == 'failed') and args.state == 'done')
 if state ~= 'started' and not late then return 'other' end
-redis.call('HSET', key, 'state', args.state, 'told', args.told, 'result', args.result)
-if args.output ~= '' then redis.call('HSET', key, 'output', args.output) else redis.call('HDEL', key, 'output') end
+redis.call('HSET', key, 'state', args.state, 'told', args.told, 'result', args.result, 'output', args.output)
 entered(args.pid, {args.state}, by, mac, steps)
 if not late then return 'ok' end
 if tonumber(string.match(redis.call('LINDEX', inbox, 0) or '', '^%d+')) == args.seq then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def fetch() -> str:
     return LONG
 
 
+@tool(requires_approval=True)
+def export() -> str:
+    """Fetch a long text after a yes."""
+    return LONG
+
+
 @tool(terminal=True)
 def recite() -> str:
     """Fetch a long text for the user to read."""
@@ -35,7 +42,7 @@ def recite() -> str:
 def new_story(rig, tmp_path: Path, *lines) -> Story:
     """Return a story with tools that return long texts, and its text store in the folder `texts`."""
     story = Story(rig, list(lines) or [(call("fetch"),), "all done"])
-    story.tools += [fetch, recite]
+    story.tools += [fetch, recite, export]
     story.texts = TextFiles(LocalObjects(tmp_path / "texts"))
     return story
 
@@ -113,6 +120,39 @@ def test_next_turn_sees_the_whole_result(rig, tmp_path):
         story.work_on()
         story.model.lines = ["and on"]
     assert story.model.seen == [[], [LONG], [LONG], [GONE]]
+
+
+def test_long_result_after_a_yes_is_in_a_file_too(rig, tmp_path):
+    """Its outcome stands at the beginning, so the model knows it even when the file is gone."""
+    story = new_story(rig, tmp_path, (call("export"),))
+    story.hear()
+    story.work_on()
+    story.hear("yes")
+    story.work_on()
+    story.model.lines = ["and on"]
+    for forget in (False, True):
+        if forget:
+            shutil.rmtree(tmp_path / "texts")
+        story.hear("go on")
+        story.work_on()
+    (whole,), (beginning,) = story.model.seen[-2:]
+    assert json.loads(whole)["result"] == LONG
+    assert beginning.startswith('{"outcome": "done"')
+    assert beginning.endswith(f"[the rest is not there any more, was {len(whole)} characters]")
+
+
+def test_long_result_of_a_stopped_turn_is_in_a_file_too(rig, tmp_path):
+    """The history of the turn refers to the file of its journal."""
+    story = new_story(rig, tmp_path, (call("fetch"),), "all done")
+    story.hear()
+    story.life.names = {"after model 1"}
+    assert not story.work()
+    story.hear("/stop")
+    story.work_on()
+    story.model.lines = ["and on"]
+    story.hear("go on")
+    story.work_on()
+    assert story.model.seen[-1] == [LONG]
 
 
 def test_redis_holds_little_of_a_long_result(redis_client, tmp_path):
