@@ -335,9 +335,11 @@ class ChannelAgent:
             seq=queued.seq,
             summarizes=summarizes,
         )
-        text = _join([*(texts.unknown(call.tool_name) for call in run.unclear), failure_text])
-        before = memory.to_dict()
-        change = await self._confirmation.settle_failed_turn(context, text, run)
+        unclear = [texts.unknown(call.tool_name) for call in run.unclear]
+        is_command = queued.turn.is_stop or bool(self._commands and self._commands.find(queued.turn))
+        for_history = "" if is_command else _join([*unclear, failure_text or texts.stopped()])
+        before, text = memory.to_dict(), _join([*unclear, failure_text])
+        change = await self._confirmation.settle_failed_turn(context, text, run, for_history=for_history)
         change = await self._long_replies.bounded(queued.turn, texts, change)
         if not is_readable or memory.to_dict() == before:
             return change

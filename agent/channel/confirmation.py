@@ -207,10 +207,13 @@ class ConfirmationHandler:
                 return texts.failed(preview)
         return texts.stale()
 
-    async def settle_failed_turn(self, context: TurnContext, failure_text: str, run: InterruptedRun) -> TurnChange:
+    async def settle_failed_turn(
+        self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
+    ) -> TurnChange:
         """Return what a turn changes that could not be answered: the action's outcome, or else `failure_text`.
 
-        A pending action is cancelled. `run` is what the turn had done; the history tells it.
+        A pending action is cancelled. The history gets what the `run` had done, and `for_history` as its
+        end; nothing where that is "", because a command is no part of the conversation.
         """
         turn, conversation = context.turn, context.turn.conversation.id
         live = await self._store.repository.find_open(conversation, context.user)
@@ -225,22 +228,18 @@ class ConfirmationHandler:
         if live and live.state in WAITING_STATES and (is_choice or not turn.tap):
             transition = dropped_transition(live, turn)
             self._outcomes.end(context, live, "dropped")
-            self._note_failed_run(context, failure_text, run)
+            self._note_failed_run(context, run, for_history)
             closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
             text = "\n\n".join(filter(None, [transition.outcome_text, failure_text]))
             return TurnChange(replies=(*closed, (Reply(text), "")), transition=transition)
-        self._note_failed_run(context, failure_text, run)
+        self._note_failed_run(context, run, for_history)
         return TurnChange(replies=((Reply(failure_text), ""),))
 
-    def _note_failed_run(self, context: TurnContext, failure_text: str, run: InterruptedRun) -> None:
-        """Add to the history what was asked, what the run had done, and how the turn ended.
-
-        A /stop itself is no part of the conversation, as no command is.
-        """
-        if context.turn.is_stop:
-            return
-        add_exchange(context, failure_text or context.texts.stopped(), run.messages)
-        self._outcomes.end_calls(context, run.proposed, "dropped", context.received_at)
+    def _note_failed_run(self, context: TurnContext, run: InterruptedRun, ending: str) -> None:
+        """Add to the history what was asked, what the run had done, and how the turn ended."""
+        if ending:
+            add_exchange(context, ending, run.messages)
+            self._outcomes.end_calls(context, run.proposed, "dropped", context.received_at)
 
     async def _outcome_of_failed_turn(self, context: TurnContext, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
@@ -362,10 +361,11 @@ class ConfirmationHandler:
             return False
         return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
 
-    async def _cancel(self, context: TurnContext, stored: StoredAction, outcome: str = "") -> TurnAnswer:
-        outcome = outcome or _texts_of(stored).cancelled(stored.action.preview)
+    async def _cancel(self, context: TurnContext, stored: StoredAction, refusal: str = "") -> TurnAnswer:
+        """Cancel the action because the user said no, or because their yes is refused with this text."""
+        outcome = refusal or _texts_of(stored).cancelled(stored.action.preview)
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
-        self._outcomes.end(context, stored, "denied")
+        self._outcomes.end(context, stored, "dropped" if refusal else "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 

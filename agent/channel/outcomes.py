@@ -33,6 +33,8 @@ _NOTES: Mapping[Outcome, str] = {
     "unknown": "It may have taken effect or not. Do not repeat it without asking the user.",
     "undone": "It was done, and undone later.",
 }
+#: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
+_REFUSED = "It was refused. Nothing was done."
 _RUNNING = "The user said yes, and it is being carried out. Do not repeat it."
 _NO_RECORD = "No record of it is kept any more: it may have been done or not. Do not repeat it without asking the user."
 
@@ -267,7 +269,7 @@ def _outcome_entry(link: ActionLink) -> dict[str, Any]:
     if link.at:
         entry["at"] = f"{datetime.fromtimestamp(link.at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     if link.outcome and link.outcome in _NOTES:
-        entry["note"] = _NOTES[link.outcome]
+        entry["note"] = _REFUSED if link.outcome == "denied" and not link.at else _NOTES[link.outcome]
     return entry
 
 

@@ -86,7 +86,7 @@ def test_stopped_turn_stays_in_the_history(make_bot, caplog):
         ("tool", "A is 970 EUR"),
         ("tool", UNCLEAR),
         ("tool", NOT_RUN),
-        ("assistant", ENGLISH.unknown("post")),
+        ("assistant", f"{ENGLISH.unknown('post')}\n\n{ENGLISH.stopped()}"),
     ]
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
     assert "turn.stopped" in [record.getMessage() for record in caplog.records]
@@ -136,6 +136,14 @@ def test_turn_that_was_stopped_before_it_began_stays_in_the_history(make_bot):
     hanging.bot.hear("look up A")
     hanging.bot.say("/stop")
     assert hanging.read_later() == [("user", "look up A"), ("assistant", ENGLISH.stopped())]
+
+
+def test_command_that_was_stopped_is_no_part_of_the_conversation(make_bot):
+    """As no command is that was answered."""
+    hanging = Hanging(make_bot, "Nothing.")
+    hanging.bot.hear("/tools")
+    hanging.bot.say("/stop")
+    assert hanging.read_later() == []
 
 
 def test_question_that_a_stop_drops_is_dropped_in_the_history(make_bot):

@@ -204,7 +204,7 @@ def test_no_outside_of_a_turn_is_found_in_the_next_one(make_believer):
     bot = make_believer("A")
     bot.say("delete A")
     bot.rig.store.pop_if_intent("ana", "cancel", channel_id="chat", conversation_id=CHAT.address)
-    assert bot.say("go on").endswith("delete denied: The user said no. Nothing was done.")
+    assert bot.say("go on").endswith("delete denied: It was refused. Nothing was done.")
 
 
 def test_action_without_a_record_is_unknown(make_believer):
