@@ -93,6 +93,12 @@ def test_every_metric_in_a_query_exists(query: str) -> None:
     assert metrics_in(query) or query.startswith("up{")
 
 
+def test_every_metric_is_on_the_dashboard() -> None:
+    """An operator who looks there sees whatever is wrong, such as a full media store. The version is no graph."""
+    shown = {name for query in dashboard_queries() for name in metrics_in(query)}
+    assert set(SHOWN) - shown == {"sayso_build_info"}
+
+
 def test_gauges_that_every_web_reports_are_never_summed() -> None:
     """They describe Redis, so a sum over two webs would be twice the value."""
     gauges = [name for name, (kind, _) in SHOWN.items() if kind == "gauge"]
