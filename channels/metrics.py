@@ -20,6 +20,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 
+from sayso.channels.storage.files import open_private
+
 disable_created_metrics()  # a second series for each counter, which no graph needs
 
 #: The variable with the folder of the common files, as prometheus-client calls it.
@@ -56,7 +58,7 @@ class _ProcessNumber:
         if not hasattr(os, "posix_fallocate"):  # macOS
             return
         for kind, size in _FILE_BYTES.items():
-            with (self._folder / f"{kind}_{number}.db").open("ab") as file:
+            with open_private(self._folder / f"{kind}_{number}.db", "ab") as file:
                 os.posix_fallocate(file.fileno(), 0, size)
 
 

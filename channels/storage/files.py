@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Literal
+from typing import BinaryIO, Literal, cast
 
 #: The mount points of this process, as Linux lists them.
 MOUNTS = Path("/proc/self/mountinfo")
@@ -148,13 +148,22 @@ def try_lock(path: Path) -> Iterator[bool]:
     The lock ends with the block, and with the process.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with path.open("a") as lock:
+    with open_private(path, "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:
             yield True
+
+
+def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
+    """Open a file to write bytes. If it is created, only our own user may read it. Raises OSError."""
+    return cast("BinaryIO", open(path, mode, opener=_open_private))  # the caller closes it
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def remove_older(files: Iterable[Path], oldest: float) -> int:

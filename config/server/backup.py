@@ -219,6 +219,7 @@ class _Writer:
     def add_redis(self, client: Redis, prefix: str, counts: dict[str, int]) -> None:
         """Add the keys of Redis, and count them."""
         path = self.work / REDIS
+        path.touch(mode=0o600)
         with (
             path.open("w", encoding="ascii") as lines,
             read_snapshot(client, self.work / "server", prefix=prefix) as found,

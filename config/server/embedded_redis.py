@@ -11,13 +11,13 @@ import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from redis import Redis
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sayso.channels.storage.files import make_private, make_tree_private
+from sayso.channels.storage.files import make_private, make_tree_private, open_private
 from sayso.config.server.processes import Child, die_with_parent
 from sayso.config.settings.loader import ConfigError
 from sayso.pending.redis.client import connect
@@ -44,7 +44,7 @@ class EmbeddedRedis:
     data: Path
     appends: bool = True
     _server: Child | None = field(default=None, repr=False)
-    _lock: IO[str] | None = field(default=None, repr=False)
+    _lock: BinaryIO | None = field(default=None, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -66,7 +66,7 @@ class EmbeddedRedis:
         try:
             make_tree_private(self.data)
             make_private(self.folder)
-            lock = (self.folder / "lock").open("a")
+            lock = open_private(self.folder / "lock", "ab")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
@@ -88,7 +88,7 @@ class EmbeddedRedis:
     def restart(self) -> None:
         """Start the server on the locked folder. Call it in the main thread: the server dies with its thread."""
         command = [server_binary(), *_settings(self.folder, socket_path(self.data), appends=self.appends)]
-        with (self.folder / "server.log").open("ab") as log:
+        with open_private(self.folder / "server.log", "ab") as log:
             self._server = Child("redis", command, os.environ, log=log, prepare=self.prepare)
             self._server.start()
         try:

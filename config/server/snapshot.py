@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from redis import Redis
 from redis.client import Pipeline
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 from redis.exceptions import ResponseError
 
-from sayso.channels.storage.files import make_private
+from sayso.channels.storage.files import make_private, open_private
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from sayso.pending.redis.client import servers_of
 from sayso.pending.redis.cluster import ClusterClient
@@ -136,7 +136,7 @@ def _loaded(client: Redis, folder: Path) -> Iterator[Redis]:
     server = EmbeddedRedis(folder, appends=False)
     try:
         server.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (server.folder / "dump.rdb").open("wb") as file:
+        with open_private(server.folder / "dump.rdb", "wb") as file:
             _save_snapshot(client, file)
         try:
             server.start()
@@ -160,7 +160,7 @@ def _last_words(folder: Path) -> str:
     return ""
 
 
-def _save_snapshot(client: Redis, file: IO[bytes]) -> None:
+def _save_snapshot(client: Redis, file: BinaryIO) -> None:
     """Write the snapshot that the server makes for a new replica to a file. Raises _NoSync, redis.RedisError."""
     connection: Any = client.connection_pool.get_connection()
     try:

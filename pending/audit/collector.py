@@ -168,9 +168,11 @@ class AuditCollector:
 
     def collect(self) -> int:
         """Move a batch of entries. Safe while another worker does the same. Raises RedisError and LedgerUnusable."""
+        drained = self._uncollected.drained()
         lists = self._uncollected.read()
         if not any(lists):
             return 0
+        drained_since = self._uncollected.drained()
         found = [parse_entries(shard, texts) for shard, texts in enumerate(lists)]
         collected = [recorded for entries in found for recorded in entries]
         places = list(dict.fromkeys((each.shard, each.entry.pid) for each in collected if each.entry))
@@ -179,11 +181,8 @@ class AuditCollector:
             AuditBody.of(pid, record or None, mac, outcome_text, at=at)
             for (_, pid), (record, mac, outcome_text, _) in zip(places, records, strict=True)
         ]
-        # Where entries are missing, Redis has lost them, or they were deleted. `verify` names them all.
-        for shard, (drained, entries) in enumerate(zip(self._uncollected.drained(), found, strict=True)):
-            for before, n in pairwise([drained, *(entry.n for entry in entries)]):
-                if n != before + 1:
-                    log.error("audit.gap", extra={"shard": shard, "after": before, "entry": n})
+        for shard, entries in enumerate(found):
+            _log_gaps(shard, [entry.n for entry in entries], drained[shard], drained_since[shard])
         conflicts = self._ledger.store(collected, bodies)
         for conflict in conflicts:
             log.error("audit.conflict", extra={"shard": conflict.shard, "entry": conflict.n})
@@ -200,6 +199,20 @@ class AuditCollector:
         numbers = [recorded.n for recorded in entries if recorded.entry] or [0]
         invalid = [text for recorded, text in zip(entries, texts, strict=True) if not recorded.entry]
         self._scripts.on_shard("drained", entries[0].shard, {"first": min(numbers), "last": max(numbers)}, *invalid)
+
+
+def _log_gaps(shard: int, numbers: Sequence[int], drained: int, drained_since: int) -> None:
+    """Log where entries of a shard are missing: Redis has lost them, or they were deleted. `verify` names them all.
+
+    `drained` and `drained_since` are the last entry that a ledger had before these were read, and after it: another
+    worker may have collected some in between. The first one follows an entry of this range.
+    """
+    for number in numbers[:1]:
+        if not drained < number <= drained_since + 1:
+            log.error("audit.gap", extra={"shard": shard, "after": drained, "entry": number})
+    for before, number in pairwise(numbers):
+        if number != before + 1:
+            log.error("audit.gap", extra={"shard": shard, "after": before, "entry": number})
 
 
 def _count(collected: Sequence[RecordedEntry], actions: Mapping[str, tuple[AuditBody, str]]) -> None:

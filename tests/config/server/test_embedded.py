@@ -117,6 +117,13 @@ def test_every_write_is_on_disk_and_nothing_is_evicted(server: EmbeddedRedis):
     assert settings["maxmemory-policy"] == "noeviction"
 
 
+def test_files_of_a_server_are_private_from_the_start(server: EmbeddedRedis):
+    """The folder of a restore or a first start may be readable for others, and its log names what is stored."""
+    files = [path for path in server.data.rglob("*") if path.is_file()]
+    assert {"lock", "server.log"} <= {path.name for path in files}
+    assert not [path for path in files if path.stat().st_mode & 0o077]
+
+
 def test_server_listens_on_a_private_socket_only(server: EmbeddedRedis):
     """No port is open, and only the own user can use the socket."""
     assert client(server).config_get("port")["port"] == "0"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 
 import pytest
 from redis import Redis
@@ -207,6 +208,33 @@ def test_dropped_entries_are_an_error_and_named(redis_client, ledger, auditor, l
         ("audit.gap", 17, 5, 8)
     ]
     assert faults(redis_client, ledger) == ["shard 17, entry 6: removed (up to 7)"]
+
+
+class Raced(UncollectedEntries):
+    """Entries that something else happens to, right before or after they are read."""
+
+    def __init__(self, client: Redis, moment: str, happen: Callable[[], object]) -> None:
+        super().__init__(client)
+        self._moment, self._happen = moment, happen
+
+    def read(self, limit: int = BATCH) -> list[list[bytes]]:
+        if self._moment == "before":
+            self._happen()
+        found = super().read(limit)
+        if self._moment == "after":
+            self._happen()
+        return found
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_entries_that_another_worker_collects_meanwhile_are_no_gap(redis_client, ledger, auditor, log, caplog, moment):
+    """Its ledger has them, and Redis dropped them between two reads of this one."""
+    other = AuditCollector(redis_client, ledger)
+    log.live("a")
+    auditor._uncollected = Raced(redis_client, moment, lambda: (other.collect(), log.live("b")))
+    auditor.collect()
+    assert [record.msg for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert faults(redis_client, ledger, whole=True) == []
 
 
 def test_redis_restored_from_an_old_file_is_an_error_and_both_histories_stay(
