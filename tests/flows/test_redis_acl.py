@@ -73,9 +73,11 @@ class GuardedRedis:
 
 
 #: What a command needs to be tried: its own keys are allowed or not by other rules.
+OWN = f"sayso-sayso-{'0' * 16}"
 ARGUMENTS = {
     "EVAL": ("return 1", "0"), "EVALSHA": ("0", "0"), "CONFIG GET": ("save",), "WAIT": ("0", "1"),
-    "CLIENT SETINFO": ("lib-name", "x"), "CLIENT SETNAME": ("x",), "SUBSCRIBE": ("rq:x",), "PUBLISH": ("rq:x", ""),
+    "CLIENT SETINFO": ("lib-name", "x"), "CLIENT SETNAME": ("x",),
+    "SUBSCRIBE": (f"rq:pubsub:{OWN}",), "PUBLISH": (f"rq:pubsub:{OWN}", ""),
 }  # fmt: skip
 
 
@@ -227,6 +229,16 @@ def test_start_warns_of_commands_that_only_operators_need(redis_url: str, redis_
         ("sayso-web", ("GET", "sayso:sayso:{1}:history:tg:x:y")),
         ("sayso-web", ("BLPOP", "rq:wip:sayso-sayso", "1")),
         ("sayso-web", ("CONFIG", "GET", "requirepass")),
+        ("sayso-web", ("LPUSH", "rq:queue:default", "job")),
+        ("sayso-web", ("HSET", "rq:job:another-applications", "data", "")),
+        ("sayso-web", ("SADD", "rq:suspended", "")),
+        ("sayso-web", ("FUNCTION", "LOAD", "#!lua name=x\nredis.register_function('x', function() return 1 end)")),
+        ("sayso-worker", ("LPUSH", "rq:queue:sayso-sayso-2", "job")),
+        ("sayso-worker", ("HSET", "rq:job:sayso-sayso-2-0123456789abcdef_1", "data", "")),
+        ("sayso-worker", ("HSET", "rq:worker:another-applications", "state", "")),
+        ("sayso-worker", ("PUBLISH", "rq:pubsub:another-applications", "")),
+        ("sayso-worker", ("FUNCTION", "FLUSH")),
+        ("sayso-operator", ("FUNCTION", "FLUSH")),
         ("sayso-worker", ("GET", "sayso:other:{1}:history:tg:x:y")),
         ("sayso-worker", ("FLUSHALL",)),
         ("sayso-operator", ("CONFIG", "SET", "appendonly", "no")),
@@ -235,7 +247,9 @@ def test_start_warns_of_commands_that_only_operators_need(redis_url: str, redis_
 def test_each_user_is_denied_commands_outside_its_role(
     system: GuardedSystem, user: str, command: tuple[str, ...]
 ) -> None:
-    """A compromised web cannot read history; no process can read another bot or empty the server."""
+    """A compromised web cannot read history. No process can read another bot, write to queues of others or change
+    the server.
+    """
     guarded: GuardedRedis = system.redis  # type: ignore[assignment]
     with guarded.login(user) as client, pytest.raises(NoPermissionError):
         client.execute_command(*command)

@@ -83,6 +83,11 @@ class SaysoJob(Job):
         """Send none, whatever the job's hash names."""
 
 
+def new_name(queue: str) -> str:
+    """Return a new name for a job or a worker of a queue: a login may then be limited to the keys of one bot."""
+    return f"{queue}-{random_id(8)}"
+
+
 def is_suspended(connection: Redis) -> bool:
     """Return whether `rq suspend` keeps all workers of this Redis from taking jobs. Raises redis.RedisError."""
     return bool(rq_is_suspended(connection))
@@ -112,6 +117,7 @@ class WakeUps:
     def __init__(self, connection: Redis, name: str = QUEUE, *, prefix: str = PREFIX) -> None:
         #: Prefix of job keys, and queue key: `Reaper` finds jobs by them.
         self.queue = {"job_keys": Job.redis_job_namespace_prefix, "queue": Queue(name, connection=connection).key}
+        self._queue = name
         self._names = {**self.queue, "queues": Queue.redis_queues_keys, "jobs": f"{prefix}jobs"}
         job = make_job(connection, "process", "", name)
         self._fields: dict[str, Any] = job.to_dict(include_meta=False)
@@ -129,7 +135,8 @@ class WakeUps:
             "description": f"process {conversation}",
             "enqueued_at": at,
         }
-        return WakeUpJob(self._names | {"job": f"process-{random_id(8)}"}, tuple(chain.from_iterable(fields.items())))
+        job = new_name(self._queue)
+        return WakeUpJob(self._names | {"job": job}, tuple(chain.from_iterable(fields.items())))
 
 
 class QueueServer:

@@ -27,6 +27,7 @@ from sayso.workers.data_loss.notices import LossNotices
 from sayso.workers.lease import listen_for_stops
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import Reaper, WorkerLock
+from sayso.workers.rq.jobs import new_name
 from sayso.workers.rq.worker import CUT_SECONDS, WORKER_TTL, Capacity, SaysoWorker, StopFlag
 
 log = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ def new_worker(services: WorkerServices, loop: LoopThread, stop_requested: StopF
     """Return an RQ worker that runs the conversations of the queue on `loop`."""
     return SaysoWorker(
         [services.queue],
+        name=new_name(services.queue),
         perform=services.processor.run,
         loop=loop,
         capacity=services.capacity,
