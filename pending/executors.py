@@ -223,7 +223,7 @@ def _jsonable(value: Any) -> Any:
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_encodable).encode
 
 
-def is_empty(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     """Return whether a JSON value tells people nothing: null, or an empty text, list or object."""
     return value is None or (isinstance(value, str | list | Mapping) and not value)
 
@@ -231,13 +231,37 @@ def is_empty(value: Any) -> bool:
 def json_as_text(value: Any) -> str:
     """Return a JSON value as text for people. Fields of an object that are empty are left out."""
     if isinstance(value, Mapping):
-        fields_shown = ((key, item) for key, item in value.items() if not is_empty(item))
+        fields_shown = ((key, item) for key, item in value.items() if not _is_empty(item))
         return ", ".join(f"{key} {json_as_text(item)}" for key, item in fields_shown) or "nothing"
     if isinstance(value, list):
         return ", ".join(json_as_text(item) for item in value) or "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "none" if value is None else str(value)
+
+
+def result_in_words(text: str) -> str:
+    """Return a result as text for people: JSON in words, other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text if "```" in text else json_in_words(text)
+    if isinstance(value, list) and value:
+        return "\n".join(f"- {json_as_text(item)}" for item in value)
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return text  # as it is written: no digit may get lost
+    if not isinstance(value, dict):
+        return json_as_text(value)
+    kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
+    if kind == "ambiguous":
+        return Ambiguous(str(entity or ""), str(query), list(value.get("matches") or [])).in_words
+    if kind == "not_found":
+        return NotFound(str(entity or ""), str(query)).in_words
+    for key in ("preview", "message"):
+        if kind and isinstance(value.get(key), str):
+            return str(value[key])
+    shown = {key: each for key, each in value.items() if key != "kind" and not _is_empty(each)}
+    return "\n".join(f"{key}: {json_as_text(each)}" for key, each in shown.items()) or "nothing"
 
 
 #: The beginning of a JSON object, or of a list of objects: on a line of its own, or behind other text.

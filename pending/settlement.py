@@ -16,7 +16,16 @@ from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
 from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
-from sayso.pending.executors import Ambiguous, Executors, NotFound, ToolOutput, ToolResult, words_for_person
+from sayso.pending.executors import (
+    Ambiguous,
+    Executors,
+    NotFound,
+    ToolOutput,
+    ToolResult,
+    as_json,
+    result_in_words,
+    words_for_person,
+)
 from sayso.pending.proposals import (
     PLAN_KIND,
     ChannelRun,
@@ -45,6 +54,8 @@ EXECUTOR_TIMEOUT = 100.0
 #: Seconds that a reconciler may take to find out how an interrupted action ended.
 RECONCILE_TIMEOUT = 10.0
 
+#: Characters of a result that are stored for the user, who reads a long one as a file.
+MAX_RESULT_CHARS = 500_000
 #: Characters of a late result that the user is told. No turn runs then that could send the whole as a file.
 MAX_CORRECTION_CHARS = 3000
 
@@ -393,7 +404,7 @@ class Settlement:
             case False:
                 return await self._end_started(claim, action, "failed", texts.not_done(action.preview))
             case answer:
-                result = storable(answer) if isinstance(answer, str) else ""
+                result = _bounded(result_in_words(storable(answer))) if isinstance(answer, str) else ""
                 return await self._end_started(claim, action, "done", texts.done(action.preview, result))
 
     async def _reconcile(self, claim: Claim, action: PendingAction) -> str | bool | None:
@@ -511,7 +522,7 @@ def _failure_text(action: PendingAction, error: BaseException) -> str:
     text = redact(words_for_person(error))
     if text:
         log.warning("pending.failed", extra={**ids, "why": text})
-        return storable(text)
+        return _bounded(storable(text))
     wrapped, reference = getattr(error, "error", None), random_id(4)
     raised = wrapped if isinstance(wrapped, BaseException) else error
     log.error("pending.failed", extra={**ids, "reference": reference}, exc_info=error)
@@ -525,6 +536,13 @@ def _confirmed(claim: Claim, action: PendingAction) -> AbstractContextManager[Ch
     return confirmed_run(confirmation, claim.scope, action.language)
 
 
+def _bounded(text: str) -> str:
+    """Return the text, or the beginning of one that is too long for a record and how many characters it had."""
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    return f"{text[:MAX_RESULT_CHARS]} [… {len(text)}]"
+
+
 def _end_of(action: PendingAction, value: Any, error: BaseException | None = None) -> EffectEnd:
     """Return how an executor ended that returned `value` or raised `error`."""
     if isinstance(error, NotStarted):
@@ -536,7 +554,9 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("failed", storable(redact(value.in_words)), storable(redact(value.to_json())))
     if isinstance(value, ToolOutput):
         output = storable(value.output) if value.output != value.text else ""
-        return EffectEnd("done", storable(value.text), output)
+        return EffectEnd("done", _bounded(storable(value.text)), output)
     if value is None:
         return EffectEnd("done")
-    return EffectEnd("done", storable(value.to_json() if isinstance(value, ToolResult) else str(value)))
+    raw = storable(as_json(value) if isinstance(value, ToolResult | dict | list) else str(value))
+    text, output = _bounded(result_in_words(raw)), _bounded(raw)
+    return EffectEnd("done", text, output if output != text else "")

@@ -21,7 +21,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
-from sayso.pending.executors import Ambiguous, NotFound, ToolResult, as_json, is_empty, json_as_text, json_in_words
+from sayso.pending.executors import ToolResult, as_json, result_in_words
 from sayso.pending.proposals import current_context
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
@@ -273,21 +273,4 @@ def result_text(content: str) -> str:
     text = _FILE_NOTE.sub("", content).strip() if _NOTE_START in content else content
     if mark := _SUMMARY_MARK.match(text):
         text = text[mark.end() :] + (" […]" if mark["cut"] else "")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text if "```" in text else json_in_words(text)
-    if isinstance(value, list) and value:
-        return "\n".join(f"- {json_as_text(item)}" for item in value)
-    if not isinstance(value, dict):
-        return json_as_text(value)
-    kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
-    if kind == "ambiguous":
-        return Ambiguous(str(entity or ""), str(query), list(value.get("matches") or [])).in_words
-    if kind == "not_found":
-        return NotFound(str(entity or ""), str(query)).in_words
-    for key in ("preview", "message"):
-        if kind and isinstance(value.get(key), str):
-            return str(value[key])
-    shown = {key: each for key, each in value.items() if key != "kind" and not is_empty(each)}
-    return "\n".join(f"{key}: {json_as_text(each)}" for key, each in shown.items()) or "nothing"
+    return result_in_words(text)

@@ -21,6 +21,7 @@ from sayso.agent.channel.long_replies import BEGINNING_CHARS, MAX_REPLY_CHARS
 from sayso.agent.tools.call_texts import file_note, result_text
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Tap, Turn
+from sayso.pending import stash_pending
 from sayso.pending.executors import EffectFailed, words_for_person
 from sayso.testing.stores import MemoryMediaStore
 
@@ -252,3 +253,39 @@ def test_error_quotes_an_api_in_words(error, told):
     """What was cut off cannot be read, and is left out. The app's own words stay."""
     assert words_for_person(ToolExecutionError(error)) == told
     assert words_for_person(EffectFailed(error)) == error
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(ISSUE, IN_WORDS), (json.dumps(ISSUE), IN_WORDS), ([{"id": 7}], "- id 7"), ("Sent.", "Sent."), (12.5, "12.5")],
+)
+def test_result_of_an_executor_reaches_people_in_words(value, told):
+    """An executor that a tool stashed may return anything, and no tool turns it into text."""
+
+    @tool
+    def ask() -> object:
+        """Ask before an effect of its own."""
+        return stash_pending(kind="own", preview="Create", args={}, executor=lambda: value)
+
+    chat = Chat(ToolCall("ask"), tools=[ask])
+    chat.say("go")
+    assert chat.say("yes") == [told]
+
+
+@pytest.mark.parametrize("number", ["12345678901234567890.12", "1e5", "007", "1.50"])
+def test_number_stays_as_it_is_written(number):
+    """No digit gets lost."""
+    assert result_text(number) == number
+
+
+def test_result_that_is_too_long_for_a_record_is_cut():
+    """The file has its beginning, and how long it was."""
+
+    @tool(requires_approval=True, preview="Dump")
+    def dump() -> str:
+        """Dump."""
+        return "x" * 600_000
+
+    chat = Chat(ToolCall("dump"), tools=[dump])
+    after_a_yes(chat)
+    assert chat.files == ["x" * 500_000 + " [… 600000]"]
