@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from sayso.agent import Agent, ChannelAgent, ScriptedProvider, Tool, ToolCall, ToolParameter, ToolParameterError, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ChannelAgent,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolParameter,
+    ToolParameterError,
+    ToolPolicy,
+    tool,
+)
 
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": TEXT}
@@ -40,6 +51,21 @@ def one(a: Any) -> Any:
 def by_schema(schema: dict[str, Any], value: Any) -> Any:
     """Return what a tool with this schema of its one parameter is called with."""
     return Tool("t", "T.", {"type": "object", "properties": {"a": schema}}, one).run_raw({"a": value})
+
+
+@pytest.mark.parametrize("to", [["x@evil.test"], '["x@evil.test"]', '["a", "x@evil.test"]'])
+def test_policy_judges_the_list_and_not_its_text(to: Any):
+    """Otherwise a model could get around a rule by writing the list as text."""
+
+    @tool
+    def send(to: list[str]) -> str:
+        """Send."""
+        return f"sent to {to}"
+
+    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "send", "arg": "to", "pattern": "*@evil.test"}])
+    provider = ScriptedProvider([ToolCall("send", {"to": to}), "done"])
+    Agent([send], provider, AgentConfig(tool_policy=policy)).run("go")
+    assert "'send' is denied" in provider.requests[1].messages[-1].content
 
 
 @pytest.mark.parametrize(

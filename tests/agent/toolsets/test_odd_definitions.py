@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
-from contextlib import closing
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from sayso.agent import Tool, ToolTag
 from sayso.agent.toolsets.mcp import McpToolProvider
 from sayso.agent.toolsets.mcp_escapes import chunks_without_half_characters
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from tests.agent.toolsets.odd_mcp import answer_of
 
 SERVER = Path(__file__).parent / "odd_mcp.py"
 OBJECT = {"type": "object"}
@@ -47,6 +50,41 @@ def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], 
     assert left_out["odd"].startswith(why)
     (logged,) = [record.__dict__ for record in caplog.records if record.message == "mcp.tool_left_out"]
     assert (logged["tool"], logged["why"]) == ("odd", left_out["odd"])
+
+
+def test_odd_tool_is_left_out_over_http_as_well():
+    """Half a character in an answer is read there, too."""
+    odd = [{"name": "odd"}, {"name": "cut", "description": "Cut \ud83d", "inputSchema": OBJECT}]
+    with served(odd) as url, closing(McpToolProvider(url=url, name="odd")) as server:
+        tools = {tool.name: tool.description for tool in asyncio.run(server.list_tools())}
+        assert tools == {"good": "Good.", "cut": "Cut \ufffd"}
+        assert list(server.left_out) == ["odd"]
+
+
+@contextmanager
+def served(odd: list[Any]) -> Iterator[str]:
+    """Yield the URL of a server with these tools besides a plain one."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            answer = json.dumps(answer_of(request, odd)).encode() if "id" in request else b""
+            self.send_response(200 if answer else 202)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def do_GET(self) -> None:
+            self.send_error(405)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{web.server_port}/mcp"
+        web.shutdown()
 
 
 @pytest.mark.parametrize("definition", [{"inputSchema": OBJECT}, {"name": None, "inputSchema": OBJECT}, "odd", None])
