@@ -13,6 +13,7 @@ ChannelError
     ├── DeliveryUncertain  the answer was lost: the message may have arrived
     └── Refused       the message will never be accepted: give up and tell the operator
         └── AddressClosed  no message is accepted at this address until its person writes again
+            └── AddressBarred  nor then, until the bot may write there again
 
 NotStored               what came in was not stored: answer 503, so that the platform sends it again
 ├── Overloaded          too many turns are waiting
@@ -94,6 +95,13 @@ class Refused(SendError):
 
 class AddressClosed(Refused):
     """Raised when the platform takes no message for this address: it is blocked, gone, or its window is closed."""
+
+
+class AddressBarred(AddressClosed):
+    """Raised when people can write at this address and the bot cannot: it lacks the right, or the topic is closed.
+
+    Their messages would cost a model's answer each, which no person could read.
+    """
 
 
 class NotStored(Exception):

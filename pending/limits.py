@@ -28,6 +28,8 @@ LOOK_AGAIN_MS = 10_000
 SOON_MS = 15_000
 #: An action that was begun this long ago, outside of a conversation, has lost its process.
 STALE_MS = 120_000
+#: For this long messages are dropped where the bot may not write; then the next one is answered, to try again.
+BARRED_MS = 3600 * 1000
 #: Within this time a client that lost an answer asks again.
 ASKED_AGAIN_MS = 60_000
 #: The time between two notices to a sender whose turns are refused.

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sayso.channels.types import Reply, Turn
 from sayso.pending.limits import (
+    BARRED_MS,
     KEEP_HELD_MS,
     MAX_BURST,
     MAX_TIMERS,
@@ -24,6 +25,7 @@ from sayso.pending.repository import StoredAction
 from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.workers.deliveries import DeliveryStatus
 from sayso.workers.mailbox import SEEN_MS
+from sayso.workers.sender import GivenUp
 
 V = TypeVar("V")
 _MARK = re.compile(r'\{"collapse": "[^"]+"')
@@ -86,6 +88,8 @@ class ConversationState:
     slot: tuple[int, float] = (0, 0.0)
     chat: float = 0.0
     closed: tuple[int, str] = (-1, "")
+    #: Until when messages are dropped, because the bot may not write here.
+    barred_until: float = 0.0
     heard: float = 0.0
     hold: HeldReply | None = None
     #: The action whose question is the last thing that the bot said, "" after any other reply.
@@ -144,6 +148,13 @@ class ConversationState:
         """Mark the address as closed until the user writes, unless a turn waits already."""
         if not self.inbox:
             self.closed = (self.received, reason)
+
+    def note_refusal(self, result: GivenUp, now: float) -> None:
+        """Note what a reply that was given up says of the address."""
+        if result.end in ("closed", "barred"):
+            self.close(result.reason)
+        if result.end == "barred":
+            self.barred_until = now + BARRED_MS / 1000
 
     def silence(self, now: float) -> float:
         """Return the seconds since the last message here."""

@@ -105,6 +105,9 @@ class MemoryConversations(MemoryDeliveries):
                 return Accepted("unchanged", 0)
             if not state.received and not turn.addressed:
                 return Accepted("ignored", 0)
+            decides = turn.tap or turn.is_stop or self._waits_for(turn)
+            if state.barred_until > now and not decides:
+                return Accepted("ignored", 0)
             if not waited and self._is_dropped_tap(state, turn, tapped, now):
                 return Accepted("ignored", 0)
             refused = self._refused(state, turn, tapped, now, is_new=is_new, paced=not waited)
@@ -236,12 +239,12 @@ class MemoryConversations(MemoryDeliveries):
                     self._statuses.end(
                         DeliveryStatus(delivery_id, "dead", now, tries, "", reason, text, asks, doubtful)
                     )
-                    if result.end == "closed":
-                        state.close(reason)
+                    state.note_refusal(result, now)
                     if result.end == "limited":
                         self._channel(lease.conversation).silence(now + result.pause)
                     self._actions.end_undelivered("" if repeats else asked)
                 else:
+                    state.barred_until = 0.0
                     receipt = result.receipt
                     copy = self._statuses.find(delivery_id)
                     self._statuses.end(

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels import tracing
 from sayso.channels.base import (
+    AddressBarred,
     AddressClosed,
     Channel,
     ChannelDown,
@@ -66,8 +67,8 @@ MAX_HOLD_SECONDS = 0.5
 #: Files that a process sends to one platform at a time. Each is in memory, some three times, during its call.
 MAX_FILES_SENT = 4
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
-#: messages, `limited` the platform asks the whole channel to wait.
-FinalState = Literal["dead", "doubtful", "closed", "limited"]
+#: messages, `barred` the bot may not write there, `limited` the platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "barred", "limited"]
 #: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
 #: accept the channel, its slot is later, or the user must write first.
 PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
@@ -78,6 +79,7 @@ _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], .
     (WindowClosed, "held", "dead"),
     (DeliveryUncertain, "suspect", "doubtful"),
     (Unreachable, "tried", "dead"),
+    (AddressBarred, None, "barred"),
     (AddressClosed, None, "closed"),
     (SendError, None, "dead"),
 )
@@ -247,6 +249,9 @@ class ReplySender:
         _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
         asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
         reason = f"{kind}: {error}"
+        if end == "barred":
+            extra = {"conversation": lease.conversation, "reason": str(error)}
+            log.error("address.barred", extra={**extra, "cure": "give the bot the right to write there"})
         if why is None or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, GivenUp(reason, end, asked, kind))
         DELIVERIES.labels(channel, "postponed", kind).inc()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import (
+    AddressBarred,
     AddressClosed,
     ChannelDown,
     DeliveryUncertain,
@@ -29,9 +30,10 @@ SLACK = "https://slack.com"
 #: The origin of files for each of Slack's origins; https://slack-gov.com is GovSlack.
 FILE_ORIGINS = {SLACK: "https://files.slack.com", "https://slack-gov.com": "https://files.slack-gov.com"}
 #: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`: the token lacks a
-#: scope. `closed`: nothing can be posted there. `plain`: send the text again without blocks. `repost`: the message
-#: cannot be edited, send a new one. `unclear`: a part may have happened. All other errors are `refused`.
-SlackReaction = Literal["wait", "down", "scope", "closed", "plain", "repost", "unclear", "refused"]
+#: scope. `closed`: nothing can be posted there. `barred`: people can write there, the app cannot. `plain`: send the
+#: text again without blocks. `repost`: the message cannot be edited, send a new one. `unclear`: a part may have
+#: happened. All other errors are `refused`.
+SlackReaction = Literal["wait", "down", "scope", "closed", "barred", "plain", "repost", "unclear", "refused"]
 _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     "wait": ("ratelimited", "rate_limited", "message_limit_exceeded"),
     "down": (
@@ -39,9 +41,9 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     ),
     "scope": ("missing_scope", "not_allowed_token_type"),
     "closed": (
-        "channel_not_found", "is_archived", "user_not_found", "messages_tab_disabled", "not_in_channel",
-        "user_not_in_channel", "cannot_reply_to_message", "thread_locked",
+        "channel_not_found", "is_archived", "user_not_found", "user_not_in_channel", "cannot_reply_to_message",
     ),
+    "barred": ("messages_tab_disabled", "not_in_channel", "thread_locked"),
     "plain": (
         "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long",
         "markdown_text_conflict",
@@ -117,7 +119,7 @@ def error_code(response: Any) -> str:
 
 def reaction_to(code: str) -> SlackReaction:
     """Return what follows from an error code. `restricted_action` has many suffixes."""
-    return "closed" if code.startswith("restricted_action") else REACTIONS.get(code, "refused")
+    return "barred" if code.startswith("restricted_action") else REACTIONS.get(code, "refused")
 
 
 def _error_of(response: Any) -> SendError:
@@ -132,7 +134,7 @@ def _error_of(response: Any) -> SendError:
         return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
     if not (isinstance(response.data, dict) and response.data):
         return unreadable
-    kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed}
+    kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed, "barred": AddressBarred}
     if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator
         kinds["scope"] = ChannelDown
     cure, needed = _CURES.get(code, ""), str(response.data.get("needed") or "")

@@ -10,6 +10,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import (
+    AddressBarred,
     AddressClosed,
     ChannelDown,
     DeliveryUncertain,
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 TELEGRAM = "https://api.telegram.org"
 #: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
 #: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
-#: new message. `document`: send the file without preview. `link`: send a link to the file. `closed`, `down`, `refused`,
-#: `unsent` and `unknown` are errors of the channel.
+#: new message. `document`: send the file without preview. `link`: send a link to the file. `chat`: the topic is gone,
+#: send to the chat. `barred`, `closed`, `down`, `refused`, `unsent` and `unknown` are errors of the channel.
 TelegramReaction = Literal[
-    "wait", "moved", "done", "plain", "caption", "anew", "document", "link",
-    "closed", "down", "refused", "unsent", "unknown",
+    "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat",
+    "barred", "closed", "down", "refused", "unsent", "unknown",
 ]  # fmt: skip
 #: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
 #: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
@@ -48,6 +49,13 @@ REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("Conflict", "", "refused"),
     ("BadRequest", "message is not modified", "done"),
     ("BadRequest", "query is too old", "done"),
+    ("BadRequest", "message thread not found|topic_(deleted|id_invalid)", "chat"),
+    (
+        "BadRequest",
+        "topic_closed|not enough rights to send (text )?messages|no rights to send a message|chat_write_forbidden"
+        "|chat_(send_plain_forbidden|restricted|admin_required)|user_banned_in_channel|need administrator rights",
+        "barred",
+    ),
     ("BadRequest", "chat not found", "closed"),
     ("BadRequest", "can't parse entities", "plain"),
     ("BadRequest", "there is no text in the message to edit", "caption"),
@@ -173,6 +181,8 @@ def send_error(exc: Exception) -> SendError:
         case "wait":
             wait: Any = getattr(exc, "retry_after", DEFAULT_WAIT)
             return RateLimited(float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait))
+        case "barred":
+            return AddressBarred(reason)
         case "closed":
             return AddressClosed(reason)
         case "down":

@@ -208,6 +208,8 @@ class UpdateParser:
             return Received(ignored="not sent by a person")
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             return Received(ignored="the group became a supergroup")
+        if "forum_topic_reopened" in message:
+            return Received(addresses=(AddressChange(self._conversation(message), ""),), ignored="a topic was reopened")
         turn = self._turn(event_id, message)
         if not (text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")

@@ -185,6 +185,8 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
             return Receipt(reply.edits)
         case "moved" if not call.moved:
             return replace(call, chat=str(exc.new_chat_id), moved=True)
+        case "chat" if call.thread is not None:
+            return replace(call, thread=None)
         case "plain" if call.formatted:
             return replace(call, formatted=False)
         case "caption" if not call.shape and telegram_length(reply.text) <= CAPTION_LIMIT:

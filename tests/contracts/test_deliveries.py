@@ -153,6 +153,21 @@ def test_closed_address_is_marked_until_its_person_writes(rig):
     assert rig.deliveries.statuses(CHAT.id)[1] == ""
 
 
+def test_messages_are_dropped_where_the_bot_may_not_write(rig):
+    """Each would cost a model's answer that no person can read; a tap and a stop still count."""
+    bury(rig, end="barred")
+    given = (turn("hi"), turn("hi", user="bob"), turn(tap="1x"), turn("/stop"))
+    assert [rig.accept(each).outcome for each in given] == ["ignored", "ignored", "new", "new"]
+
+
+def test_platform_says_that_the_bot_may_write_again(rig):
+    """Its administrators gave it the right; the next message is answered."""
+    bury(rig, end="barred")
+    assert rig.accept(turn("hi")).outcome == "ignored"
+    rig.deliveries.close(CHAT.id, "")
+    assert rig.accept(turn("hi")).outcome == "new"
+
+
 def test_reply_to_a_closed_address_carries_the_mark(rig):
     """No reply is sent there until the person writes."""
     bury(rig, end="closed")

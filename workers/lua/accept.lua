@@ -41,6 +41,10 @@ end
 -- A conversation to which others only forward replies exists too, but has received no turn.
 if not args.addressed and redis.call('HEXISTS', lane, 'received') == 0 then return {'ignored', '0'} end
 
+-- Where the bot may not write, the answer to a message would reach no person. What decides about an action still counts.
+local decides = args.tap or args.stop or redis.call('EXISTS', live_key(args.user)) == 1
+if lane_number('barred') > now() and not decides then return {'ignored', '0'} end
+
 -- Urgent turns: the answer of a user who was asked something (not a tap on another user's question), and a stop of the
 -- user's own turn. They do not count against the rate limit and may use reserved places, a few for each user.
 local waiting, cap = redis.call('LLEN', inbox), args.max_waiting

@@ -5,7 +5,7 @@
 local wrote = redis.call('LLEN', inbox) > 0 or now() - lane_number('heard') < args.late_ms
 if args.late_ms > 0 and wrote then return 'ok' end
 if args.reason == '' then
-  redis.call('HDEL', lane, 'closed')
+  redis.call('HDEL', lane, 'closed', 'barred')
 elseif redis.call('EXISTS', lane) == 1 then
   close_address(args.reason)
 end

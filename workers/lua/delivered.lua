@@ -4,7 +4,7 @@
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as
 -- text, '0' if unknown), cause (why the reply is no answer, '' for an answer).
 -- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
--- 'limited' (the channel is silent for `ms`). For 'sent', `ms` says how far the reply brings its chat ahead of its rate
+-- 'barred' (nor does it after a further message of its users), 'limited' (the channel is silent for `ms`). For 'sent', `ms` says how far the reply brings its chat ahead of its rate
 -- limit. A + before an action id marks a piece of a question that is not the last: it opens no window, and the question
 -- expires if the piece never arrives. A = marks a repetition of the question.
 if has_released() then return {'ok', {'idle'}} end
@@ -21,6 +21,7 @@ clear_hold()
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. number, 'asks:' .. (number - MAX_DELIVERIES))
 if args.outcome == 'sent' then
+  redis.call('HDEL', lane, 'barred')
   local reported, copy = string.match(redis.call('HGET', deliveries, number) or '', '^(%S+) %d+ %d+ (%S+)')
   if reported == 'failed' and args.detail ~= '' and copy ~= args.detail then
     redis.call('HDEL', deliveries, number)  -- the failure was of an earlier copy
@@ -49,7 +50,8 @@ else
   aside.reason, aside.asks, aside.doubtful, aside.entry = args.detail, asks, doubtful, entry
   add_undelivered(shard .. ':dead', aside)
   if args.outcome == 'limited' then silence_channel(now() + args.ms) end
-  if args.outcome == 'closed' then close_address(args.detail) end
+  if args.outcome == 'closed' or args.outcome == 'barred' then close_address(args.detail) end
+  if args.outcome == 'barred' then redis.call('HSET', lane, 'barred', string.format('%d', now() + BARRED_MS)) end
   if asks and redis.call('HGET', action_key(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
 return {'ok', next_item_or_release()}

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import (
+    AddressBarred,
     AddressClosed,
     ChannelDown,
     DeliveryUncertain,
@@ -31,10 +32,10 @@ ROWS: list[tuple[str, type[SendError] | None]] = [
     ("token_revoked token_expired account_inactive invalid_auth not_authed org_login_required", ChannelDown),
     ("missing_scope not_allowed_token_type", ChannelDown),
     ("no_permission", Refused),
-    ("channel_not_found is_archived user_not_found messages_tab_disabled", AddressClosed),
-    ("not_in_channel user_not_in_channel", AddressClosed),
-    ("restricted_action restricted_action_read_only_channel restricted_action_thread_only_channel", AddressClosed),
-    ("cannot_reply_to_message thread_locked", AddressClosed),
+    ("channel_not_found is_archived user_not_found user_not_in_channel", AddressClosed),
+    ("messages_tab_disabled not_in_channel thread_locked", AddressBarred),
+    ("restricted_action restricted_action_read_only_channel restricted_action_thread_only_channel", AddressBarred),
+    ("cannot_reply_to_message", AddressClosed),
     ("no_text invalid_blocks invalid_blocks_format msg_blocks_too_long msg_too_long markdown_text_conflict", None),
     ("expired_trigger_id exchanged_trigger_id streaming_state_conflict an_error_of_tomorrow", Refused),
     ("internal_error fatal_error service_unavailable request_timeout 500 502 503", DeliveryUncertain),
@@ -76,7 +77,7 @@ def test_every_known_error_has_its_row():
     edits = {code for code, reaction in REACTIONS.items() if reaction == "repost"}
     assert edits == {"message_not_found", "cant_update_message", "edit_window_closed"}
     assert {code for code in REACTIONS if code not in edits} <= {error for error, _ in CASES}
-    assert reaction_to("restricted_action_non_threadable_channel") == "closed"
+    assert reaction_to("restricted_action_non_threadable_channel") == "barred"
 
 
 def test_text_that_is_refused_twice_is_refused(media: MemoryMedia, platforms: FakePlatforms):

@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from sayso.channels.base import AddressClosed, ChannelDown, DeliveryUncertain, RateLimited, Refused, SendError
+from sayso.channels.base import (
+    AddressBarred,
+    AddressClosed,
+    ChannelDown,
+    DeliveryUncertain,
+    RateLimited,
+    Refused,
+    SendError,
+)
 from sayso.channels.telegram.client import REACTIONS
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -24,6 +32,11 @@ ROWS = [
     ("Forbidden: bot can't initiate conversation with a user", AddressClosed),
     ("Bad Request: chat not found", AddressClosed),
     ("Bad Request: message thread not found", Refused),
+    ("Bad Request: TOPIC_CLOSED", AddressBarred),
+    ("Bad Request: not enough rights to send text messages to the chat", AddressBarred),
+    ("Bad Request: have no rights to send a message", AddressBarred),
+    ("Bad Request: CHAT_WRITE_FORBIDDEN", AddressBarred),
+    ("Bad Request: not enough rights to send photos to the chat", Refused),
     ("Bad Request: message is too long", Refused),
     ("Bad Request: reply markup is too long", Refused),
     ("Bad Request: wrong HTTP URL specified", Refused),
@@ -96,3 +109,21 @@ def test_picture_that_telegram_refuses_is_sent_as_a_document(media: MemoryMedia,
     platforms.script("telegram", answer)
     asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", GROUP, Reply("chart", media=IMAGE))))
     assert [(entry["raw"]["method"], entry["text"]) for entry in platforms.sent] == [("sendDocument", "chart")]
+
+
+def test_reply_into_a_topic_that_is_gone_goes_to_the_chat(media: MemoryMedia, platforms: FakePlatforms):
+    """Public reports of three bots: the topic was deleted, and the reply was lost with it."""
+    topic = Conversation("tg", "-1002000000001", "79")
+    platforms.script("telegram", "Bad Request: message thread not found")
+    asyncio.run(telegram(media, platforms.telegram_url).send(Delivery("d", topic, Reply("hello"))))
+    (sent,) = platforms.sent
+    assert (sent["text"], sent["chat"], sent["thread"]) == ("hello", topic.chat, "")
+
+
+def test_reopened_topic_takes_messages_again(media: MemoryMedia):
+    """Telegram writes a service message into the topic."""
+    message = {"message_id": 1, "date": 1, "chat": {"id": -1002000000001, "type": "supergroup", "is_forum": True}}
+    message |= {"from": {"id": 7, "is_bot": False, "first_name": "Ada"}, "forum_topic_reopened": {}}
+    message |= {"message_thread_id": 79, "is_topic_message": True}
+    (change,) = telegram(media, None).read({"update_id": 1, "message": message}).addresses
+    assert (change.conversation, change.closed) == (Conversation("tg", "-1002000000001", "79"), "")
