@@ -213,7 +213,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
         prefork,
         take_note_back,
     )  # fmt: skip
-    from sayso.config.wiring.bootstrap import bootstrap, check_bucket, check_redis
+    from sayso.config.wiring.bootstrap import bootstrap, check_bucket
     from sayso.config.wiring.ingress import check_redis_if_reachable, start_watching
     from sayso.config.wiring.metrics import metrics_endpoint
     from sayso.config.wiring.wsgi import build_app
@@ -228,7 +228,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
         prefork(processes, listening)
     with clear_errors():
         services = bootstrap(settings, data=options.data, public_url=url)
-        (check_redis_if_reachable if services.spool else check_redis)(services)
+        check_redis_if_reachable(services)
         check_bucket(services)
     start_watching(services)
     pid = os.getppid() if processes else os.getpid()
@@ -280,7 +280,7 @@ def poll(options: Options, metrics: MetricsAddress) -> None:
     _share_counts(metrics, forks=False)
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.wiring import ingress
-    from sayso.config.wiring.bootstrap import bootstrap, check_redis
+    from sayso.config.wiring.bootstrap import bootstrap
     from sayso.config.wiring.metrics import metrics_endpoint
 
     set_up_logs()
@@ -290,6 +290,6 @@ def poll(options: Options, metrics: MetricsAddress) -> None:
         services = bootstrap(settings, data=options.data)
         if not ingress.polled_channels(settings):
             fail("no channel polls: write `polling: true` into a Telegram channel")
-        (ingress.check_redis_if_reachable if services.spool else check_redis)(services)
+        ingress.check_redis_if_reachable(services)
     serve_metrics(metrics_endpoint(options.data), readers)
     ingress.poll(services)

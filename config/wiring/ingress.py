@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -18,6 +21,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.config.wiring.people import rules_of
 from sayso.pending.redis.checks import unreachable
+from sayso.pending.redis.client import AGAIN_SECONDS, RedisUnfit
 from sayso.pending.stop_signals import stop_signals
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat, LeaderLock
@@ -49,15 +53,31 @@ def start_watching(services: Services) -> None:
 
 
 def check_redis_if_reachable(services: Services) -> None:
-    """Check Redis as `check_redis` does, but start while it is away: platforms repeat what is not stored.
+    """Check Redis as `check_redis` does, but start while it is away: webhooks get 503, or go to the spool. Then it is
+    checked as soon as it is there, and the process stops if it cannot be used.
 
-    Raises RedisUnfit.
+    Call it after the process has forked. Raises RedisUnfit.
     """
     try:
         check_redis(services)
     except RedisError as exc:
         advice = str(unreachable(services.redis, exc))
         log.warning("redis.away", extra={"reason": type(exc).__name__, "advice": advice})
+        threading.Thread(target=_check_when_back, args=(services,), name="redis-check", daemon=True).start()
+
+
+def _check_when_back(services: Services) -> None:
+    """Check Redis once it answers. Stop this process if it is unfit: the next start fails with the error."""
+    while True:
+        time.sleep(AGAIN_SECONDS)
+        try:
+            check_redis(services)
+        except RedisUnfit as exc:
+            log.error("redis.unfit", extra={"reason": str(exc)})
+            os.kill(os.getpid(), signal.SIGTERM)
+        except RedisError:  # still away
+            continue
+        return
 
 
 def polled_channels(settings: Settings) -> list[str]:

@@ -72,8 +72,9 @@ class GuardedRedis:
             return False
 
 
-#: What a command needs to be tried: its own keys are allowed or not by other rules.
+#: The name of a worker of the bot.
 OWN = f"sayso-sayso-{'0' * 16}"
+#: What a command needs to be tried: its own keys are allowed or not by other rules.
 ARGUMENTS = {
     "EVAL": ("return 1", "0"), "EVALSHA": ("0", "0"), "CONFIG GET": ("save",), "WAIT": ("0", "1"),
     "CLIENT SETINFO": ("lib-name", "x"), "CLIENT SETNAME": ("x",),
