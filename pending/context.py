@@ -166,7 +166,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     names = {**getattr(target, "__globals__", {})}
     names.setdefault("ToolContext", ToolContext)
     hints: dict[str, Any] = {}
-    for name, hint in getattr(target, "__annotations__", {}).items():
+    for name, hint in (getattr(target, "__annotations__", None) or {}).items():
         if isinstance(hint, str):
             if "ToolContext" not in hint:
                 continue

@@ -66,7 +66,8 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the resolved hints of the parameters. The return type may be one that only type checkers can resolve."""
     target = own_function(function)
-    own = {name: hint for name, hint in getattr(target, "__annotations__", {}).items() if name != "return"}
+    annotations = getattr(target, "__annotations__", None) or {}  # that of an AsyncMock is None
+    own = {name: hint for name, hint in annotations.items() if name != "return"}
     holder = types.SimpleNamespace(__annotations__=own)
     try:
         return typing.get_type_hints(holder, getattr(target, "__globals__", {}), include_extras=True)

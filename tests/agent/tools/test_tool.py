@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextvars import ContextVar
 from datetime import date
 from typing import Annotated, Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import pytest
 from pydantic import BeforeValidator
@@ -569,10 +569,12 @@ def test_no_tool_ends_more_than_its_call(leaving):
         assert made.run({}).startswith("Error executing leave")
 
 
-def test_object_with_any_attribute_can_be_a_tool():
+@pytest.mark.parametrize("kind", [Mock, MagicMock, AsyncMock])
+def test_object_with_any_attribute_can_be_a_tool(kind):
     """A Mock has an attribute `func` without end; only that of a partial leads to the function."""
-    made = Tool("t", "d", [], Mock(return_value="called"))
-    assert made.execute({}) == "called"
+    made = Tool("t", "d", [], kind(return_value="called"))
+    assert (made.execute({}), made.is_async) == ("called", kind is AsyncMock)
+    assert Tool.from_function(kind(return_value="called"), "t", "d").execute({}) == "called"
 
 
 def test_what_a_partial_binds_is_not_the_models():
