@@ -204,6 +204,26 @@ class HasAliases(Protocol):
 
 
 @runtime_checkable
+class FollowsMoves(Protocol):
+    """A channel whose platform may give a chat another id, such as a group that becomes a supergroup."""
+
+    def at_first_address(self, received: Received) -> Received:
+        """Return what was received under the addresses that its conversations began with.
+
+        Everything that is stored of a conversation stays under its first address: questions, which are sealed for it,
+        history, timers and replies. Reads and writes the shared cache, and raises what that raises.
+        """
+
+
+def at_first_address(channel: object, received: Received) -> Received:
+    """Return what a channel received under the addresses that its conversations began with."""
+    may_have_moved = received.moved or received.addresses or any(turn.in_group for turn in received.turns)
+    if not may_have_moved or not isinstance(channel, FollowsMoves):
+        return received
+    return channel.at_first_address(received)
+
+
+@runtime_checkable
 class QuoteSource(Protocol):
     """An adapter whose webhooks give only the id of a quoted message, without its text."""
 

@@ -140,6 +140,8 @@ class Turn:
     `written_at`: when it was written, in Unix seconds; 0.0 if the platform does not say.
     `content`: a digest of what people see of the message, "" on platforms without edits. A turn with the message id and
     the content of an earlier turn is an edit that changed nothing, such as a reaction or a link preview.
+    `chat_now`: the chat's id at the platform if it has changed since the conversation began; `conversation` keeps the
+    first one.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
@@ -164,6 +166,7 @@ class Turn:
     ephemeral: bool = False
     content: str = field(default="", compare=False)
     written_at: float = field(default=0.0, compare=False)
+    chat_now: str = ""
     trace: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -178,6 +181,11 @@ class Turn:
     def event_hash(self) -> str:
         """A stable name of the event for logs: 20 hex digits, which hide what an event id may contain."""
         return digest(self.event_id)
+
+    @property
+    def message_key(self) -> str:
+        """The id of the message, unique in its conversation: a chat that got another id counts its messages anew."""
+        return f"{self.chat_now}:{self.message_id}" if self.chat_now else self.message_id
 
     @property
     def scope(self) -> Scope:
@@ -399,6 +407,7 @@ class Received:
 
     `alerts` are messages for the operator. `answer` is the HTTP answer. `ignored` is why nothing was taken, "" else.
     `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
+    `moved`: the old and the new id of a chat that got another one.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -408,6 +417,7 @@ class Received:
     answer: WebhookResponse = field(default_factory=WebhookResponse)
     ignored: str = ""
     is_contact: bool = False
+    moved: tuple[str, str] | None = None
 
 
 _TURN = TypeAdapter(Turn)

@@ -141,7 +141,7 @@ class ConversationState:
 
     def is_unchanged(self, turn: Turn, now: float) -> bool:
         """Return whether the turn's message was received with the same content before."""
-        content, at = self.contents.get(turn.message_id, ("", -inf))
+        content, at = self.contents.get(turn.message_key, ("", -inf))
         return bool(content) and content == turn.content and now - at < SEEN_MS / 1000
 
     def close(self, reason: str) -> None:

@@ -89,7 +89,8 @@ class AccessRules:
         """Return why the turn is not for the bot whatever an operator decided, "" when it may be."""
         if any(name in self.block for name in self.ids(turn)):
             return "blocked"
-        if self.chats is not None and self.spelled(turn.conversation.chat) not in self.chats:
+        chats = {self.spelled(chat) for chat in (turn.conversation.chat, turn.chat_now)}
+        if self.chats is not None and chats.isdisjoint(self.chats):
             return "chat"
         if self.groups == "never" and (turn.in_group or not turn.addressed):
             return "group"

@@ -146,7 +146,7 @@ class RedisMailbox:
             conversation,
             {
                 "event": turn.event_hash,
-                "message": digest(turn.message_id) if turn.message_id else "",
+                "message": digest(turn.message_key) if turn.message_id else "",
                 "content": turn.content if turn.message_id else "",
                 "user": turn.scope.id,
                 "tapped": tapped or "-",

@@ -43,7 +43,8 @@ _SUPERGROUPS = -1_000_000_000_000
 class TelegramChannel:
     """One bot. One per process; keeps one HTTP client per event loop.
 
-    The cache holds the new ids of groups that became supergroups: `telegram:moved:<bot id>:<old chat>`.
+    The cache holds the new ids of groups that became supergroups, `telegram:moved:<bot id>:<old chat>`, and their first
+    ids, `telegram:first:<bot id>:<new chat>`.
     """
 
     def __init__(self, name: str, settings: TelegramSettings, deps: AdapterDeps) -> None:
@@ -199,7 +200,7 @@ class TelegramChannel:
                 if other is None:
                     raise
                 if isinstance(other, BotApiCall) and other.chat != call.chat:
-                    await asyncio.to_thread(self._cache.put, self._moved_key(call.chat), other.chat)
+                    await asyncio.to_thread(self._note_move, call.chat, other.chat)
                 call = other
         return call
 
@@ -208,6 +209,44 @@ class TelegramChannel:
         if not re.fullmatch(r"-\d+", chat) or int(chat) < _SUPERGROUPS:
             return chat
         return await asyncio.to_thread(self._cache.get, self._moved_key(chat)) or chat
+
+    def at_first_address(self, received: Received) -> Received:
+        """Return what was received in a supergroup as if it were the group that the supergroup was.
+
+        A change of the bot's membership in a group that is no more says nothing of the supergroup.
+        """
+        if received.moved:
+            self._note_move(*received.moved)
+        turns = [self._turn_at_first_address(turn) for turn in received.turns]
+        addresses = [
+            replace(change, conversation=self._first_address(change.conversation))
+            for change in received.addresses
+            if self._cache.get(self._moved_key(change.conversation.chat)) is None
+        ]
+        return replace(received, turns=tuple(turns), addresses=tuple(addresses))
+
+    def _turn_at_first_address(self, turn: Turn) -> Turn:
+        first = self._first_address(turn.conversation)
+        if first == turn.conversation:
+            return turn
+        return replace(turn, conversation=first, chat_now=turn.conversation.chat)
+
+    def _first_address(self, conversation: Conversation) -> Conversation:
+        """Return the address that the conversation of a supergroup began with, as a group."""
+        chat = conversation.chat
+        first = self._cache.get(self._first_key(chat)) if chat.startswith("-") else None
+        if first is None:
+            return conversation
+        self._note_move(first, chat)  # it is remembered for as long as people write there
+        return replace(conversation, chat=first)
+
+    def _note_move(self, old: str, new: str) -> None:
+        """Remember that a group became a supergroup."""
+        self._cache.put(self._moved_key(old), new)
+        self._cache.put(self._first_key(new), old)
+
+    def _first_key(self, chat: str) -> str:
+        return f"telegram:first:{self.bot_id}:{chat}"
 
     def _moved_key(self, chat: str) -> str:
         return f"telegram:moved:{self.bot_id}:{chat}"

@@ -184,6 +184,11 @@ class UpdateParser:
 
     def _message(self, event_id: str, message: TelegramJson) -> Received:
         text = _text_of(message)
+        if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
+            here = str(message["chat"]["id"])
+            old = str(message.get("migrate_from_chat_id", here))
+            new = str(message.get("migrate_to_chat_id", here))
+            return Received(moved=(old, new), ignored="the group became a supergroup")
         if "sender_chat" in message:
             # An anonymous admin or a channel. Other people who write so could confirm another person's action, so the
             # only answer, to an admin, is why there is none.
@@ -206,8 +211,6 @@ class UpdateParser:
             return Received(ignored="sent to a channel, which answers by itself")
         if "from" not in message or message["from"].get("is_bot"):
             return Received(ignored="not sent by a person")
-        if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
-            return Received(ignored="the group became a supergroup")
         if "forum_topic_reopened" in message:
             return Received(addresses=(AddressChange(self._conversation(message), ""),), ignored="a topic was reopened")
         turn = self._turn(event_id, message)

@@ -136,6 +136,13 @@ def test_edit_without_a_visible_change_is_not_stored(rig):
     assert shows("", "m3") == shows("", "m3") == shows("c", "") == shows("c", "") == "new"
 
 
+def test_message_of_a_chat_with_a_new_id_is_no_edit_of_an_old_one(rig):
+    """A supergroup numbers its messages anew: its first "yes" is not the group's first "yes"."""
+    first = replace(turn("yes"), message_id="5", content="a")
+    outcomes = [rig.accept(each).outcome for each in (first, replace(first, event_id="e2", chat_now="-1551"))]
+    assert outcomes == ["new", "new"]
+
+
 def test_status_of_a_turn_is_known(rig):
     """platforms.md 1.1: a poller asks for it before it stores an update. Conversations do not mix."""
     first, second = turn("a", event="e1"), turn("b", event="e2")

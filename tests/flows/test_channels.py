@@ -425,6 +425,24 @@ def test_only_the_sender_sees_the_answer_to_an_ephemeral_command(bots: System, p
     assert second["text"].startswith("You are writing anonymously")
 
 
+def test_question_of_a_group_that_became_a_supergroup_is_answered_there(bots: System, process: Server) -> None:
+    """Two public reports: the same person's tap in the supergroup runs the action, once."""
+    wants_to_delete(process, "INV-22")
+    old, new, owner = -4_000_551, GROUP - 1551, 5_000_000_551
+    twice(bots, [telegram(signing.telegram_text(551_001, "@acme_bot get rid of it", user=owner, chat=old))])
+    until(lambda: len(bots.ledger(str(old))) == 1)
+    until(bots.is_settled)
+    data = bots.ledger(str(old))[0]["buttons"][0]["data"]
+    moved = {"message_id": 9, "date": 1, "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
+    moved |= {"chat": {"id": old, "type": "group"}, "migrate_to_chat_id": new}
+    twice(bots, [telegram({"update_id": 551_002, "message": moved})])
+    twice(bots, [telegram(signing.telegram_tap(551_003, data, user=owner, chat=new))])
+    until(lambda: any(entry["text"].startswith("Invoice INV-22 is deleted.") for entry in bots.ledger(str(new))))
+    twice(bots, [telegram(signing.telegram_tap(551_004, data, user=owner, chat=new))])
+    until(lambda: bots.ledger(str(new))[-1]["text"].startswith("Already done"))
+    assert bots.effects("delete", "INV-22") == 1
+
+
 @pytest.mark.parametrize("platform", ["telegram", "slack"])
 def test_refusal_of_a_strangers_tap_in_a_group_is_private(bots: System, process: Server, platform: str) -> None:
     """Only the stranger reads that the button belongs to another person, and the owner's own tap still works."""

@@ -271,3 +271,11 @@ def test_judging_stores_and_sends_nothing(site: Site):
     assert isinstance(site.access_control.judge(turn()), UnknownSender)
     assert (site.heard, site.people.waiting("chat")) == ([], [])
     assert site.access_control.turn_status(turn(event="e1")) == "unknown"
+
+
+@pytest.mark.parametrize("listed", ["-551", "-1551"])
+def test_supergroup_is_on_the_list_under_either_id(listed: str):
+    """The operator wrote the id of the group before it became a supergroup, or the one that it has now."""
+    moved = replace(turn(), conversation=Conversation("chat", "-551"), chat_now="-1551")
+    assert AccessRules(chats=[listed]).ignores(moved) == ""
+    assert AccessRules(chats=["-7"]).ignores(moved) == "chat"

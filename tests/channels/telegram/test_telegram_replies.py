@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.base import RateLimited, Refused
+from sayso.channels.base import RateLimited, Refused, at_first_address
 from sayso.channels.markdown import telegram_length
 from sayso.channels.telegram.outgoing import beginning
-from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply
+from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Scope
+from sayso.pending.action import ActionSigner
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import MOVED
@@ -292,6 +293,55 @@ def test_moved_group_is_followed_once_and_remembered(media: MemoryMedia, platfor
     platforms.ledger.state.clear()
     send(telegram(media, platforms.telegram_url, cache=notebook), Reply("again"), Conversation("tg", BASIC))
     assert [(entry["chat"], entry["text"]) for entry in platforms.sent] == [(SUPER, "hello"), (SUPER, "again")]
+
+
+def migrated(old: str, new: str) -> list[dict]:
+    """Return the service messages of a group that became a supergroup: one in each."""
+    here = {"message_id": 1, "date": 1, "from": {"id": 1087968824, "is_bot": True, "first_name": "Group"}}
+    return [
+        {
+            "update_id": 8,
+            "message": {**here, "chat": {"id": int(old), "type": "group"}, "migrate_to_chat_id": int(new)},
+        },
+        {
+            "update_id": 9,
+            "message": {**here, "chat": {"id": int(new), "type": "supergroup"}, "migrate_from_chat_id": int(old)},
+        },
+    ]
+
+
+@pytest.mark.parametrize("told", [slice(0, 1), slice(1, 2), slice(0, 2)])
+def test_supergroup_keeps_the_address_of_its_group(media: MemoryMedia, told: slice):
+    """A question is sealed for its conversation: the tap in the supergroup is one in the group that it was."""
+    channel = telegram(media, None, cache=MemorySharedCache())
+    for update in migrated("-551", "-1551")[told]:
+        at_first_address(channel, channel.read(update))
+    signer = ActionSigner(["key"])
+    scope = Scope("42", Conversation("tg", "-551"))
+    data = signer.button_token("a" * 22, "confirm", scope)
+    (tap,) = at_first_address(channel, channel.read(signing.telegram_tap(10, data, user=42, chat=-1551))).turns
+    assert (tap.conversation, tap.chat_now) == (scope.conversation, "-1551")
+    assert signer.read_button(data, tap.scope) is not None
+
+
+def test_reply_of_a_group_that_moved_teaches_the_way_back(media: MemoryMedia, platforms: FakePlatforms):
+    """Where no service message was seen, Telegram's refusal names the supergroup."""
+    channel = telegram(media, platforms.telegram_url, cache=MemorySharedCache())
+    platforms.ledger.state[MOVED] = {BASIC: SUPER}
+    send(channel, Reply("hello"), Conversation("tg", BASIC))
+    (turn,) = at_first_address(channel, channel.read(signing.telegram_text(1, "hi", chat=int(SUPER)))).turns
+    assert turn.conversation == Conversation("tg", BASIC)
+
+
+def test_membership_in_a_group_that_is_no_more_closes_no_address(media: MemoryMedia):
+    """Telegram removes the bot from the old group: the supergroup has taken its place."""
+    channel = telegram(media, None, cache=MemorySharedCache())
+    at_first_address(channel, channel.read(migrated("-551", "-1551")[0]))
+    left = {"chat": {"id": -551, "type": "group"}, "new_chat_member": {"status": "left"}}
+    assert at_first_address(channel, channel.read({"update_id": 3, "my_chat_member": left})).addresses == ()
+    left["chat"] = {"id": -1551, "type": "supergroup"}
+    (change,) = at_first_address(channel, channel.read({"update_id": 4, "my_chat_member": left})).addresses
+    assert change.conversation == Conversation("tg", "-551")
 
 
 def test_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
