@@ -64,7 +64,7 @@ def test_plain_ok_behind_another_message_confirms_nothing(tmp_path: Path):
     """A command was answered between the question and the ok."""
     with terminal_agent(settings_of(tmp_path, "confirm_ok: true"), data=tmp_path / "data") as agent:
         agent.ask_channel("ana", "delete invoice INV-8")
-        agent.ask_channel("ana", "/status")
+        agent.ask_channel("ana", "/whoami")
         assert "could not tell whether you meant" in agent.ask_channel("ana", "ok").content
         assert "INV-8 is deleted" in agent.ask_channel("ana", "yes").content
 
