@@ -243,8 +243,6 @@ class Reply:
     tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
     `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
-    `outcome_elsewhere`: the text of an edit without the outcome, which the next message repeats. A platform that shows
-    both messages to all readers uses it.
     `preview`: the part of the text that a yes agrees to, "" if the reply asks for no yes.
     """
 
@@ -259,7 +257,6 @@ class Reply:
     answers_tap: str = ""
     cause: str = ""
     answer_seconds: float = 0.0
-    outcome_elsewhere: str = ""
     preview: str = ""
 
     def __post_init__(self) -> None:

@@ -8,6 +8,9 @@ from sayso.channels import records
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 #: How long a pending action is kept, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000
+#: How long a person who asks for the same again is told that it was done, and the most actions that are remembered.
+KEEP_RECENT_MS = 3600 * 1000
+MAX_RECENT = 50
 #: How long the status of a reply is kept.
 KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
 #: How long people are told of a loss of data after the server was resumed.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from sayso.pending.action import ActionState
-from sayso.pending.limits import MAX_PROMPTS, MAX_STARTS
+from sayso.pending.limits import KEEP_RECENT_MS, MAX_PROMPTS, MAX_RECENT, MAX_STARTS
 from sayso.pending.repository import (
     OPEN_STATES,
     WAITING_STATES,
@@ -83,6 +83,15 @@ class MemoryActionRepository:
         """Return actions by id."""
         with self.lock:
             return [self._get(pid) if self._scopes.get(pid, ("",))[0] == conversation else None for pid in pids]
+
+    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return the actions of a scope that were started within the last hour, the last one first."""
+        with self.lock:
+            since = self._clock() - KEEP_RECENT_MS / 1000
+            own = (self._actions[pid][0] for pid, scope in self._scopes.items() if scope == (conversation, user))
+            started = [stored for stored in own if stored.attempt and stored.begun_at > since]
+            newest_first = sorted(reversed(started), key=lambda stored: -stored.begun_at)
+            return [replace(stored, looked_at=self._clock()) for stored in newest_first[:MAX_RECENT]]
 
     async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last."""

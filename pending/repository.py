@@ -253,6 +253,9 @@ class ActionRepository(Protocol):
     async def read(self, conversation: str, pids: tuple[str, ...]) -> list[StoredAction | None]:
         """Return actions by id, such as the steps of a plan."""
 
+    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return the actions of a scope that were started within the last hour, the last one first."""
+
     async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last. `chat` is the conversation without a thread."""
 

@@ -25,7 +25,7 @@ ROUNDS = 10
 _TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery", "answered")
 #: Lists of undelivered replies, for all conversations of a shard.
 _UNDELIVERED = ("dead", "failed", "ambiguous")
-_SCOPED = re.compile(r"(?P<shard>\{\d+\}):(?:history|live):(?P<conversation>.+):(?P<user>[0-9a-f]{20})")
+_SCOPED = re.compile(r"(?P<shard>\{\d+\}):(?:history|live|recent):(?P<conversation>.+):(?P<user>[0-9a-f]{20})")
 
 
 class ErasureBusy(Exception):
@@ -62,7 +62,7 @@ class Erasure:
             leases = self._leases(known)
             count += sum(self._erase_conversation(*each) for each in alone.items())
             count += sum(self._erase_part(person, *each) for each in shared.items())
-            for kind in ("history", "live"):
+            for kind in ("history", "live", "recent"):
                 scopes = (f"{{*}}:{kind}:{person.channel}:*:{user}" for user in person.users)
                 count += sum(self._delete(*self._keys(scope)) for scope in scopes)
             actions = [key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"]

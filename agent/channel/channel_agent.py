@@ -58,6 +58,7 @@ from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, read_answer
 from sayso.pending.context import own_context
+from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
 from sayso.pending.repository import WAITING_STATES, Claim
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
@@ -293,7 +294,7 @@ class ChannelAgent:
         if proposal:  # the question stands alone: no choices beside it
             if len(preface) > MAX_PREFACE_CHARS:  # a question is sent in full, and must not bury what is asked
                 reports, preface = _join([preface, reports]), ""
-            question, actions = self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
+            question, actions = await self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
                 TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result
@@ -525,17 +526,28 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     """Return the results of read-only tools that the model's last answer with calls asked for, as text.
 
     If that answer also proposed an action, the run has ended before a model could report them. Errors are for models
-    and are left out, and so are results that are `shown` already.
+    and are left out, and so are results that are `shown` already, and proposals of read-only tools that ask first.
     """
     last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
     reading = {tool.name for tool in tools if tool.read_only}
     results = [
         message.content
         for message in result.messages[last:]
-        if message.role is Role.TOOL and message.tool_name in reading and not message.content.startswith("Error")
+        if message.role is Role.TOOL and message.tool_name in reading and _is_result(message.content)
     ]
     as_text = [result_text(unfenced(content)) for content in results if content not in shown]
     return [text for text in as_text if text]
+
+
+def _is_result(content: str) -> bool:
+    """Return whether what a model read of a call is a result: no error, and no proposal."""
+    if content.startswith("Error"):
+        return False
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return True
+    return not (isinstance(value, dict) and value.get("kind") == PendingConfirmation.kind)
 
 
 def _join(paragraphs: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, add_exchange, fixed_answer
 from sayso.agent.channel.outcomes import OutcomeHistory
-from sayso.agent.channel.prompts import MAX_OUTCOME_CHARS, ConfirmPrompts
+from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.memory.extraction import in_scope
@@ -42,6 +42,8 @@ from sayso.pending.repository import (
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import ABOUT, CHOICE_KIND, Transition, TurnChange
 
+#: Characters of an outcome that is repeated after a second tap.
+MAX_OUTCOME_CHARS = 600
 #: How often an open question is repeated after unclear answers. Each time the words must be others.
 MAX_UNCLEAR_ANSWERS = 5
 #: Runs the agent for a turn. The text is sent before its reply.

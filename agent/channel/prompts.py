@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext
-from sayso.channels.i18n.texts import as_statement, brief, texts_for
+from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Turn
 from sayso.pending.action import ActionState, PendingAction, compute_args_digest, split_button_token
+from sayso.pending.executors import UNDO_PREFIX
+from sayso.pending.limits import KEEP_RECENT_MS
 from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.store import PendingActionStore
@@ -19,8 +21,6 @@ from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, ou
 #: Characters of a message that keeps its text when its buttons are removed. A longer text is sent as a message of its
 #: own, with the buttons in the next message.
 MAX_KEPT_CHARS = 1000
-#: Characters of an outcome that are shown in the message of the question. A message of its own has the whole outcome.
-MAX_OUTCOME_CHARS = 600
 #: Characters of a preview that a button may show.
 MAX_EFFECT_CHARS = 48
 
@@ -61,7 +61,7 @@ class ConfirmPrompts:
         self._escalation = escalation
         self._expiry_notice = expiry_notice
 
-    def ask(
+    async def ask(
         self, context: TurnContext, proposal: Proposal, above: str, prompt: str = ""
     ) -> tuple[tuple[Reply, str], tuple[NewAction, ...]]:
         """Return the question with the id of its action, and the actions to store.
@@ -70,11 +70,34 @@ class ConfirmPrompts:
         """
         head = proposal.head
         texts = texts_for(head.language)
-        question = texts.question("\n\n".join(filter(None, [head.preview, prompt])), head.ttl_seconds, head.code)
+        notes = await self._earlier_runs(context, proposal)
+        question = texts.question("\n\n".join(filter(None, [head.preview, notes, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
         reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview)
         *steps, action = proposal.new_actions(self._store.signer, context.user)
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
+
+    async def _earlier_runs(self, context: TurnContext, proposal: Proposal) -> str:
+        """Return which actions of a proposal the user confirmed within the last hour already, "" for none.
+
+        This is read from the stored actions and not from the model: same tool, same arguments. What was undone since
+        counts as not done.
+        """
+        scope = context.turn.scope
+        stored = await self._store.repository.recent(scope.conversation.id, scope.id)
+        genuine = [each for each in stored if each.is_genuine(self._store.signer, scope)]
+        undone = {
+            each.action.args["of"]
+            for each in genuine
+            if each.state == "done" and each.action.kind.startswith(UNDO_PREFIX)
+        }
+        standing = [each for each in genuine if each.pid not in undone]
+        texts, lines = texts_for(proposal.head.language), []
+        for number, action in enumerate(proposal.steps or (proposal.head,), start=1):
+            line = _earlier_run(texts, action, standing, context.received_at)
+            if line:
+                lines.append(texts.step(number, line) if len(proposal.steps) > 1 else line)
+        return "\n".join(lines)
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
         """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
@@ -96,7 +119,10 @@ class ConfirmPrompts:
         if self._escalation:
             action = self._escalation.added_to(action, preview, here)
         texts = texts_for(head.language)
-        closed = closed_prompt("", preview, "expired", texts.expired(head.preview))
+        # Without a notice nothing follows that says what happened.
+        closed = closed_prompt("", preview, "expired", "")
+        if not self._expiry_notice:
+            closed = replace(closed, text=f"{_SYMBOLS['expired']} {texts.expired(head.preview)}")
         action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language), later=True))
         if not self._expiry_notice:
             return action
@@ -119,14 +145,13 @@ class ConfirmPrompts:
             undone = await self._store.settlement.undone_results(turn.scope, stored) if is_undo(stored.action) else ""
             short = str(stored.action.args["text"]) if is_choice else brief(stored.action.preview)
             kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else short
-        closed = closed_prompt(prompt, kept_text, state, outcome)
-        if is_choice or not kept_text:
-            return ((closed, ""),)
+        if is_choice:
+            return ((closed_prompt(prompt, kept_text, state, outcome), ""),)
         texts = texts_for(stored.action.language)
         yes = texts.undo_label if is_undo(stored.action) else texts.confirm_label
-        label = {"cancelled": texts.cancel_label, "superseded": texts.cancel_label, "expired": ""}.get(state, yes)
-        mark = f"{_SYMBOLS.get(state, _WARNING)} {label}".strip()
-        return ((replace(closed, outcome_elsewhere=f"{kept_text}\n\n{mark}".strip()), ""),)
+        refused = texts.cancel_label if outcome.startswith(texts.cancelled(stored.action.preview)) else ""
+        label = {"cancelled": refused, "superseded": "", "expired": ""}.get(state, yes)
+        return ((closed_prompt(prompt, kept_text, state, label), ""),)
 
     def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.
@@ -243,12 +268,26 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
     return stored.prompt
 
 
-def closed_prompt(prompt: str, kept_text: str, state: ActionState, outcome: str) -> Reply:
-    """Return the reply that replaces the question without buttons. It is dropped if the message cannot be edited."""
-    short = outcome if len(outcome) <= MAX_OUTCOME_CHARS else brief(outcome)
-    line = f"{_SYMBOLS.get(state, _WARNING)} {short}"
-    text = line if kept_text and kept_text in outcome else f"{kept_text}\n\n{line}"
-    return Reply(text.strip(), edits=prompt, optional=True)
+def closed_prompt(prompt: str, kept_text: str, state: ActionState, decision: str) -> Reply:
+    """Return the reply that replaces the question without buttons. It is dropped if the message cannot be edited.
+
+    Below what was asked stands the decision. The outcome stands once, in the message that follows.
+    """
+    mark = f"{_SYMBOLS.get(state, _WARNING)} {decision}".strip()
+    return Reply(f"{kept_text}\n\n{mark}".strip(), edits=prompt, optional=True)
+
+
+def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float) -> str:
+    """Return when the same action was done, or may have been done, within the last hour; "" if it was not."""
+    for stored in recent:
+        is_same = (stored.action.kind, stored.action.args_digest) == (action.kind, action.args_digest)
+        if not is_same or now - stored.begun_at > KEEP_RECENT_MS / 1000:
+            continue
+        if stored.state == "done":
+            return texts.done_before(stored.begun_at)
+        if stored.state in ("unknown", "started"):
+            return texts.maybe_done_before(stored.begun_at)
+    return ""
 
 
 def short_effect(head: PendingAction) -> str:

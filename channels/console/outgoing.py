@@ -26,8 +26,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return one bubble, or several for a long text: the file is on the first one, buttons are on the last one."""
     if reply.preview:
         reply = reply.with_preview(format_preview)
-    # The page shows the next message right below, so an edited question need not repeat the outcome.
-    texts = split(reply.outcome_elsewhere or reply.text, MAX_PIECE_CHARS)
+    texts = split(reply.text, MAX_PIECE_CHARS)
     if not texts and (reply.buttons or reply.media):
         texts = [""]
     bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]

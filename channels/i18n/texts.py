@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sayso.channels.markdown.split import head
 from sayso.channels.types import Turn
@@ -20,6 +23,8 @@ CATALOGUES = Path(__file__).parent / "catalogues"
 LANGUAGES = tuple(sorted(path.stem for path in CATALOGUES.glob("*.toml")))
 #: The language for people whose language has no catalogue.
 FALLBACK = "en"
+#: The environment variable with the users' time zone, such as Europe/Berlin.
+ZONE_VARIABLE = "SAYSO_TIMEZONE"
 #: How many characters of a language tag are read.
 MAX_TAG_CHARS = 40
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
@@ -149,6 +154,14 @@ class Texts:
         """Return the result of an action, or that it was done if it has none."""
         return result or self.say("done", preview=brief(preview))
 
+    def done_before(self, at: float) -> str:
+        """Return that the proposed action was done at a time, in Unix seconds."""
+        return self.say("done_before", time=_clock_time(at))
+
+    def maybe_done_before(self, at: float) -> str:
+        """Return that the proposed action may have been done at a time, in Unix seconds."""
+        return self.say("maybe_done_before", time=_clock_time(at))
+
     #: The action was started and raised an error.
     failed = _about("failed")
     #: The action was started, and its result is unknown.
@@ -226,6 +239,10 @@ class Texts:
         """Return the preview of several steps under one yes."""
         steps = [_on_one_line(preview) for preview in previews]
         return "\n".join([self.say("plan", count=str(len(previews))), *self._numbered(steps)])
+
+    def step(self, number: int, text: str) -> str:
+        """Return a text about one step of a plan, after its number."""
+        return self.say("step", number=str(number), step=text)
 
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
         """Return how a plan ended. A step is its state, preview and result.
@@ -392,8 +409,15 @@ TextsForLanguage = Callable[[str], Texts]
 
 
 def _clock_time(at: float) -> str:
-    """Return a time, given in Unix seconds, in UTC: the time zone of the reader is unknown."""
-    return time.strftime("%H:%M UTC", time.gmtime(at))
+    """Return a time, given in Unix seconds, in the users' time zone, or in UTC if that is unknown."""
+    name = os.environ.get(ZONE_VARIABLE, "")
+    with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
+        return datetime.fromtimestamp(at, ZoneInfo(name)).strftime("%H:%M") if name else f"{_utc(at):%H:%M} UTC"
+    return f"{_utc(at):%H:%M} UTC"
+
+
+def _utc(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
 
 
 def _on_one_line(preview: str) -> str:

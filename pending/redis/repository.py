@@ -38,6 +38,11 @@ class RedisActionRepository:
         """Return actions by id."""
         return [StoredAction.from_row(row) for row in await self._scripts.arun("read", conversation, {"pids": pids})]
 
+    async def recent(self, conversation: str, user: str) -> list[StoredAction]:
+        """Return the actions that were started lately, the last one first."""
+        rows = await self._scripts.arun("recent", conversation, {"user": user})
+        return [stored for row in rows if (stored := StoredAction.from_row(row))]
+
     async def note_asked(self, chat: str, user: str, note: str) -> None:
         """Note which thread of a chat asked a user something last."""
         await self._scripts.arun("note_asked", chat, {"user": user, "note": note})

@@ -61,7 +61,8 @@ NO_ARGUMENTS: Arguments = {}
 
 #: Scripts that only read. They do not raise the write counter (`sayso.workers.data_loss.guard`).
 LOOKS = frozenset({
-    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "trace",
+    "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "recent",
+    "trace",
     "turn_status", "undelivered",
 })  # fmt: skip
 #: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is

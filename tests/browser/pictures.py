@@ -49,7 +49,7 @@ SAMPLES: dict[str, Reply] = {
     "Long reply": Reply(LONG),
     "Question": Reply(
         "Delete **INV-42** (Ada Lovelace Ltd, 120.00 EUR)?",
-        (Button("Yes", "c", "danger"), Button("No", "x")),
+        (Button("Yes", "c", "danger", "Delete **INV-42**"), Button("No", "x")),
     ),
     "Decided": Reply("Invoice INV-42 is deleted."),
     "File": Reply("Here is your invoice.", media=Media("pdf", "application/pdf", "INV-42.pdf", stored=True)),
@@ -129,9 +129,9 @@ def _sent(platform: Platform, channel: Any, platforms: FakePlatforms, reply: Rep
 
 def _decide(channel: Channel, platform: Platform) -> None:
     """Ask, and close the question's message as the agent does before it reports the outcome."""
-    question, outcome = SAMPLES["Question"], SAMPLES["Decided"]
+    question = SAMPLES["Question"]
     asked = _send(channel, platform, question)
-    for piece in channel.split(closed_prompt(asked.message_id, question.text, "done", outcome.text)):
+    for piece in channel.split(closed_prompt(asked.message_id, question.text, "done", "Yes")):
         _send(channel, platform, piece)
 
 

@@ -411,3 +411,15 @@ def test_action_is_not_read_under_another_conversation(twins):
     assert twins.do("read", "elsewhere", (A,)) == [None]
     assert twins.do("read", CHAT.id, (B,)) == [None]
     assert twins.do("find_open", CHAT.id, "somebody") is None
+
+
+def test_started_actions_are_listed_last_first(redis_client):
+    """Only what was started counts, steps of a plan too, and each person has a list of their own."""
+    twins = Twins(redis_client)
+    twins.do("change", CHAT.id, TurnChange(new_actions=(arm(A), arm(B, live=False))))
+    assert twins.do("recent", CHAT.id, ANA.id) == []
+    for pid in (A, B):
+        twins.claim(pid)
+        twins.start(pid, f"try-{pid[0]}")
+    assert [stored.pid for stored in twins.do("recent", CHAT.id, ANA.id)] == [B, A]
+    assert twins.do("recent", CHAT.id, turn(user="bob").scope.id) == []

@@ -72,19 +72,17 @@ def test_late_yes_shows_that_the_question_expired(asking, say):
     """An expired question loses its buttons after a late text or a late tap."""
     asking.bot.rig.pass_time(61)
     assert "expired" in say(asking)
-    (edit,) = asking.edits
-    assert edit[0] == asking.prompt
-    assert edit[1].startswith("⌛ That confirmation expired: Delete A")
+    assert asking.edits == [(asking.prompt, "Delete A\n\n⌛")]
 
 
 def test_unanswered_question_shows_that_it_expired(asking):
-    """The edit is the same as after a late tap, and the user receives no new message."""
+    """No message follows, so the edit says what happened. A late tap is answered below, so its edit need not."""
     asking.bot.rig.pass_time(61)
     asking.bot.rig.overdue()
     asking.bot.work()
     (edit,) = asking.edits
     assert "expired" in asking.tap(asking.confirm)
-    assert asking.edits == [edit, edit]
+    assert asking.edits == [edit, (asking.prompt, "Delete A\n\n⌛")]
     assert edit[0] == asking.prompt
     assert edit[1].startswith("⌛ That confirmation expired: Delete A")
     assert asking.bot.deleted == []
@@ -122,33 +120,34 @@ def test_platform_without_edits_keeps_no_expiry_timer(make_bot):
 
 
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("yes"), lambda asking: asking.tap(asking.confirm)])
-def test_yes_shows_the_outcome_before_the_answer(asking, say):
-    """The buttons are removed first, then the answer is sent below."""
+def test_outcome_of_a_yes_stands_once_below_the_question(asking, say):
+    """The buttons are removed first, and the question shows the yes; then the outcome is sent below."""
     assert say(asking) == "deleted A"
-    assert asking.edits == [(asking.prompt, "Delete A\n\n✅ deleted A")]
-    assert asking.bot.channel.texts[-2:] == ["Delete A\n\n✅ deleted A", "deleted A"]
+    assert asking.edits == [(asking.prompt, "Delete A\n\n✅ Yes")]
+    assert asking.bot.channel.texts[-2:] == ["Delete A\n\n✅ Yes", "deleted A"]
 
 
 def test_second_tap_shows_the_same_outcome(asking):
     """Repeated taps do not change what was decided."""
     asking.tap(asking.confirm)
     assert asking.tap(asking.confirm) == asking.tap(asking.cancel) == "Already done: Delete A"
-    assert asking.edits == [(asking.prompt, "Delete A\n\n✅ deleted A")] * 3
+    assert asking.edits == [(asking.prompt, "Delete A\n\n✅ Yes")] * 3
     assert asking.bot.deleted == ["A"]
 
 
 @pytest.mark.parametrize("say", [lambda asking: asking.bot.say("no"), lambda asking: asking.tap(asking.cancel)])
 def test_no_shows_that_it_was_cancelled(asking, say):
-    """The edit shows the same sentence as the reply."""
+    """The question shows the no, and the reply says that nothing was done."""
     say(asking)
-    assert asking.edits == [(asking.prompt, "❌ Nothing was done: “Delete A”")]
+    assert asking.edits == [(asking.prompt, "Delete A\n\n❌ No")]
+    assert asking.bot.channel.texts[-1] == "Nothing was done: “Delete A”"
 
 
 def test_unrelated_message_closes_the_question_before_the_next_one(asking):
     """Two sets of live buttons are never visible at once."""
     assert "Delete B" in asking.bot.say("delete B instead")
     (edit,) = asking.edits
-    assert edit == (asking.prompt, "❌ You did not say yes, so nothing was done: “Delete A”")
+    assert edit == (asking.prompt, "Delete A\n\n❌")
     assert asking.bot.channel.texts[-2] == edit[1]
 
 
@@ -157,7 +156,8 @@ def test_failure_is_shown_as_a_warning(asking):
     asking.bot.broken = {"A"}
     asking.bot.say("yes")
     (edit,) = asking.edits
-    assert edit[1].startswith("⚠️ Confirmed, but this failed: Delete A")
+    assert edit[1] == "Delete A\n\n⚠️ Yes"
+    assert asking.bot.channel.texts[-1].startswith("Confirmed, but this failed: Delete A")
 
 
 def test_no_to_a_running_action_is_told_that_it_runs(asking):
@@ -170,7 +170,7 @@ def test_no_to_a_running_action_is_told_that_it_runs(asking):
     assert asking.edits == []
 
 
-@pytest.mark.parametrize(("step", "outcome"), [("claim", "✅ deleted A"), ("start", "⚠️"), ("finish", "✅ deleted A")])
+@pytest.mark.parametrize(("step", "outcome"), [("claim", "✅ Yes"), ("start", "⚠️ Yes"), ("finish", "✅ Yes")])
 def test_killed_worker_leaves_the_edit_to_its_successor(asking, step, outcome):
     """The message shows the true outcome once, at each step where a worker can be killed."""
     asking.bot.hear("yes")
@@ -189,7 +189,7 @@ def test_turn_that_is_given_up_closes_the_question_it_drops(asking):
 
     asking.bot.agent.agent.arun = broken
     assert "Something went wrong" in asking.bot.say("what else?")
-    assert asking.edits == [(asking.prompt, "❌ You did not say yes, so nothing was done: “Delete A”")]
+    assert asking.edits == [(asking.prompt, "Delete A\n\n❌")]
 
 
 def test_changed_record_shows_none_of_its_text(asking):
@@ -202,13 +202,13 @@ def test_changed_record_shows_none_of_its_text(asking):
     assert "Delete A" not in edit[1]
 
 
-def test_plan_shows_each_step(make_bot):
-    """The edit shows the steps and their results as in the reply."""
+def test_plan_keeps_its_steps_and_reports_them_once(make_bot):
+    """The edit shows what was asked, and the reply how each step ended."""
     asking = Asking(make_bot("A B"))
     asking.bot.say("yes")
     (edit,) = asking.edits
-    assert "1. Delete A\n2. Delete B" in edit[1]
-    assert "✅ Steps done: 2 of 2.\n1. deleted A\n2. deleted B" in edit[1]
+    assert edit[1].endswith("1. Delete A\n2. Delete B\n\n✅ Yes")
+    assert asking.bot.channel.texts[-1] == "Steps done: 2 of 2.\n1. deleted A\n2. deleted B"
 
 
 def test_undo_keeps_the_reported_outcome(make_bot):
@@ -217,7 +217,7 @@ def test_undo_keeps_the_reported_outcome(make_bot):
     asking.bot.say("yes")
     asking.prompt = asking.remember()
     assert asking.tap(asking.bot.buttons[0].data) == "restored A"
-    assert asking.edits[-1] == (asking.prompt, "deleted A\n\n✅ restored A")
+    assert asking.edits[-1] == (asking.prompt, "deleted A\n\n✅ Undo")
 
 
 def test_late_undo_keeps_the_reported_outcome(make_bot):
@@ -227,7 +227,7 @@ def test_late_undo_keeps_the_reported_outcome(make_bot):
     asking.prompt = asking.remember()
     asking.bot.rig.pass_time(301)
     asking.tap(asking.bot.buttons[0].data)
-    assert asking.edits[-1][1].startswith("deleted A\n\n⌛ That confirmation expired")
+    assert asking.edits[-1][1] == "deleted A\n\n⌛"
 
 
 def test_long_report_is_never_replaced(make_bot):

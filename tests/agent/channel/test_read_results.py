@@ -61,3 +61,19 @@ def test_text_for_models_is_left_out_and_results_are_whole(make, value, shown):
     bot.say("both")
     *above, question = (each.reply.text for each in bot.channel.sent)
     assert (above, question.startswith("Delete A")) == ([shown] if shown else [], True)
+
+
+def test_reading_tool_that_asks_first_asks_once(make):
+    """Its proposal is the question, and no result that stands above the question."""
+
+    @tool(read_only=True, requires_approval=True, preview="Show the salary")
+    def salary() -> str:
+        """Read a salary."""
+        return "9 EUR"
+
+    bot = make([salary], ["salary"])
+    bot.say("what does Bob earn?")
+    assert [each.reply.text for each in bot.channel.sent] == [
+        "Show the salary\n\nReply **yes** or **no**, within 60 seconds."
+    ]
+    assert bot.say("yes") == "9 EUR"

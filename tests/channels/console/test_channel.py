@@ -340,10 +340,3 @@ def test_channel_without_keys_cannot_be_built(feed: MemoryFeed, media: LocalMedi
     """The channel has no mode with unsigned sessions."""
     with pytest.raises(ValueError, match="keys is empty"):
         console_channel("web", feed=feed, media=media, keys=[])
-
-
-def test_outcome_is_not_repeated_in_its_question(channel: ConsoleChannel, conversation: Conversation):
-    """The page shows the outcome in the next message; the question keeps its preview and the chosen button."""
-    text = "Delete INV-42\n\n✅ INV-42 is deleted."
-    (piece,) = channel.split(Reply(text, outcome_elsewhere="Delete INV-42\n\n✅ Confirm"))
-    assert piece.text == "Delete INV-42\n\n✅ Confirm"

@@ -10,6 +10,11 @@ local function live_key(user)
   return shard .. ':live:' .. conversation .. ':' .. user
 end
 
+-- The list of the actions that a user of this conversation started lately, the last one first.
+local function recent_key(user)
+  return shard .. ':recent:' .. conversation .. ':' .. user
+end
+
 -- Return the fields of an action in the order in which Python reads them, then those of the further names.
 local function fields_of(pid, ...)
   return redis.call('HMGET', action_key(pid), 'rec', 'mac', 'state', 'expires', 'by', 'attempt', 'told', 'result',

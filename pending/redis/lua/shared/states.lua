@@ -23,12 +23,23 @@ local function end_of_step(step_state, plan_state)
   return (plan_state == 'expired' or plan_state == 'superseded') and plan_state or 'cancelled'
 end
 
+-- Remember an action that is started: its effect may have happened from now on.
+local function note_started(pid)
+  local user = redis.call('HGET', action_key(pid), 'user')
+  if not user then return end
+  redis.call('LREM', recent_key(user), 0, pid)
+  redis.call('LPUSH', recent_key(user), pid)
+  redis.call('LTRIM', recent_key(user), 0, MAX_RECENT - 1)
+  redis.call('PEXPIRE', recent_key(user), KEEP_RECENT_MS)
+end
+
 -- `enter` sets these states, one after the other, and the further fields and values. `entered` does what follows from
 -- them: the caller has set the fields.
 local enter, entered
 function entered(pid, states, by, mac, steps)
   local state = states[#states]
   append_audit(pid, states, by or '', mac or '')
+  if state == 'started' then note_started(pid) end
   if OPEN_STATES[state] then return end
   redis.call('PEXPIRE', action_key(pid), KEEP_ACTION_MS)
   for step in string.gmatch(steps or '', '%S+') do

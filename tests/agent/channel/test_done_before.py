@@ -1,0 +1,85 @@
+"""The same action proposed again: the question says when it was done, or may have been done."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sayso.channels.i18n.texts import LANGUAGES, texts_for
+
+DONE = re.compile(r"Delete A\n\nAlready done at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
+MAYBE = re.compile(r"Delete A\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
+
+
+def test_question_says_that_the_same_was_done_before(make_bot):
+    """It is found in the stored actions, whatever the model thinks."""
+    bot = make_bot("A", "A")
+    bot.say("delete A")
+    bot.say("yes")
+    assert DONE.match(bot.say("delete A again"))
+    assert bot.say("yes").startswith("deleted A")
+
+
+def test_question_after_an_unknown_outcome_says_that_it_may_have_happened(make_bot):
+    """The worker died after the start, so nobody knows."""
+    bot = make_bot("A", "A")
+    bot.say("delete A")
+    bot.hear("yes")
+    bot.die_after("start")
+    assert "interrupted" in bot.work()
+    assert MAYBE.match(bot.say("do it again"))
+
+
+def test_question_after_a_refusal_says_nothing_more(make_bot):
+    """Nothing was done."""
+    bot = make_bot("A", "A")
+    bot.say("delete A")
+    bot.say("no")
+    assert bot.say("delete A").startswith("Delete A\n\nReply")
+
+
+def test_other_arguments_and_other_people_get_the_plain_question(make_bot):
+    """Only the same tool with the same arguments, confirmed by the same person, counts."""
+    bot = make_bot("A", "B", "A")
+    bot.say("delete A")
+    bot.say("yes")
+    assert bot.say("delete B").startswith("Delete B\n\nReply")
+    bot.say("no")
+    assert bot.say("delete A", user="bob").startswith("Delete A\n\nReply")
+
+
+def test_undone_action_counts_as_not_done(make_bot):
+    """The undo took the effect back."""
+    bot = make_bot("A", "A", undo=lambda name: f"restored {name}")
+    bot.say("delete A")
+    bot.say("yes")
+    bot.say(tap=bot.buttons[0].data)
+    assert bot.say("delete A").startswith("Delete A\n\nReply")
+
+
+def test_plan_says_it_of_its_step(make_bot):
+    """The other step has no note."""
+    bot = make_bot("A", "B A")
+    bot.say("delete A")
+    bot.say("yes")
+    told = bot.say("delete both")
+    assert re.search(r"2\. Delete A\n\n2\. Already done at \d\d:\d\d UTC\.\n\nReply", told)
+
+
+def test_time_is_in_the_zone_of_the_users(monkeypatch):
+    """Without a zone it is marked as UTC; a name that is no zone is ignored."""
+    texts = texts_for("en")
+    assert texts.done_before(0.0) == "Already done at 00:00 UTC."
+    monkeypatch.setenv("SAYSO_TIMEZONE", "Asia/Kolkata")
+    assert texts.done_before(0.0) == "Already done at 05:30."
+    monkeypatch.setenv("SAYSO_TIMEZONE", "Nowhere/Land")
+    assert texts.maybe_done_before(0.0) == "This may already have happened at 00:00 UTC."
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_done_before_names_the_time_in_every_language(language):
+    """Both texts differ, since only one of them is certain."""
+    texts = texts_for(language)
+    done, maybe = texts.done_before(0.0), texts.maybe_done_before(0.0)
+    assert ("00:00 UTC" in done, "00:00 UTC" in maybe, done == maybe) == (True, True, False)
