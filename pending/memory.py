@@ -90,7 +90,7 @@ class MemoryActionRepository:
             since = self._clock() - KEEP_RECENT_MS / 1000
             own = (self._actions[pid][0] for pid, scope in self._scopes.items() if scope == (conversation, user))
             started = [stored for stored in own if stored.attempt and stored.begun_at > since]
-            newest_first = sorted(reversed(started), key=lambda stored: -stored.begun_at)
+            newest_first = sorted(started, key=lambda stored: stored.begun_at)[::-1]
             return [replace(stored, looked_at=self._clock()) for stored in newest_first[:MAX_RECENT]]
 
     async def note_asked(self, chat: str, user: str, note: str) -> None:
