@@ -549,7 +549,9 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("failed")
     if error is not None:
         # A model reads the error of a call that ran at once, too. The text for the user may leave it out.
-        return EffectEnd("failed", _failure_text(action, error), storable(redact(str(error) or type(error).__name__)))
+        return EffectEnd(
+            "failed", _failure_text(action, error), _bounded(storable(redact(str(error) or type(error).__name__)))
+        )
     if isinstance(value, Ambiguous | NotFound):
         return EffectEnd("failed", storable(redact(value.in_words)), storable(redact(value.to_json())))
     if isinstance(value, ToolOutput):

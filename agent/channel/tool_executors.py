@@ -114,9 +114,9 @@ class ToolExecutors:
         now, shown = readable(draft.text), action.preview
         if now == shown:
             return "same"
-        # A set is shown in any order.
-        has_set = any(_holds_a_set(value) for value in tool.validate(action.args).values())
-        return "same" if has_set and _words(now) == _words(shown) else "changed"
+        # The record has the arguments in another order than the model gave them, and a set has none.
+        has_any_order = tool.preview is None or any(map(_has_any_order, tool.validate(action.args).values()))
+        return "same" if has_any_order and _words(now) == _words(shown) else "changed"
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
@@ -257,6 +257,15 @@ def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
         or (_holds_a_set(values.get(name)) and unordered_digest(written[name]) == unordered_digest(recorded[name]))
         for name in written
     )
+
+
+def _has_any_order(value: Any) -> bool:
+    """Return whether a value may be shown in another order from its record: it holds a set or an object."""
+    if isinstance(value, dict):
+        return len(value) > 1 or any(map(_has_any_order, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_any_order, value))
+    return _holds_a_set(value)
 
 
 def _holds_a_set(value: Any) -> bool:

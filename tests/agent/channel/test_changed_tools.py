@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -243,3 +244,17 @@ def test_button_of_the_host_runs_what_was_shown():
     bot.ask_channel("ana", "delete A")
     assert bot.store.pop_if_intent("ana", "confirm").executed
     assert done == ["A"]
+
+
+@pytest.mark.parametrize("preview", [None, "Send {data}"])
+def test_order_of_arguments_is_no_change(preview):
+    """Tools of a server have no order of their own, and the record sorts what the model wrote."""
+    done = []
+    schema = {"type": "object", "properties": {"to": {"type": "string"}, "data": {"type": "object"}}}
+    send = Tool("send", "Send", [], lambda **args: done.append(args), input_schema=schema, preview=preview)
+    asking = replace(send, requires_approval=True)
+    call = ToolCall("send", {"to": "ana", "data": {"year": 2026, "amount": 5}})
+    bot = ChannelAgent(Agent([asking], ScriptedProvider([call])))
+    bot.ask_channel("ana", "send it")
+    bot.ask_channel("ana", "yes")
+    assert done == [{"to": "ana", "data": {"year": 2026, "amount": 5}}]
