@@ -163,21 +163,22 @@ def name_of(function: Callable[..., Any]) -> str:
 _PARAMETERS = "Args|Arguments|Parameters|Params|Other[ ]Parameters"
 #: Docstring sections that are useless to a model.
 _DROPPED = "Raises|Exceptions|Except|Warns|Attributes"
-#: A section about parameters, or one that is dropped, with all of its lines.
+#: A section about parameters, or one that is dropped, with all of its lines. Without possessive quantifiers around
+#: groups: `re` matches too little with them before Python 3.11.5.
 _SECTION = re.compile(
     rf"""^(?:
         (?: (?P<parameters>{_PARAMETERS}) | {_DROPPED} )
         (?:
             # Google: the lines are indented.
-            :[ ]*\n (?=(?:[ ]*\n)*[ ]+\S) (?: [ ].*\n | \n )*+
+            :[ ]*\n (?=(?:[ ]*\n)*[ ]+\S) (?: [ ].*\n | \n )*
             # NumPy: the title is underlined, and the names of entries are not indented.
             | :?[ ]*\n[-=]{{3,}}[ ]*\n
-              (?: [ ].*\n | \n | \*{{0,2}}\w+(?:,[ ]*\*{{0,2}}\w+)*[ ]*(?::(?!\w+\s).*)?\n(?![-=]{{3,}}[ ]*\n) )*+
+              (?: [ ].*\n | \n | \*{{0,2}}\w+(?:,[ ]*\*{{0,2}}\w+)*[ ]*(?::(?!\w+\s).*)?\n(?![-=]{{3,}}[ ]*\n) )*
         )
         # Sphinx: a field ends at the next one, or at text behind a blank line.
         | [:@](?: (?P<field>param|parameter|arg|argument|key|keyword|type)
                   | raises?|except|exception|rtype|attr|attribute|[ci]?var|vartype )\b[^:\n]*:.*\n
-          (?: [ ].*\n | \n(?=[ ]) | (?![:@]).+\n )*+
+          (?: [ ].*\n | \n(?=[ ]) | (?![:@]).+\n )*
     )""",
     re.MULTILINE | re.VERBOSE,
 )
