@@ -38,6 +38,8 @@ GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
 
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
+#: The id of a group or supergroup.
+_GROUP_ID = re.compile(r"-[0-9]{1,20}")
 
 
 class TelegramChannel:
@@ -215,15 +217,20 @@ class TelegramChannel:
 
         A change of the bot's membership in a group that is no more says nothing of the supergroup.
         """
-        if received.moved:
+        if received.moved and all(map(_GROUP_ID.fullmatch, received.moved)):
             self._note_move(*received.moved)
         turns = [self._turn_at_first_address(turn) for turn in received.turns]
         addresses = [
             replace(change, conversation=self._first_address(change.conversation))
             for change in received.addresses
-            if self._cache.get(self._moved_key(change.conversation.chat)) is None
+            if not self._has_moved(change.conversation)
         ]
         return replace(received, turns=tuple(turns), addresses=tuple(addresses))
+
+    def _has_moved(self, conversation: Conversation) -> bool:
+        """Return whether the group is no more, because it became a supergroup."""
+        is_group = _GROUP_ID.fullmatch(conversation.chat) is not None
+        return is_group and self._cache.get(self._moved_key(conversation.chat)) is not None
 
     def _turn_at_first_address(self, turn: Turn) -> Turn:
         first = self._first_address(turn.conversation)
@@ -234,7 +241,7 @@ class TelegramChannel:
     def _first_address(self, conversation: Conversation) -> Conversation:
         """Return the address that the conversation of a supergroup began with, as a group."""
         chat = conversation.chat
-        first = self._cache.get(self._first_key(chat)) if chat.startswith("-") else None
+        first = self._cache.get(self._first_key(chat)) if _GROUP_ID.fullmatch(chat) else None
         if first is None:
             return conversation
         self._note_move(first, chat)  # it is remembered for as long as people write there
