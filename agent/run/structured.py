@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 _SPACE = r"[ \t\n\r]*+"
 
-#: A JSON string. Unescaped line breaks and tabs are allowed, because models write them.
-_STRING = r'"(?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"'
-_NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+"
+#: A JSON string. Unescaped line breaks and tabs are allowed, because models write them. No possessive quantifier is
+#: around a group here: before Python 3.11.5 a group that failed half way stays matched.
+_STRING = r'"(?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
+_NUMBER = r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?+[0-9]++)?"
 _SCALAR = rf"{_STRING}|{_NUMBER}|true|false|null"
 
 #: What may follow: any value, the first item after an opening bracket, the next item after a comma, and the rest after

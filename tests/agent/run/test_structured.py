@@ -322,3 +322,9 @@ def test_retry_message_contains_the_error():
     """A long error is cut."""
     assert "confidence: Field required" in validation_retry_message("confidence: Field required")
     assert len(validation_retry_message(ValueError("x" * 100_000))) < 3000
+
+
+@pytest.mark.parametrize("text", ["[5e]", "[5e+, 1]", '["\\u00"]', '{"a": 1.}'])
+def test_value_that_ends_half_way_is_no_value(text: str):
+    """Before Python 3.11.5 a possessive group that failed half way stays matched."""
+    assert list(values_in(text)) == []
