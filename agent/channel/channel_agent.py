@@ -294,6 +294,8 @@ class ChannelAgent:
         if proposal:  # the question stands alone: no choices beside it
             if len(preface) > MAX_PREFACE_CHARS:  # a question is sent in full, and must not bury what is asked
                 reports, preface = _join([preface, reports]), ""
+            names = ran_beside(result, self.agent.tools, proposal)
+            proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
             question, actions = await self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
@@ -537,6 +539,21 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     ]
     as_text = [result_text(unfenced(content)) for content in results if content not in shown]
     return [text for text in as_text if text]
+
+
+def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:
+    """Return the names of the tools that ran in a run which ends with a question, and may have changed something.
+
+    A tool whose code asks for itself runs only to ask.
+    """
+    asking = {action.asked_by for action in proposal.steps or (proposal.head,) if action.kind != action.asked_by}
+    acting = {tool.name for tool in tools if not (tool.read_only or tool.proposes)} - asking
+    names = [
+        message.tool_name or ""
+        for message in result.messages
+        if message.role is Role.TOOL and message.tool_name in acting and _is_result(message.content)
+    ]
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def _is_result(content: str) -> bool:

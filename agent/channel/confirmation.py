@@ -179,7 +179,7 @@ class ConfirmationHandler:
 
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
-        transition = ended_transition(context, live, _texts_of(live).dropped(live.action.preview))
+        transition = ended_transition(context, live, _dropped_text(live))
         self._outcomes.end(context, live, "dropped" if transition.to == "cancelled" else "expired")
         answer = await self._run(context, transition.outcome_text if transition.to == "cancelled" else "")
         answer = answer.changed(transition=transition)
@@ -352,6 +352,8 @@ class ConfirmationHandler:
         """Return the answer that tells the outcome of an action, after the outcome was written into the history."""
         await self._outcomes.refresh(context, undo=stored if is_undo(stored.action) else None)
         prose = await self._outcomes.prose(context, stored, text)
+        beside = _ran_beside(stored)
+        text = text if beside in text else f"{text}{beside}"  # a stored outcome has the line already
         return fixed_answer(context, text, files, for_history=prose)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
@@ -365,7 +367,7 @@ class ConfirmationHandler:
 
     async def _cancel(self, context: TurnContext, stored: StoredAction, refusal: str = "") -> TurnAnswer:
         """Cancel the action because the user said no, or because their yes is refused with this text."""
-        outcome = refusal or _texts_of(stored).cancelled(stored.action.preview)
+        outcome = refusal or f"{_texts_of(stored).cancelled(stored.action.preview)}{_ran_beside(stored)}"
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         self._outcomes.end(context, stored, "dropped" if refusal else "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
@@ -380,6 +382,17 @@ def _is_new_words(live: StoredAction, message: str) -> bool:
 def _words_id(message: str) -> str:
     """Return a short name of a message, the same for its spellings in capitals and with other punctuation."""
     return digest("".join(filter(str.isalnum, message.casefold())) or message)[:8]
+
+
+def _dropped_text(live: StoredAction) -> str:
+    """Return what the user is told of an action that another message drops."""
+    return f"{_texts_of(live).dropped(live.action.preview)}{_ran_beside(live)}"
+
+
+def _ran_beside(stored: StoredAction) -> str:
+    """Return the line of an outcome about tools that ran at once beside the action, "" for none."""
+    names = stored.action.ran_beside
+    return f"\n{_texts_of(stored).ran_beside(names)}" if names else ""
 
 
 def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedAnswer) -> str:
@@ -434,11 +447,11 @@ def ended_transition(context: TurnContext, live: StoredAction, outcome: str) -> 
     """Return the transition that cancels an action with this outcome, or says that its time was over before."""
     if not live.action.is_expired(context.received_at):
         return Transition(live.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
-    expired = _texts_of(live).expired(live.action.preview)
+    expired = f"{_texts_of(live).expired(live.action.preview)}{_ran_beside(live)}"
     return Transition(live.pid, WAITING_STATES, "expired", expired, context.turn.event_id)
 
 
 def dropped_transition(live: StoredAction, turn: Turn) -> Transition:
     """Return the transition of an action that another message drops."""
-    outcome = _texts_of(live).dropped(live.action.preview)
+    outcome = _dropped_text(live)
     return Transition(live.pid, WAITING_STATES, "cancelled", outcome, turn.event_id)

@@ -70,7 +70,8 @@ class ConfirmPrompts:
         """
         head = proposal.head
         texts = texts_for(head.language)
-        notes = await self._earlier_runs(context, proposal)
+        ran_beside = texts.ran_beside(head.ran_beside) if head.ran_beside else ""
+        notes = "\n".join(filter(None, [await self._earlier_runs(context, proposal), ran_beside]))
         question = texts.question("\n\n".join(filter(None, [head.preview, notes, prompt])), head.ttl_seconds, head.code)
         text = "\n\n".join(filter(None, [above, question]))
         reply = Reply(text, self.buttons(head, context), answer_seconds=head.ttl_seconds, preview=head.preview)

@@ -154,6 +154,9 @@ class Texts:
         """Return the result of an action, or that it was done if it has none."""
         return result or self.say("done", preview=brief(preview))
 
+    #: Tools that ran at once beside the proposed action, whatever is answered.
+    ran_beside = _with("ran_beside", "names")
+
     def done_before(self, at: float) -> str:
         """Return that the proposed action was done at a time, in Unix seconds."""
         return self.say("done_before", time=_clock_time(at))

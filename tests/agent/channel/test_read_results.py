@@ -77,3 +77,17 @@ def test_reading_tool_that_asks_first_asks_once(make):
         "Show the salary\n\nReply **yes** or **no**, within 60 seconds."
     ]
     assert bot.say("yes") == "9 EUR"
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", "what is the weather like in Rome?"])
+def test_question_and_outcome_name_the_tool_that_ran_at_once(make, answer):
+    """A tool that needs no yes takes effect before the question is asked, so a no does not stop it."""
+
+    @tool
+    def send_mail() -> str:
+        """Send a mail."""
+        return "sent"
+
+    bot = make([send_mail, delete], ["send_mail", "delete"])
+    assert "Delete A\n\nAlready run, whatever you answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
+    assert "Already run, whatever you answer: `send_mail`" in bot.say(answer)
