@@ -65,6 +65,7 @@ def test_action_of_the_version_before_is_confirmed(redis_client: Redis, state: P
     rig = RedisRig(redis_client, prefix=PREFIX)
     bot = Bot(rig, lines=["Hello to you."])
     bot.work()
+    assert "Do you mean this? Delete B" in bot.say("yes")  # the reminder was sent after the question
     assert bot.say("yes") == "deleted B"
     assert bot.deleted == ["B"]
     bot.work()
