@@ -189,6 +189,9 @@ class Faults:
         self.killed_at: dict[str, list[float]] = {}
         self._machine, self._chance = machine, chance
         self._paused: dict[int, float] = {}
+        #: Whether a pause waits until enough workers are at work. Workers are not killed meanwhile: where they start
+        #: slowly, there would never be enough.
+        self._pause_waits = False
         self._to_restart: list[int] = []
         self.outage = Outage(machine.redis, machine.addresses, profile.outage_seconds, now)
         self._full = FullStorage(machine.redis)
@@ -255,7 +258,7 @@ class Faults:
         Paused workers are spared: what they do when they continue is a fault of its own.
         """
         victim = pick(self._awake(), self._chance)
-        if not victim:
+        if not victim or self._pause_waits:
             return
         if self._chance.random() < PARENTS:
             self._machine.workers.kill_parent(self._chance)
@@ -266,7 +269,7 @@ class Faults:
     def _kill_machine(self, _: float) -> None:
         """Kill a running machine with all its workers at once."""
         parent = self._chance.choice(self._machine.workers.parents)
-        if parent.is_alive():
+        if parent.is_alive() and not self._pause_waits:
             self.counts["workers killed"] += self._machine.replace_machine(parent)
             self._note_kill("machine")
 
@@ -294,7 +297,8 @@ class Faults:
 
     def _pause(self, now: float) -> None:
         awake = self._awake()
-        if len(awake) <= LEAST_AWAKE:
+        self._pause_waits = len(awake) <= LEAST_AWAKE
+        if self._pause_waits:
             self._due["pause"] = now  # try again as soon as there are enough
             return
         victim = pick(awake, self._chance)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from sayso.channels.types import SignedWebhook
-from sayso.testing.simulation.faults import CHANCES, MAX_IN_A_ROW, RETRY_AFTER, FlakyPlatforms
+from sayso.testing.simulation.faults import CHANCES, MAX_IN_A_ROW, RETRY_AFTER, Faults, FlakyPlatforms
+from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.proxy import Proxy
 from sayso.testing.simulation.webhooks import MAX_DELIVERIES, DeliveryResponse, WebhookDelivery
 
@@ -142,3 +145,45 @@ def test_deliveries_are_spread_over_the_webs_and_signed_for_the_public_url() -> 
     delivery.close()
     assert set(went) == {("a:1", "/hooks/x"), ("b:2", "/hooks/x")}
     assert delivery.seconds == [0.5] * 20
+
+
+class SlowWorkers:
+    """The workers of a busy machine: they are killed faster than they start. They are processes that sleep."""
+
+    def __init__(self) -> None:
+        self.sleeping: list[subprocess.Popen[bytes]] = []
+
+    def start_one(self) -> None:
+        """Start a worker, unless there are four."""
+        if len(self.sleeping) < 4:
+            self.sleeping.append(subprocess.Popen(["sleep", "60"]))
+
+    def at_work(self) -> set[int]:
+        return {process.pid for process in self.sleeping}
+
+    def kill_parent(self, _: Random) -> None:
+        """Kill none."""
+
+    def kill(self, pid: int) -> None:
+        (process,) = [each for each in self.sleeping if each.pid == pid]
+        self.sleeping.remove(process)
+        process.kill()
+        process.wait()
+
+
+def test_pause_happens_on_a_machine_where_workers_are_killed_faster_than_they_start() -> None:
+    """It needs three that work, so kills make way for it."""
+    workers = SlowWorkers()
+    machine = SimpleNamespace(workers=workers, redis=None, addresses=[], restart_ended=lambda: 0)
+    faults = Faults(machine, Profile(workers=4, kill_every={"worker": 1.0}, pause_every=10.0), Random(1), 0.0)
+    try:
+        for second in range(1, 60):
+            if second % 2:
+                workers.start_one()
+            faults.inject_due(float(second))
+        assert faults.counts["pauses"] > 0
+        assert faults.counts["workers killed"] > 3
+    finally:
+        faults.end(60.0)
+        while workers.sleeping:
+            workers.kill(workers.sleeping[0].pid)
