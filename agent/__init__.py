@@ -88,6 +88,7 @@ from sayso.agent.toolsets.selectors import (
     ToolSelector,
     discover_selectors,
 )
+from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending.context import ToolContext
 from sayso.pending.executors import Ambiguous, NotFound, PendingConfirmation, ToolResult
 
@@ -140,6 +141,7 @@ __all__ = [
     "LocalProvider",
     "LoggingObserver",
     "LoopDetector",
+    "Markdown",
     "McpToolProvider",
     "MemoryBudget",
     "MemoryResultCache",
@@ -202,6 +204,7 @@ __all__ = [
     "TraceStep",
     "Triple",
     "UsageStats",
+    "as_markdown",
     "build_schema_instruction",
     "check_history",
     "discover_selectors",

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from sayso.agent import Ambiguous, NotFound, emit_artifact, tool
+from sayso.agent import Ambiguous, Markdown, NotFound, as_markdown, emit_artifact, tool
 from sayso.pending.action import PendingAction
 from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import executor_factory, stash_pending
@@ -278,7 +278,7 @@ def sales_report(year: int = 2026, _pause: Callable[[float], None] = time.sleep)
     """Return the report section by section, as each is ready."""
     for section in _sections(year):
         _pause(SECTION_SECONDS)
-        yield section
+        yield Markdown(section)
 
 
 def _sections(year: int) -> Iterator[str]:
@@ -289,7 +289,7 @@ def _sections(year: int) -> Iterator[str]:
         months = totals[quarter * 3 : quarter * 3 + 3]
         yield f"\n- Q{quarter + 1}: {_euros(sum(months))}"
     yield "\n\n**By customer**\n"
-    yield "".join(f"\n- {customer}: {_euros(cents)}" for customer, cents in _by_customer(rows))
+    yield "".join(f"\n- {as_markdown(customer)}: {_euros(cents)}" for customer, cents in _by_customer(rows))
     unpaid = [row for row in rows if row["status"] in ("open", "overdue")]
     yield f"\n\n**Still to be paid:** {_euros(sum(row['amount_cents'] for row in unpaid))} in {len(unpaid)} invoices."
 

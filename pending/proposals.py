@@ -15,6 +15,7 @@ from secrets import randbelow
 from typing import Any, Protocol, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.types import Scope, random_id
 from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
@@ -66,10 +67,11 @@ def stash_pending(
 ) -> PendingAction | None:
     """Propose a side effect to the user of the current turn (seed: `stash_pending`).
 
-    `executor` serves only this process. After a restart, or on another machine, the executor factory registered for
-    `kind` rebuilds it from `args`. All proposals of one turn form one plan, in order, under one yes. With `typed_code`
-    the yes must name the code that the question shows. `reason` says why the user is asked, `version` which version of
-    the tool was shown. Outside a channel run this does nothing and returns None.
+    `preview` is shown as it is, unless it is `Markdown`. `executor` serves only this process. After a restart, or on
+    another machine, the executor factory registered for `kind` rebuilds it from `args`. All proposals of one turn form
+    one plan, in order, under one yes. With `typed_code` the yes must name the code that the question shows. `reason`
+    says why the user is asked, `version` which version of the tool was shown. Outside a channel run this does nothing
+    and returns None.
 
     Only the agent gives `shown`, when it proposes a call itself. Otherwise the definition of the tool that runs is
     stored: if it has changed at the yes, nothing runs.
@@ -91,7 +93,7 @@ def stash_pending(
     action = PendingAction(
         user_id=run.user_id,
         kind=kind,
-        preview=preview,
+        preview=as_markdown(preview),
         **exact_args(args),
         channel_id=run.channel_id,
         conversation_id=run.conversation_id,
@@ -407,16 +409,23 @@ def is_undo(action: PendingAction) -> bool:
     return any(kind.startswith(UNDO_PREFIX) for kind in kinds)
 
 
+def undone_result(undo: PendingAction) -> str:
+    """Return what the action reported that an undo takes back, as Markdown; "" if it reported nothing."""
+    result = str(undo.args.get("result", ""))
+    return Markdown(result) if undo.args.get("is_markdown") else as_markdown(result)
+
+
 def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
     """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`."""
     undo_actions = []
     for effect in reversed(effects):
         action = effect.action
+        kind = {"is_markdown": True} if isinstance(effect.result, Markdown) else {}
         undo_action = PendingAction(
             user_id=action.user_id,
             kind=UNDO_PREFIX + action.kind,
             preview=texts_for(action.language).undo(action.preview),
-            args={"of": action.pending_action_id, "args": action.args, "result": effect.result},
+            args={"of": action.pending_action_id, "args": action.args, "result": effect.result} | kind,
             channel_id=action.channel_id,
             conversation_id=action.conversation_id,
             ttl_seconds=seconds,

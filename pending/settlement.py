@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from sayso.channels import tracing
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
@@ -35,6 +36,7 @@ from sayso.pending.proposals import (
     is_step_of,
     is_undo,
     step_ids,
+    undone_result,
 )
 from sayso.pending.repository import (
     CHANGED,
@@ -207,7 +209,7 @@ class Settlement:
     async def undone_results(self, scope: Scope, stored: StoredAction) -> str:
         """Return the results of the effects that an undo takes back, in their order; "" after tampering."""
         parts = await self._genuine_parts(scope, stored)
-        return "\n".join(str(part.action.args.get("result", "")) for part in reversed(parts)).strip()
+        return "\n".join(undone_result(part.action) for part in reversed(parts)).strip()
 
     async def _genuine_parts(self, scope: Scope, stored: StoredAction) -> list[StoredAction]:
         """Return the steps of a plan, or any other action itself; nothing if a record was tampered with."""
@@ -314,11 +316,11 @@ class Settlement:
             case "done":
                 text, effects = texts.done(action.preview, result), (Effect(action, result),)
                 if claim.lease:
-                    shown = texts.shortened(result, MAX_CORRECTION_CHARS)
+                    shown = as_kind_of(result, texts.shortened(result, MAX_CORRECTION_CHARS))
                     corrected = Reply(texts.correction(action.preview, shown))
                     correction = outbox_entry(claim.scope.conversation, corrected, later=True)
             case "failed":
-                text = "\n".join(filter(None, [texts.failed(action.preview), result]))
+                text = "\n".join(filter(None, [texts.failed(action.preview), as_markdown(result)]))
             case "unknown":
                 text = texts.unknown(action.preview)
         ending = ActionResult(state, text, result if state == "done" else "", correction, output)
@@ -404,7 +406,7 @@ class Settlement:
             case False:
                 return await self._end_started(claim, action, "failed", texts.not_done(action.preview))
             case answer:
-                result = _bounded(result_in_words(storable(answer))) if isinstance(answer, str) else ""
+                result = _in_words(answer) if isinstance(answer, str) else ""
                 return await self._end_started(claim, action, "done", texts.done(action.preview, result))
 
     async def _reconcile(self, claim: Claim, action: PendingAction) -> str | bool | None:
@@ -556,9 +558,16 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("failed", storable(redact(value.in_words)), storable(redact(value.to_json())))
     if isinstance(value, ToolOutput):
         output = storable(value.output) if value.output != value.text else ""
-        return EffectEnd("done", _bounded(storable(value.text)), output)
+        return EffectEnd("done", as_kind_of(value.text, _bounded(storable(value.text))), output)
     if value is None:
         return EffectEnd("done")
-    raw = storable(as_json(value) if isinstance(value, ToolResult | dict | list) else str(value))
-    text, output = _bounded(result_in_words(raw)), _bounded(raw)
+    raw = as_json(value) if isinstance(value, ToolResult | dict | list) else value
+    text, output = _in_words(raw), _bounded(storable(str(raw)))
     return EffectEnd("done", text, output if output != text else "")
+
+
+def _in_words(value: Any) -> str:
+    """Return a result as the user is told it, within the limit of a record. Markdown stays Markdown."""
+    if isinstance(value, Markdown):
+        return Markdown(_bounded(storable(value)))
+    return _bounded(result_in_words(storable(str(value))))

@@ -12,6 +12,7 @@ from typing import Any
 
 from redis import Redis
 
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Conversation, Intent, Scope, random_id
 from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
@@ -76,7 +77,7 @@ class PendingActionStore:
         channel_id: str | None = None,
         conversation_id: str | None = None,
     ) -> PendingAction:
-        """Store an action as shown: its window opens at once.
+        """Store an action as shown: its window opens at once. `preview` is shown as it is, unless it is `Markdown`.
 
         Raises PendingActionExistsError when the scope is occupied, TypeError when `args` is not exact JSON, ValueError
         when a limit of `check_proposal` or of the arguments' size is exceeded.
@@ -84,7 +85,7 @@ class PendingActionStore:
         action = PendingAction(
             user_id=user_id,
             kind=kind,
-            preview=preview,
+            preview=as_markdown(preview),
             **exact_args(args),
             channel_id=channel_id,
             conversation_id=conversation_id,

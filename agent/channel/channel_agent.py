@@ -44,7 +44,7 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.state import NoJournal
-from sayso.agent.tools.call_texts import result_text
+from sayso.agent.tools.call_texts import literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
@@ -52,6 +52,7 @@ from sayso.agent.toolsets.selectors import role_of_user
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.action import split_button_token
@@ -285,18 +286,20 @@ class ChannelAgent:
         has_acted = any(call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls)
         content = reply_text(result, texts, has_acted=has_acted)
         if result.stop_reason == "terminal":  # the result of a tool, as the model would read it
-            content = result_text(unfenced(content))
+            content = as_markdown(result_text(unfenced(content)))
         # The user is told of unclear calls whatever the model writes about them.
         ended = [result.content] if proposal and result.stop_reason == "terminal" else result.beside
         results = read_results(result, self.agent.tools, shown=ended) if proposal else []
-        beside = [result_text(unfenced(each)) for each in ended]
-        reports = _join([*(texts.unknown(call.tool_name) for call in result.unclear), *results, *beside])
+        beside = [as_markdown(result_text(unfenced(each))) for each in ended]
+        unclear = (texts.unknown(literal(call.tool_name)) for call in result.unclear)
+        reports = _join([*unclear, *results, *beside])
         if proposal:  # the question stands alone: no choices beside it
             if len(preface) > MAX_PREFACE_CHARS:  # a question is sent in full, and must not bury what is asked
                 reports, preface = _join([preface, reports]), ""
             names = ran_beside(result, self.agent.tools, proposal)
             proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
-            question, actions = await self._prompts.ask(context, proposal, preface, proposal.prompt_in(content))
+            prompt = as_markdown(proposal.prompt_in(content))
+            question, actions = await self._prompts.ask(context, proposal, preface, prompt)
             await self._prompts.note_question(context.turn, question[1])
             return TurnAnswer(
                 TurnChange(replies=(*_text_replies(reports), *files, question), new_actions=actions), result
@@ -338,7 +341,7 @@ class ChannelAgent:
             seq=queued.seq,
             summarizes=summarizes,
         )
-        unclear = [texts.unknown(call.tool_name) for call in run.unclear]
+        unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         is_command = queued.turn.is_stop or bool(self._commands and self._commands.find(queued.turn))
         for_history = "" if is_command else _join([*unclear, failure_text or texts.stopped()])
         before, text = memory.to_dict(), _join([*unclear, failure_text])
@@ -537,7 +540,7 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
         for message in result.messages[last:]
         if message.role is Role.TOOL and message.tool_name in reading and _is_result(message.content)
     ]
-    as_text = [result_text(unfenced(content)) for content in results if content not in shown]
+    as_text = [as_markdown(result_text(unfenced(content))) for content in results if content not in shown]
     return [text for text in as_text if text]
 
 

@@ -14,6 +14,7 @@ from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import roles_in, would_show
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.markdown.literal import Markdown
 from sayso.channels.types import Reply, Turn
 from sayso.pending.turns import TurnChange
 
@@ -98,7 +99,7 @@ def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
     lines = []
     for tool, asks in usable[:MAX_TOOLS]:
         first, *_ = readable(tool.description).strip().split("\n")  # a remote source may have written it
-        summary = first if len(first) <= MAX_LINE_CHARS else f"{first[:MAX_LINE_CHARS]}..."
+        summary = literal(first if len(first) <= MAX_LINE_CHARS else f"{first[:MAX_LINE_CHARS]}...")
         lines.append(f"- `{tool.name}`{f' ({texts.needs_yes()})' if asks else ''}: {summary}")
     return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
 
@@ -111,7 +112,7 @@ def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
         yield texts.who("name", literal(turn.user_name))
     yield texts.who("channel", f"`{turn.conversation.channel}`")
     if roles:
-        yield texts.who("role", ", ".join(dict.fromkeys(role or "-" for role in roles)))
+        yield texts.who("role", ", ".join(literal(role) if role else "-" for role in dict.fromkeys(roles)))
     if turn.aliases and not turn.in_group:  # an alias may be a phone number, which others must not see
         yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 
@@ -132,7 +133,7 @@ def _status(context: TurnContext) -> Iterator[str]:
         yield texts.status_idle()
     for timer in context.timers:
         if timer.user == context.user:
-            yield texts.status_reminder(timer.note or timer.text, timer.at - context.received_at)
+            yield texts.status_reminder(timer.note or Markdown(timer.text), timer.at - context.received_at)
 
 
 def _text_answer(text: str) -> TurnAnswer:

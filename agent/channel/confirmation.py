@@ -12,6 +12,7 @@ from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.memory.extraction import in_scope
+from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, brief, texts_for
@@ -306,10 +307,10 @@ class ConfirmationHandler:
         label = offer.outcome_text
         if offer.by != turn.event_id:
             answer = fixed_answer(context, _texts_of(offer).already_chosen(label))
-            return await self.with_closed_prompt(context, answer, offer, "done", label)
+            return await self.with_closed_prompt(context, answer, offer, "done", literal(label))
         context = replace(context, turn=replace(turn, text=label))
         answer = await (self.drop_and_run(context, context.waiting) if context.waiting else self._run(context, ""))
-        return await self.with_closed_prompt(context, answer, offer, "done", label)
+        return await self.with_closed_prompt(context, answer, offer, "done", literal(label))
 
     def _answer_foreign_button(self, context: TurnContext) -> TurnAnswer:
         """Answer a tap on a button of another user, or of an ended question. In a group, only this user sees it."""

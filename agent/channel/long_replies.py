@@ -8,10 +8,12 @@ from dataclasses import replace
 from sayso.agent.channel.context import TurnFiles
 from sayso.agent.tools.context import Artifact
 from sayso.channels.i18n.texts import Texts
+from sayso.channels.markdown import plain
 from sayso.channels.markdown.split import head
 from sayso.channels.storage.media import NoRoom, TooLarge
 from sayso.channels.storage.spooled import SpooledBytes
 from sayso.channels.types import Media, Reply, Turn
+from sayso.pending.concurrency import call_in_thread
 from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,8 @@ class LongReplies:
 
     async def _store(self, turn: Turn, text: str) -> Media | None:
         """Store the text as a file of the person. Return None if that is impossible."""
-        data = text.encode("utf-8", "replace")
+        words = await call_in_thread(plain, text)  # a file shows no formatting, and no escapes
+        data = words.encode("utf-8", "replace")
         try:
             content = SpooledBytes(data, folder=self._files.spool_folder, most=len(data))
             stored = await self._files.store(turn, Artifact(mime_type=MIME_TYPE, filename=FILENAME, content=content))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Turn
 from sayso.pending.action import ActionState, PendingAction, compute_args_digest, split_button_token
@@ -215,7 +216,7 @@ class ConfirmPrompts:
         fits = not (pid or last.media) and len(last.text) <= MAX_KEPT_CHARS
         above, text = (before, last.text) if fits else ([*before, (last, pid)], "")
         if context.lease is None:
-            listed = "\n".join([text or context.texts.choose(), "", *(f"- {label}" for label in labels)])
+            listed = "\n".join([text or context.texts.choose(), "", *(f"- {literal(label)}" for label in labels)])
             return answer.changed(replies=(*above, (Reply(listed), "")))
         turn, args = context.turn, {"labels": list(labels), "text": Reply(text or context.texts.choose()).text}
         offer = PendingAction(

@@ -16,6 +16,7 @@ from typing import Any
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
 from sayso.agent.tools.call_texts import result_text
+from sayso.channels.markdown.literal import as_markdown
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
 ToolSchema = Mapping[str, Any]
@@ -82,7 +83,8 @@ class OfflineProvider:
     def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Message:
         if messages and messages[-1].role is Role.TOOL:
             recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
-            results = [result_text(each.content) for each in reversed(recent) if each.role is Role.TOOL]
+            contents = [each.content for each in reversed(recent) if each.role is Role.TOOL]
+            results = [as_markdown(result_text(content)) for content in contents]  # an answer of a model is Markdown
             return Message(Role.ASSISTANT, "\n".join(results))
         step = self._next_step(next((each for each in reversed(messages) if each.role is Role.USER), None), tools)
         if isinstance(step, str):

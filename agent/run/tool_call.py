@@ -32,6 +32,7 @@ from sayso.agent.tools.errors import (
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
+from sayso.channels.markdown.literal import as_kind_of
 from sayso.pending.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import in_channel_run, last_proposed_preview
@@ -252,7 +253,7 @@ class ToolCaller:
             reason = {"tool": tool.name, "reason": type(exc).__name__, "at": place_of(exc)}
             log.warning("agent.stop_condition_failed", extra=reason)
         outcome = _outcome(request.call, await result_for_model(tool, raw, whole=ends), raw)
-        return replace(outcome, ends="terminal", final_text=outcome.content) if ends else outcome
+        return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content)) if ends else outcome
 
 
 async def invoke(

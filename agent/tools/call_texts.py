@@ -7,8 +7,8 @@ import inspect
 import json
 import re
 import string
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
@@ -18,6 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.channels.i18n.invisible import readable
+from sayso.channels.markdown.literal import Markdown, as_markdown, escaped
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
@@ -30,19 +31,6 @@ TAIL_SHARE = 0.25
 ChunkCallback = Callable[[str], None]
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
 _NUMBERS = (int, float, Decimal, date, time)
-#: Characters that are Markdown syntax: links, code, emphasis, entities, escapes. An underscore inside a word and a star
-#: between spaces are not.
-_MARKUP = re.compile(
-    r"""()(
-        \\(?=[!-/:-@\[-`{-~]|$) | [`\[\]] | <(?=\S) | &(?=\#?\w+;) | ~(?=~) | (?<=~)~
-        | (?<!\s)\* | \*(?!\s|$) | (?<![^\W_])_ | _(?![^\W_])
-    )""",
-    re.VERBOSE,
-)
-
-#: Markdown syntax at the beginning of a line: headings, quotes, bullets, rules; and numbers of a list.
-_AT_START = re.compile(r"^()(\#(?=\#{0,5}(?:\s|$)) | > | [+-](?=\s|$) | [-=](?=[-=\s]*$))", re.VERBOSE)
-_NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 #: Text that could pass for the end of an argument in a list of arguments, and space that would not be visible there.
 _ENDS_EARLY = re.compile(r'[,="\n]|^\s|\s$|\s\s')
 #: Code blocks, code and links, in which no escape keeps an argument literal.
@@ -116,7 +104,8 @@ def preview_text(
 
     Without a template or function it is the tool's name and every argument in full; `optional` arguments that are None
     are left out. Arguments are literal in it and in templates: none can hide a part of itself, pass for another
-    argument, or begin a line of its own. A function returns Markdown of the tool's author.
+    argument, or begin a line of its own. The rest of a template is Markdown of the tool's author. What a function
+    returns is text, unless it is `Markdown`.
     """
     text: Any
     if isinstance(preview, str):
@@ -132,7 +121,16 @@ def preview_text(
     words = text.text if isinstance(text, CheckedPreview) else text
     if isinstance(words, str) and not words.strip():
         raise ValueError(f"the preview of {tool_name!r} is empty: say what will happen")
-    return text
+    if callable(preview):
+        return _shown_as_it_is(text)
+    return Markdown(text) if isinstance(text, str) else text
+
+
+def _shown_as_it_is(preview: CheckedPreview | str | ToolResult) -> CheckedPreview | str | ToolResult:
+    """Return what a preview function returned, with its text as Markdown."""
+    if isinstance(preview, CheckedPreview):
+        return replace(preview, text=as_markdown(preview.text))
+    return as_markdown(preview) if isinstance(preview, str) else preview
 
 
 class _LiteralFormatter(string.Formatter):
@@ -165,10 +163,8 @@ def _plain_text(value: Any) -> str:
 
 def literal(text: str) -> str:
     """Return the text on one line, escaped so that Markdown shows it literally, with invisible characters as codes."""
-    line = _WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), _BREAK.sub(" ⏎ ", readable(text).strip()))
-    for pattern in (_MARKUP, _AT_START, _NUMBER_AT_START):
-        line = pattern.sub(r"\1\\\2", line)
-    return line
+    line = _BREAK.sub(" ⏎ ", readable(text).strip())
+    return escaped(_WIDE.sub(lambda gap: " " + "\u00a0" * (len(gap[0]) - 1), line))
 
 
 #: The argument that `think_augment` adds to a tool.
@@ -245,16 +241,22 @@ def join_chunks(value: Any, chunk_callback: ChunkCallback | None) -> Any:
     """Return the chunks of a generator as one text; any other value as it is."""
     if not inspect.isgenerator(value):
         return value
-    return "".join(_passed_on(chunk, chunk_callback) for chunk in value)
+    return _joined([_passed_on(chunk, chunk_callback) for chunk in value])
 
 
 async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback | None) -> str:
     async with contextlib.aclosing(chunks):  # releases its resources now, also if the caller is cancelled
-        return "".join([_passed_on(chunk, chunk_callback) async for chunk in chunks])
+        return _joined([_passed_on(chunk, chunk_callback) async for chunk in chunks])
+
+
+def _joined(chunks: Sequence[str]) -> str:
+    """Return the chunks as one text: as Markdown if one of them is."""
+    text = "".join(chunks)
+    return Markdown(text) if any(isinstance(chunk, Markdown) for chunk in chunks) else text
 
 
 def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:
-    text = str(chunk)
+    text = chunk if isinstance(chunk, Markdown) else str(chunk)
     if chunk_callback:
         chunk_callback(text)
     return text
@@ -273,4 +275,4 @@ def result_text(content: str) -> str:
     text = _FILE_NOTE.sub("", content).strip() if _NOTE_START in content else content
     if mark := _SUMMARY_MARK.match(text):
         text = text[mark.end() :] + (" […]" if mark["cut"] else "")
-    return result_in_words(text)
+    return Markdown(text) if isinstance(content, Markdown) else result_in_words(text)

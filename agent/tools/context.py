@@ -412,6 +412,8 @@ def restore_timers(changes: Iterable[TimerChange]) -> None:
 def schedule_reply(text: str, at: float, *, note: str = "") -> Timer:
     """Say `text` in this conversation at `at` (Unix seconds), once; `scheduled` lists it by `note`.
 
+    The text is shown as it is, unless it is `Markdown`.
+
     The text is marked as scheduled, in the user's language, so that it cannot pass for a question of the bot.
     The timer is set when the turn is committed; a turn that fails sets none. Raises SchedulingError if the time is in
     the past or too far ahead, if the text is too long, if the conversation has too many timers, and outside of a turn.

@@ -10,7 +10,7 @@ from itertools import takewhile
 from markdown_it.token import Token
 
 from sayso.channels.console.store import FeedEntry
-from sayso.channels.markdown import ALLOWED, LANGUAGE, button_text, is_overfull, list_numbers, parser
+from sayso.channels.markdown import ALLOWED, LANGUAGE, button_text, is_overfull, list_numbers, parser, plain
 from sayso.channels.markdown.dialects import escape_html, hides_host
 from sayso.channels.markdown.emphasis import is_inside_word
 from sayso.channels.markdown.split import split
@@ -49,7 +49,7 @@ def bubble(delivery: Delivery) -> FeedEntry:
         "type": "bubble",
         "delivery": delivery.id,
         "html": page_html(reply.text),
-        "text": reply.text,
+        "text": plain(reply.text) if reply.text else "",  # for Copy
         "buttons": [
             {"label": button_text(button, EFFECT_LIMIT), "data": button.data, "style": button.style}
             for button in reply.buttons
@@ -84,7 +84,8 @@ def page_html(md: str) -> str:
         if token.children:
             _unmark_arithmetic(token.children)
             token.children = list(_guard_links(token.children))
-    html = markdown.renderer.render(tokens, markdown.options, {})
+    # The style sheet shows each space and line end of a paragraph, so that columns of a tool's text stay aligned.
+    html = markdown.renderer.render(tokens, markdown.options, {}).replace("<br />\n", "<br />")
     return str(html) if re.sub(r"<[^>]*>|\s", "", html) else f"<p>{escape_html(md)}</p>\n"
 
 
@@ -163,7 +164,7 @@ def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
             rest = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
             label = "".join(each.content for each in rest)
             suffixes.append((f' "{title}"' if title else "") + address)
-            hidden_address = href if allowed and hides_host(label, href) else ""
+            hidden_address = href if allowed and hides_host(escape_html(label), href) else ""
         if token.type == "link_close" and suffixes[-1]:
             yield Token("text", "", 0, content=suffixes[-1])
         if token.type == "link_close":

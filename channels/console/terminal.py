@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from sayso.channels.base import SendError
 from sayso.channels.markdown import terminal_text
+from sayso.channels.markdown.dialects import TERMINAL
 from sayso.channels.storage.media import file_to_send
 from sayso.channels.types import Button, Conversation, Media, Reply, Tap, Turn
 
@@ -73,7 +74,7 @@ class Terminal:
         if reply.media:
             parts.append(f"[{self._save(reply.media)}]")
         if reply.buttons:
-            labels = (terminal_text(button.effect or button.label) for button in reply.buttons)
+            labels = (terminal_text(button.effect) or TERMINAL.escape(button.label) for button in reply.buttons)
             parts.append("  ".join(f"[{number}] {label}" for number, label in enumerate(labels, 1)))
         if parts:
             self._print("\n".join(parts) + "\n")
@@ -83,7 +84,7 @@ class Terminal:
     def _save(self, media: Media) -> str:
         """Save a file in `folder`, whatever path its name has, and return the result as text."""
         data = file_to_send(self._read_file, media.ref)
-        name = terminal_text(Path(media.filename).name)
+        name = TERMINAL.escape(Path(media.filename).name)
         path = self._folder / (name if name not in ("", "..") else "file")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.markdown.split import head
 from sayso.channels.types import Turn
 
@@ -81,6 +82,7 @@ def brief(preview: str) -> str:
     cut = preview[:MAX_REPEATED_CHARS]
     if (len(cut) - len(cut.rstrip("\\"))) % 2:  # the escaped character was cut off
         cut = cut[:-1]
+    cut = re.sub(r"&#\d{0,2}$", "", cut)  # an encoded space was cut
     return f"{cut}...\n```" if cut.count("```") % 2 else f"{cut}..."
 
 
@@ -95,15 +97,21 @@ def _about(key: str) -> Callable[[Texts, str], str]:
 
 
 def _with(key: str, name: str) -> Callable[[Texts, str], str]:
-    """Return a method for a text with one value, its argument, which is inserted unchanged."""
+    """Return a method for a text with one value, its argument: Markdown, which is inserted unchanged."""
     return lambda texts, value: texts.say(key, **{name: value})
+
+
+def _with_text(key: str, name: str) -> Callable[[Texts, str], str]:
+    """Return a method for a text with one value, its argument: text that is shown as it is, unless it is `Markdown`."""
+    return lambda texts, value: texts.say(key, **{name: as_markdown(value)})
 
 
 class Texts:
     """The texts of one language, for the life of the process.
 
-    Previews, results and codes are inserted unchanged; texts about a question that was shown before repeat only its
-    beginning.
+    All texts are Markdown. Previews are Markdown already, and inserted unchanged; texts about a question that was shown
+    before repeat only its beginning. Results, reminders, names and labels are text that is shown as it is, unless they
+    are of the type `Markdown`.
     """
 
     def __init__(self, language: str, templates: dict[str, Any]) -> None:
@@ -152,7 +160,7 @@ class Texts:
 
     def done(self, preview: str, result: str) -> str:
         """Return the result of an action, or that it was done if it has none."""
-        return result or self.say("done", preview=brief(preview))
+        return as_markdown(result) or self.say("done", preview=brief(preview))
 
     #: Tools that ran at once beside the proposed action, whatever is answered.
     ran_beside = _with("ran_beside", "names")
@@ -248,7 +256,7 @@ class Texts:
         return self.say("step", number=str(number), step=text)
 
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
-        """Return how a plan ended. A step is its state, preview and result.
+        """Return how a plan ended. A step is its state, preview and outcome, which is Markdown.
 
         The state is "done", "failed", "unknown", or "cancelled" for a step that was not started.
         """
@@ -292,7 +300,7 @@ class Texts:
     #: The turn was ended by an error of the bot.
     broken = _fixed("broken")
     #: The reference under which the log has a private error.
-    reference = _with("reference", "reference")
+    reference = _with_text("reference", "reference")
     #: The channel was removed from the configuration.
     channel_gone = _fixed("channel_gone")
     #: Each worker that tried this turn died, so it is not tried again. How far it came is unknown.
@@ -315,17 +323,17 @@ class Texts:
 
     def maybe_missing(self, name: str) -> str:
         """Return what is sent in place of a file that may have arrived before. It may have no name."""
-        return self.say("maybe_missing", name=name or self.say("a_file"))
+        return self.say("maybe_missing", name=as_markdown(name) or self.say("a_file"))
 
     #: A reminder that is due.
-    reminder = _with("reminder", "text")
+    reminder = _with_text("reminder", "text")
 
     def reminder_set(self, text: str, when: str) -> str:
         """Return that a reminder is set. `when` is the time as people read it."""
-        return self.say("reminder_set", text=text, when=when)
+        return self.say("reminder_set", text=as_markdown(text), when=when)
 
     #: A text that a tool scheduled for now.
-    scheduled = _with("scheduled", "text")
+    scheduled = _with_text("scheduled", "text")
 
     #: A question was not answered in time.
     expired_unanswered = _with("expired_unanswered", "preview")
@@ -337,7 +345,7 @@ class Texts:
     #: The text above buttons with answers to choose from.
     choose = _fixed("choose")
     #: One of these answers was chosen before.
-    already_chosen = _with("already_chosen", "label")
+    already_chosen = _with_text("already_chosen", "label")
     help_intro = _fixed("help_intro")
 
     def command(self, name: str) -> str:
@@ -362,7 +370,7 @@ class Texts:
 
     def status_reminder(self, text: str, seconds: float) -> str:
         """Return a reminder and in how many seconds it is due."""
-        return self.say("status_reminder", text=text, duration=self._duration(seconds))
+        return self.say("status_reminder", text=as_markdown(text), duration=self._duration(seconds))
 
     #: The history of this conversation was deleted.
     reset_done = _fixed("reset_done")
@@ -382,7 +390,7 @@ class Texts:
 
     def _step(self, state: str, preview: str, result: str) -> str:
         if state == "done":
-            return "\n   ".join(self.done(preview, result).splitlines())
+            return "\n   ".join(self.done(preview, Markdown(result)).splitlines())
         line, failed = self.say(f"report_{state}", preview=brief(_on_one_line(preview))), self.failed(preview)
         reason = result.removeprefix(failed).strip() if state == "failed" and result.startswith(failed) else ""
         return "\n   ".join([line, *reason.splitlines()])

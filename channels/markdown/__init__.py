@@ -30,6 +30,7 @@ from sayso.channels.markdown.dialects import (
     plain_host,
 )
 from sayso.channels.markdown.emphasis import CjkParser, is_cjk, is_inside_word
+from sayso.channels.markdown.literal import address_after
 from sayso.channels.types import Button
 
 #: The URL schemes of links. All others (javascript:, tg:, relative paths) are shown as text.
@@ -383,7 +384,6 @@ def _count_cells(state: StateBlock, line: int) -> int:
 
 #: The key in the parser's cache for the last place where a link may end. Other keys are places in the text.
 _LAST_ADDRESS = -1
-_URL = re.compile(r"://[^\s<>\"`|\\\[\]]+")
 _SCHEME_BEFORE = re.compile(r"(?<![A-Za-z0-9])https?$", re.IGNORECASE)
 
 
@@ -392,12 +392,8 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] != ":":
         return False
     scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
-    match = _URL.match(state.src, state.pos, state.posMax) if scheme else None
-    rest = match.group() if match else ""
-    # The punctuation of the sentence and the closing bracket around the URL are not part of it.
-    while rest and (rest[-1] in ".,;:!?*_~'" or (rest[-1] == ")" and rest.count(")") > rest.count("("))):
-        rest = rest[:-1]
-    if scheme is None or len(rest) <= len("://"):
+    rest = address_after(state.src, state.pos, state.posMax) if scheme else ""
+    if scheme is None or not rest:
         return False
     state.pos += len(rest)
     if not silent and (state.linkLevel or not state.pending.endswith(scheme[0])):

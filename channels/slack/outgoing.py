@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sayso.channels.markdown import button_text, slack_mrkdwn
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.slack.incoming import ROW_MARK, THREAD_MARK, USER_MARK
 from sayso.channels.types import Button, Conversation, Media, Reply, joined_labels, readable_size
@@ -34,12 +35,14 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     if is_only_file and fits(reply.text, SECTION_LIMIT, _length) and not _LOOKED_UP.search(slack_mrkdwn(reply.text)):
         return (reply,)
     if len(reply.buttons) > BUTTON_LIMIT:
-        labels = (f"{number}. {' '.join(button.label.split())}" for number, button in enumerate(reply.buttons, 1))
+        labels = (
+            f"{number}. {as_markdown(' '.join(button.label.split()))}" for number, button in enumerate(reply.buttons, 1)
+        )
         text = "\n\n".join(part for part in (reply.text, "\n".join(labels)) if part)
         return pieces_of(replace(reply, text=text, buttons=()))
     texts = [Reply(text) for text in split(reply.text, SECTION_LIMIT, _length) if text.strip()]
     if reply.buttons:
-        texts = texts or [Reply(joined_labels(reply.buttons))]
+        texts = texts or [Reply(as_markdown(joined_labels(reply.buttons)))]
         texts[-1] = replace(texts[-1], buttons=reply.buttons)
     if reply.edits and texts:
         texts[0] = replace(texts[0], edits=reply.edits, optional=reply.optional)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import MediaStore
 from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send
 from sayso.channels.telegram.client import reaction
@@ -56,7 +57,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
     file = [Reply(media=reply.media)] if reply.media else []
     pieces = [*texts, *file] if reply.edits else [*file, *texts]
     if reply.buttons and not pieces:
-        pieces = [Reply(joined_labels(reply.buttons))]
+        pieces = [Reply(as_markdown(joined_labels(reply.buttons)))]
     if not pieces:
         return ()
     pieces[0] = replace(pieces[0], edits=reply.edits, optional=reply.optional)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from sayso.channels.base import DeliveryUncertain, MediaStore, SharedCache, Unre
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.dialects import WHATSAPP
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.types import Button, Media, Reply, joined_labels, readable_size
 from sayso.channels.whatsapp.client import JSON, translated
@@ -39,7 +39,6 @@ _FILES = frozenset(
         *("text/vcard", "text/x-vcard"),
     }
 )
-_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 #: Buttons of a message without an approved template, and characters on each.
 MAX_BUTTONS, LABEL_LIMIT = 3, 20
 #: Items of a list; characters of an item's title, description and id.
@@ -133,7 +132,7 @@ def _with_buttons(reply: Reply, bare: Reply) -> Sequence[Reply]:
         return length(md) if with_list == md else max(length(md), length(with_list) - (TEXT_LIMIT - BUTTONS_LIMIT))
 
     texts = [text for text in split(reply.text, BUTTONS_LIMIT, measure) if text.strip()]
-    *firsts, last = texts or [joined_labels(reply.buttons)[:BUTTONS_LIMIT]]
+    *firsts, last = texts or [as_markdown(joined_labels(reply.buttons)[:BUTTONS_LIMIT])]
     return (*(replace(bare, text=text) for text in firsts), replace(bare, text=last, buttons=reply.buttons))
 
 
@@ -143,7 +142,7 @@ def _texts(md: str) -> list[str]:
 
 def _listed(md: str, buttons: Sequence[Button]) -> str:
     """Return the text with the labels as a numbered list, in Markdown that shows them unchanged."""
-    labels = (_PUNCTUATION.sub(r"\\\1", " ".join(button.label.split())) for button in buttons)
+    labels = (as_markdown(" ".join(button.label.split())) for button in buttons)
     lines = [f"{number}\\. {label}" for number, label in enumerate(labels, 1)]
     return "\n\n".join(part for part in (md, "\n".join(lines)) if part)
 

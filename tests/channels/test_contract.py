@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
 import socket
 import traceback
@@ -22,6 +23,8 @@ from sayso.channels.base import (
     SendError,
     Unreachable,
 )
+from sayso.channels.markdown.dialects import GAP
+from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.types import Button, Delivery, Receipt, Reply, Turn, WebhookRequest
 from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, FakePlatforms
 from tests.channels.harness import (
@@ -184,6 +187,15 @@ def test_text_arrives(platform: Platform, channel: Channel, seen: Callable[[], S
     (sent,) = seen()
     words = sent["text"].replace("&lt;", "<").replace("&amp;", "&").replace("*", "").replace("`", "")
     assert (sent["chat"], words) == (platform.conversation.chat, "Sum is 5 < 6 & x")
+
+
+@pytest.mark.parametrize("platform", EVERY, ids=repr)
+def test_text_of_a_tool_arrives_as_it_is(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
+    """A path, a formula and a tag lose no character to formatting, in a reply that is otherwise Markdown."""
+    text = "__init__.py, C:\\new_dir\\_x\\*.txt, a*b*c, snake_case_, <tag> & `x`"
+    send(channel, platform, Reply(f"**Deleted**\n\n{as_markdown(text)}"))
+    (sent,) = seen()
+    assert html.unescape(sent["text"]).replace(GAP, "").endswith(f"\n\n{text}")
 
 
 def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, seen: Callable[[], Seen]):

@@ -292,7 +292,7 @@ def test_focus_returns_to_the_input_after_a_decision_by_keyboard(page: Page):
 
 
 def test_answer_is_copied_and_arrow_up_recalls_messages(page: Page, address: str):
-    """Copy gives the Markdown of the bot; the arrows go through the user's messages."""
+    """Copy gives the words of the bot without formatting; the arrows go through the user's messages."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     for words in ("first", "second"):
         page.fill("#text", words)
@@ -300,7 +300,7 @@ def test_answer_is_copied_and_arrow_up_recalls_messages(page: Page, address: str
     expect(page.locator("article.bot")).to_have_count(2)
     page.get_by_role("button", name="Copy").first.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    assert page.evaluate("navigator.clipboard.readText()") == "Draw **first**?"
+    assert page.evaluate("navigator.clipboard.readText()") == "Draw first?"
     page.focus("#text")
     recalled = []
     for key in ("ArrowUp", "ArrowUp", "ArrowUp", "ArrowDown", "ArrowDown"):

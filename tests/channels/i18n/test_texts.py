@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from sayso.channels.i18n.texts import LANGUAGES, brief, catalogue, plural_form, texts_for
+from sayso.channels.markdown import plain
+from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending import RegexConfirmParser
 from sayso.pending.consent import ParsedAnswer, read_answer
 
@@ -134,7 +136,25 @@ def test_only_a_german_or_dutch_yes_needs_its_own_parser():
 def test_values_are_inserted_unchanged(language):
     """Braces, percent signs, backslashes and Markdown of a preview stay as they are."""
     for said in previews(language):
-        assert HOSTILE in said
+        assert HOSTILE in said or as_markdown(HOSTILE) in said
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_results_and_reminders_are_shown_as_they_are(language):
+    """They are text of tools and people, in which an underscore belongs to the name, unless they are Markdown."""
+    words, path = texts_for(language), "__init__.py, C:\\_new\\*.txt, <tag>"
+    said = [
+        words.done("A", path),
+        words.correction("A", path),
+        words.reminder(path),
+        words.scheduled(path),
+        words.reminder_set(path, "9:00"),
+        words.status_reminder(path, 60),
+        words.maybe_missing(path),
+        words.already_chosen(path),
+    ]
+    assert [text for text in said if path not in plain(text)] == []
+    assert words.done("A", Markdown("**3** bills")) == "**3** bills"
 
 
 @pytest.mark.parametrize("language", ALL)

@@ -1,0 +1,115 @@
+"""Texts of tools: results, previews and failures are shown as they are, unless the tool says that they are Markdown."""
+
+from __future__ import annotations
+
+import pytest
+
+from sayso.agent import Markdown, PendingConfirmation, ToolError, tool
+from sayso.channels.markdown import plain, telegram_html
+from sayso.pending.proposals import stash_pending
+from tests.agent.channel.test_context import make as make  # a fixture
+
+PATH = "__init__.py in D:\\data\\_scratch"
+
+
+def tool_of(**behaviour):
+    """Return a tool that asks first, with a preview or undo; it returns or raises `value`."""
+    value = behaviour.pop("value", "done")
+
+    @tool(**{"requires_approval": True, "preview": "Delete it", **behaviour})
+    def delete() -> str:
+        """Delete it."""
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return delete
+
+
+def seen(bot) -> list[str]:
+    """Return what a person reads of each message."""
+    return [plain(each.reply.text) for each in bot.channel.sent]
+
+
+def test_result_after_a_yes_keeps_its_characters(make):
+    """Underscores and backslashes belong to the name, also in the question that shows its outcome."""
+    bot = make([tool_of(value=f"Deleted {PATH}")], ["delete"])
+    bot.say("delete it")
+    bot.say("yes")
+    assert seen(bot)[-1] == f"Deleted {PATH}"
+
+
+def test_failure_after_a_yes_keeps_its_characters(make):
+    """The reason of a tool is text."""
+    bot = make([tool_of(value=ToolError(f"cannot open {PATH}"))], ["delete"])
+    bot.say("delete it")
+    bot.say("yes")
+    assert f"cannot open {PATH}" in seen(bot)[-1]
+
+
+def test_result_that_is_markdown_is_formatted(make):
+    """The tool says so with the type."""
+    bot = make([tool_of(value=Markdown("**3** files"))], ["delete"])
+    bot.say("delete it")
+    bot.say("yes")
+    assert telegram_html(bot.channel.sent[-1].reply.text) == "<b>3</b> files"
+
+
+@pytest.mark.parametrize(
+    ("words", "html"),
+    [(f"Delete {PATH}", f"Delete {PATH}"), (Markdown("Delete **all**"), "Delete <b>all</b>")],
+    ids=["text", "markdown"],
+)
+def test_preview_function_returns_text_unless_it_says_markdown(make, words, html):
+    """The question shows what the function returned, and the yes still fits it."""
+    bot = make([tool_of(preview=lambda: words, value="Done.")], ["delete"])
+    bot.say("delete it")
+    assert telegram_html(bot.channel.sent[-1].reply.text).startswith(html)
+    bot.say("yes")
+    assert seen(bot)[-1] == "Done."
+
+
+def test_proposal_of_a_tool_and_its_prompt_keep_their_characters(make):
+    """A tool that asks by itself gives text as well."""
+
+    @tool(proposes=True)
+    def ask() -> PendingConfirmation:
+        """Ask."""
+        stash_pending(kind="ask", preview=f"Delete {PATH}", executor=lambda: f"Deleted {PATH}")
+        return PendingConfirmation(action="ask", preview=f"Delete {PATH}", user_prompt="It is *_the last_* one.")
+
+    bot = make([ask], ["ask"])
+    bot.say("ask")
+    assert seen(bot)[-1].startswith(f"Delete {PATH}\n\nIt is *_the last_* one.")
+    bot.say("yes")
+    assert seen(bot)[-1] == f"Deleted {PATH}"
+
+
+@pytest.mark.parametrize("options", [{"terminal": True}, {"read_only": True}], ids=["terminal", "read"])
+@pytest.mark.parametrize(
+    ("value", "html"), [(f"Found {PATH}", f"Found {PATH}"), (Markdown("**3** found"), "<b>3</b> found")]
+)
+def test_result_that_people_read_without_a_model_keeps_its_characters(make, options, value, html):
+    """The text of a terminal tool is the answer; that of a reading one stands above the question."""
+
+    @tool(**options)
+    def look() -> str:
+        """Look."""
+        return value
+
+    bot = make([look, tool_of()], ["look", "delete"])
+    bot.say("look and delete")
+    assert telegram_html(bot.channel.sent[0].reply.text) == html
+
+
+def test_undone_result_keeps_its_characters(make):
+    """The message whose effect was taken back repeats what the tool had reported."""
+    bot = make([tool_of(value=f"Deleted {PATH}", undo=lambda: f"Restored {PATH}")], ["delete"])
+    bot.say("delete it")
+    bot.say("yes")
+    assert f"Deleted {PATH}" in seen(bot)[-1]
+    bot.hear(tap=bot.channel.sent[-1].reply.buttons[0].data)
+    bot.work()
+    texts = seen(bot)
+    assert texts[-1] == f"Restored {PATH}"
+    assert all("init.py" not in text or PATH in text for text in texts)

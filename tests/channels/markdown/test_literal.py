@@ -1,0 +1,99 @@
+"""Literal text: what is embedded in Markdown is shown as it is, on every platform."""
+
+from __future__ import annotations
+
+import html
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sayso.channels.console.outgoing import page_html
+from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, terminal_text, whatsapp_text
+from sayso.channels.markdown.dialects import GAP
+from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
+
+TEXTS = [
+    "Deleted D:\\proj\\data\\_scratch\\out\\A0_raw.wav",
+    "Deleted __init__.py and C:\\new_dir\\*.txt",
+    "a*b*c **x** snake_case_ _x ~~y~~ `z`",
+    "<tag> &amp; <https://e.org/x>",
+    "[click](https://evil.example) ![i](x)",
+    "# no heading\n> no quote\n- no bullet\n1. no number\n---\nno head\n===",
+    "a | b\n---|---\n1 | 2",
+    "```\nno code\n```",
+    "    indented\n\n      more",
+    "see https://e.org/_a_/b_c?x=1*2&copy=3).",
+    "**\u300cA\u300d**\u3067\u3059",
+    "ends in \\",
+]
+#: What Markdown could act on, at the beginning of a line and inside.
+SYNTAX = [
+    *"*_`[]()<>&#+-=|\\!: \n\ta.",
+    *("**", "~~", "](", "&amp;", "1.", "2)", "   ", "b_c", "http://e.org/", "\u4f60", "\u3002"),
+]
+
+
+def without_tags(page: str) -> str:
+    """Return what people see of a page."""
+    return html.unescape(re.sub(r"</?[a-z][^>]*>", "", page.replace("<br />", "\n").replace("</p>\n<p>", "\n\n")))
+
+
+#: For each platform, what people see of Markdown.
+PLATFORMS = {
+    "telegram": lambda md: without_tags(telegram_html(md)),
+    "slack": lambda md: html.unescape(re.sub(r"<(https?:[^>|]*)>", r"\1", slack_mrkdwn(md))),
+    "whatsapp": whatsapp_text,
+    "plain": plain,
+    "terminal": terminal_text,
+    "console": lambda md: without_tags(page_html(md)),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_every_platform_shows_each_character(platform: str, text: str):
+    """A path, an identifier or a formula loses nothing. Slack and WhatsApp have no escape, but an invisible gap."""
+    assert PLATFORMS[platform](as_markdown(text)).replace(GAP, "").strip("\n") == text
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_nothing_in_a_text_is_formatted(text: str):
+    """A result has no headings, lists, tables, code and bold words of its own."""
+    for page in (telegram_html(as_markdown(text)), page_html(as_markdown(text))):
+        assert not re.search(r"<(?:b|i|s|em|strong|code|pre|h1|ul|ol|table|blockquote)>", page)
+
+
+@given(st.lists(st.sampled_from(SYNTAX), max_size=20).map("".join))
+def test_any_text_is_shown_as_it_is(text: str):
+    """Only spaces at the end of a line and further empty lines, which nobody sees, may go."""
+
+    def tidy(each: str) -> str:
+        return re.sub(r"\n{2,}", "\n\n", "\n".join(line.rstrip() for line in each.split("\n"))).strip("\n")
+
+    assert tidy(plain(as_markdown(text))) == tidy(text)
+
+
+def test_address_in_a_text_stays_one_link():
+    """An escape inside would end the link there, and it would lead elsewhere."""
+    assert 'href="https://e.org/_a_/b*c"' in telegram_html(as_markdown("see https://e.org/_a_/b*c."))
+
+
+def test_markdown_that_says_so_stays_markdown():
+    """The type survives what is made of the text, and an escaped text is not escaped again."""
+    assert as_markdown(Markdown("**3**")) == "**3**"
+    assert as_markdown(as_markdown("_x_")) == as_markdown("_x_") == "\\_x\\_"
+    assert isinstance(as_kind_of(Markdown("**3**"), "**3"), Markdown)
+    assert not isinstance(as_kind_of("3", "3"), Markdown)
+
+
+@pytest.mark.timeout(60)  # a hang; it takes a fraction of a second
+@pytest.mark.parametrize("part", ["-", "*", "_", "https://", " http://a_", "|:-", ")", " ", "`", "\\", "1"])
+def test_long_text_is_escaped_in_linear_time(part: str):
+    """A result may have hundreds of thousands of characters."""
+    began = time.process_time()
+    as_markdown("https://e.org/" + part * 300_000 + "x")
+    as_markdown(part * 300_000 + "x")
+    assert time.process_time() - began < 20
