@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +41,7 @@ from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
+from sayso.pending.action import encode_canonical
 from sayso.pending.concurrency import (
     call_in_caller_thread,
     call_in_tool_thread,
@@ -367,7 +369,7 @@ class Tool(ToolDefinition):
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
         """Return what `propose` would ask, without asking. Raises ToolParameterError, ToolExecutionError."""
-        args = self.validate_record(params)
+        args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
         optional = {each.name for each in self.parameters if not each.required and each.default is None}
         try:
@@ -379,6 +381,16 @@ class Tool(ToolDefinition):
             raise ToolExecutionError(
                 f"cannot preview {self.name!r}: {type(exc).__name__}: {exc}", tool_name=self.name, error=exc
             ) from exc
+
+    def _in_stored_order(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments in one order: those of the tool as it names them, and the keys in them by alphabet.
+
+        A record is stored with its keys by alphabet. If a preview showed the order in which a model
+        wrote them, the preview that is made from the record at the yes would be another one.
+        """
+        stored: dict[str, Any] = json.loads(encode_canonical(args))
+        names = [each.name for each in self.parameters if each.name in stored]
+        return {name: stored[name] for name in dict.fromkeys([*names, *stored])}
 
     @functools.cached_property
     def definition_digest(self) -> str:

@@ -151,6 +151,32 @@ def test_preview_that_hangs_at_the_yes_refuses(monkeypatch: pytest.MonkeyPatch):
     assert (said.partition(":")[0], ran) == ("I could not safely confirm this", [])
 
 
+ARGUMENTS = {"to": "bob", "amount": 5, "meta": {"z": 1, "a": [{"y": 2, "b": 3}]}}
+
+
+@pytest.mark.parametrize("preview", [None, "Pay {meta}", lambda **args: f"Pay {args}"])
+@pytest.mark.parametrize("is_typed", [True, False], ids=["typed", "of a server"])
+def test_order_in_which_a_model_writes_arguments_changes_nothing(preview: Any, is_typed: bool):
+    """A record has its keys by alphabet: so does the preview, in the question as at the yes."""
+    ran: list[Any] = []
+
+    def pay(to: str, amount: int, meta: dict[str, Any]) -> str:
+        ran.append({"to": to, "amount": amount, "meta": meta})
+        return "paid"
+
+    schema = {"type": "object", "properties": {name: {} for name in ARGUMENTS}}
+    definition = {"preview": preview, "requires_approval": True}
+    if is_typed:
+        made = tool(name="pay", description="Pay", **definition)(pay)
+    else:
+        made = Tool("pay", "Pay", [], pay, input_schema=schema, **definition)
+    store = InMemoryPendingStore()
+    model = ScriptedProvider([[ToolCall("pay", ARGUMENTS, "c1")]])
+    bot = ChannelAgent(Agent([made], model), store)
+    bot.ask_channel("ana", "pay")
+    assert (bot.ask_channel("ana", "yes").content, ran) == ("paid", [ARGUMENTS])
+
+
 def test_set_is_the_same_in_any_order():
     """Each process has its own order of the same set."""
     ran: list[Any] = []
