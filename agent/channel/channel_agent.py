@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -139,7 +139,8 @@ class ChannelAgent:
             confirm_ok=confirm_ok,
             run_agent=self._run_agent,
         )
-        #: By conversation without a worker, the action whose question was said last, "" after anything else.
+        #: By conversation without a worker: the id of the action whose question is its last message,
+        #: "" where the last message asks nothing.
         self._last_questions: OrderedDict[str, str] = OrderedDict()
         self._commands = Commands(agent, self._prompts) if commands else None
         self.store.executors.tools = ToolExecutors(lambda: agent.tools, lambda: agent.config)
@@ -280,22 +281,31 @@ class ChannelAgent:
     ) -> TurnAnswer:
         """Return the replies to a run, including its question."""
         texts = context.texts
+        is_tool_result = result.stop_reason == "terminal"
         files = tuple((Reply(media=media), "") for media in await self._files.store_all(result.artifacts, context.turn))
         tools = {tool.name: tool for tool in self.agent.tools} if result.tool_calls else {}
         # Tools that are not read-only may have changed something.
         has_acted = any(call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls)
         content = reply_text(result, texts, has_acted=has_acted)
-        if result.stop_reason == "terminal":  # the result of a tool, as the model would read it
+        if is_tool_result:  # it reads as it does for the model
             content = as_markdown(result_text(unfenced(content)))
+
         # The user is told of unclear calls whatever the model writes about them.
-        ended = [result.content] if proposal and result.stop_reason == "terminal" else result.beside
-        results = read_results(result, self.agent.tools, shown=ended) if proposal else []
-        beside = [as_markdown(result_text(unfenced(each))) for each in ended]
-        unclear = (texts.unknown(literal(call.tool_name)) for call in result.unclear)
-        reports = _join([*unclear, *results, *beside])
+        unclear = [texts.unknown(literal(call.tool_name)) for call in result.unclear]
+        beside: Sequence[str] = result.beside
+        results: list[str] = []
+        if proposal:
+            if is_tool_result:
+                beside = [result.content]
+            results = read_results(result, self.agent.tools, shown=beside)
+        beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside]
+        reports = _join([*unclear, *results, *beside_texts])
+
         if proposal:  # the question stands alone: no choices beside it
-            if len(preface) > MAX_PREFACE_CHARS:  # a question is sent in full, and must not bury what is asked
-                reports, preface = _join([preface, reports]), ""
+            # A question is sent in full. A long text above it would bury what is asked.
+            if len(preface) > MAX_PREFACE_CHARS:
+                reports = _join([preface, reports])
+                preface = ""
             names = ran_beside(result, self.agent.tools, proposal)
             proposal = replace(proposal, head=replace(proposal.head, ran_beside=names))
             prompt = as_markdown(proposal.prompt_in(content))
@@ -322,12 +332,15 @@ class ChannelAgent:
             run = interrupted_run(replace(queued, journal=entries))
         except JournalUnreadable:  # then the calls are unknown too
             run = InterruptedRun()
+
         texts = self.texts_for_turn(queued.turn)
         summarizes = self.agent.config.summarize_on_trim
+        is_readable = True
         try:
-            memory, is_readable = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes), True
+            memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
         except (ValueError, KeyError, TypeError):  # which may be why the turn failed
-            memory, is_readable = memory_from_json("", self.agent.memory), False
+            memory = memory_from_json("", self.agent.memory)
+            is_readable = False
         context = TurnContext(
             turn=queued.turn,
             user=queued.turn.scope.id,
@@ -341,15 +354,19 @@ class ChannelAgent:
             seq=queued.seq,
             summarizes=summarizes,
         )
+
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
-        is_command = queued.turn.is_stop or bool(self._commands and self._commands.find(queued.turn))
-        for_history = "" if is_command else _join([*unclear, failure_text or texts.stopped()])
-        before, text = memory.to_dict(), _join([*unclear, failure_text])
+        text = _join([*unclear, failure_text])
+        for_history = _join([*unclear, failure_text or texts.stopped()])
+        if queued.turn.is_stop or (self._commands and self._commands.find(queued.turn)):
+            for_history = ""  # a command is no part of the conversation
+        before = memory.to_dict()
         change = await self._confirmation.settle_failed_turn(context, text, run, for_history=for_history)
         change = await self._long_replies.bounded(queued.turn, texts, change)
         if not is_readable or memory.to_dict() == before:
             return change
-        return replace(change, history=await _stored_history(memory, LongTexts(self._text_store, context.user)))
+        long_texts = LongTexts(self._text_store, context.user)
+        return replace(change, history=await _stored_history(memory, long_texts))
 
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
@@ -400,7 +417,7 @@ class ChannelAgent:
         live = context.live
         if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
-            self._outcomes.end(context, live, "dropped")
+            self._outcomes.write_outcome(context, live, "dropped")
             await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
             return AgentResult(texts_for(live.action.language).unsafe(live.action.preview))
         answer = await self._answer_and_apply(context)
@@ -443,27 +460,33 @@ class ChannelAgent:
 
     async def _answer_and_apply(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a worker, and apply its changes."""
-        conversation, live, before = context.turn.conversation.id, context.live, context.memory.get_history()
+        conversation = context.turn.conversation.id
+        live = context.live
+        before = context.memory.get_history()
         try:
             answer = await self._answer(context)
         except BaseException as exc:
             if context.memory.get_history()[-1:] == before[-1:]:  # its answer is not in the history
-                is_stopped = not isinstance(exc, Exception)
-                self._note_failure(context, context.texts.stopped() if is_stopped else context.texts.broken())
+                text = context.texts.broken()
+                if not isinstance(exc, Exception):  # such as a cancelled task
+                    text = context.texts.stopped()
+                self._note_failure(context, text)
             # A pending action does not survive a message that could not be answered.
             dropped = dropped_transition(live, context.turn) if live else None
             is_applied = await self._apply(conversation, TurnChange(transition=dropped))
             if live and is_applied:
-                self._outcomes.end(context, live, "dropped")
+                self._outcomes.write_outcome(context, live, "dropped")
             elif live:
-                self._outcomes.reopen(context, live)
+                self._outcomes.forget_outcome(context, live)
             raise
+
         if not await self._apply(conversation, answer.change):
             if live:
-                self._outcomes.reopen(context, live)
+                self._outcomes.forget_outcome(context, live)
             new_ids = [action.pending_action_id for action in answer.change.new_actions]
-            self._outcomes.end_calls(context, new_ids, "dropped", context.received_at)
+            self._outcomes.write_outcomes(context, new_ids, "dropped", context.received_at)
             return TurnAnswer(TurnChange(replies=((Reply(context.texts.overtaken()), ""),)))
+
         self._last_questions[conversation] = answer.change.last_question
         self._last_questions.move_to_end(conversation)
         while len(self._last_questions) > MAX_MEMORIES:
@@ -471,10 +494,12 @@ class ChannelAgent:
         return answer
 
     def _note_failure(self, context: TurnContext, text: str) -> None:
-        """Add a turn without a worker that was stopped or failed to the history, with the calls that it made."""
-        run = context.journal.done if isinstance(context.journal, RunRecord) else InterruptedRun()
+        """Add a turn without a worker that was stopped or failed to the history, with its calls."""
+        run = InterruptedRun()
+        if isinstance(context.journal, RunRecord):
+            run = context.journal.done
         add_exchange(context, text, run.messages)
-        self._outcomes.end_calls(context, run.proposed, "dropped", context.received_at)
+        self._outcomes.write_outcomes(context, run.proposed, "dropped", context.received_at)
 
     async def _apply(self, conversation: str, change: TurnChange) -> bool:
         """Apply the change. Return False if another message of the scope was faster, so this answer is void."""

@@ -48,7 +48,9 @@ class Commands:
                 return _text_answer(_tool_list(context, await self._usable()))
             case "status":
                 answer = _text_answer("\n".join(_status(context)))
-                return about_question(context.waiting, answer) if context.waiting else answer
+                if context.waiting:
+                    answer = about_question(context.waiting, answer)
+                return answer
             case "whoami":
                 return _text_answer("\n".join(_who(context, await roles_in(self._agent.selector))))
             case "reset":

@@ -86,13 +86,18 @@ class ConfirmationHandler:
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
     async def _answer_again(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        """Answer a second tap on a question that has ended. Its outcome was sent then, and is not sent whole again."""
+        """Answer a further tap on a question that has ended, whose outcome the user knows already.
+
+        A long outcome is not sent again as a whole.
+        """
         outcome = await self.outcome_text(context.turn.scope, stored)
+        text = outcome
         if stored.state == "done":
-            again = _texts_of(stored).already_done(stored.action.preview)
-        else:
-            again = outcome if len(outcome) <= MAX_OUTCOME_CHARS else brief(outcome)
-        answer = _with_state_check(context, await self._answer_outcome(context, stored, again), stored.action)
+            text = _texts_of(stored).already_done(stored.action.preview)
+        elif len(outcome) > MAX_OUTCOME_CHARS:
+            text = brief(outcome)
+        answer = await self._answer_outcome(context, stored, text)
+        answer = _with_state_check(context, answer, stored.action)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
     async def handle_tap(self, context: TurnContext) -> TurnAnswer:
@@ -124,7 +129,7 @@ class ConfirmationHandler:
             decided, _ = await self._store.repository.decide(decision)
         if decided == "expired":
             expired = texts.expired(preview)
-            self._outcomes.end(context, target, "expired")
+            self._outcomes.write_outcome(context, target, "expired")
             return await self.with_closed_prompt(context, fixed_answer(context, expired), target, "expired", expired)
         return about_question(target, fixed_answer(context, texts.ignored(preview)))
 
@@ -137,7 +142,8 @@ class ConfirmationHandler:
         """Confirm, cancel, repeat or drop the pending action, as the turn says."""
         if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
             return await self.drop_and_run(context, live)
-        answer, action = self.read_answer(context.turn, live, context.seq), live.action
+        action = live.action
+        answer = self.read_answer(context.turn, live, context.seq)
         is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)
         may_ask_again = live.state == "shown" and is_open and _is_new_words(live, context.turn.text)
         if answer.intent == "cancel" and live.state in WAITING_STATES:
@@ -168,8 +174,11 @@ class ConfirmationHandler:
             return answer
         is_last = live.state == "shown" and live.was_last_message(seq)
         is_next = is_last and not live.unclear_answers and seq in (0, live.seen + 1)
-        says_ok = (is_next or live.by == turn.event_id) and is_ok(self._parser, turn.text, live.action.language)
-        return ParsedAnswer("confirm") if says_ok else answer
+        was_settled_by_this = live.by == turn.event_id  # its worker died, and this one repeats the turn
+        may_be_short = is_next or was_settled_by_this
+        if may_be_short and is_ok(self._parser, turn.text, live.action.language):
+            return ParsedAnswer("confirm")
+        return answer
 
     def is_late_answer(self, context: TurnContext, live: StoredAction) -> bool:
         """Return whether this is an answer to a question that has just expired, or a yes to one of unknown outcome."""
@@ -181,7 +190,7 @@ class ConfirmationHandler:
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         transition = ended_transition(context, live, _dropped_text(live))
-        self._outcomes.end(context, live, "dropped" if transition.to == "cancelled" else "expired")
+        self._outcomes.write_outcome(context, live, "dropped" if transition.to == "cancelled" else "expired")
         answer = await self._run(context, transition.outcome_text if transition.to == "cancelled" else "")
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
@@ -218,19 +227,25 @@ class ConfirmationHandler:
         A pending action is cancelled. The history gets what the `run` had done, and `for_history` as its
         end; nothing where that is "", because a command is no part of the conversation.
         """
-        turn, conversation = context.turn, context.turn.conversation.id
+        turn = context.turn
+        conversation = turn.conversation.id
         live = await self._store.repository.find_open(conversation, context.user)
         pids = tuple(stored.pid for stored in (context.tapped, live) if stored)
-        press = self._store.signer.read_button(turn.tap.data, turn.scope) if turn.tap else None
+        press = None
+        if turn.tap:
+            press = self._store.signer.read_button(turn.tap.data, turn.scope)
         is_choice = press is not None and press.choice is not None
-        for stored in await self._store.repository.read(conversation, () if is_choice else pids):
+        if is_choice:  # a chosen answer settles no action
+            pids = ()
+        for stored in await self._store.repository.read(conversation, pids):
             if stored and stored.by == turn.event_id and stored.state in ("claimed", "started", *EXECUTED_STATES):
                 return await self._outcome_of_failed_turn(context, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
                 return await self._outcome_of_failed_turn(context, stored)
+
         if live and live.state in WAITING_STATES and (is_choice or not turn.tap):
             transition = dropped_transition(live, turn)
-            self._outcomes.end(context, live, "dropped")
+            self._outcomes.write_outcome(context, live, "dropped")
             self._note_failed_run(context, run, for_history)
             closed = await self._prompts.close(turn, live, "cancelled", transition.outcome_text)
             text = "\n\n".join(filter(None, [transition.outcome_text, failure_text]))
@@ -242,7 +257,7 @@ class ConfirmationHandler:
         """Add to the history what was asked, what the run had done, and how the turn ended."""
         if ending:
             add_exchange(context, ending, run.messages)
-            self._outcomes.end_calls(context, run.proposed, "dropped", context.received_at)
+            self._outcomes.write_outcomes(context, run.proposed, "dropped", context.received_at)
 
     async def _outcome_of_failed_turn(self, context: TurnContext, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
@@ -253,17 +268,17 @@ class ConfirmationHandler:
         state, outcome, transition = stored.state, "", None
         if state == "claimed":  # it has not started
             state, outcome = "superseded", texts.unsafe(preview)
-            self._outcomes.end(context, stored, "failed")
+            self._outcomes.write_outcome(context, stored, "failed")
         elif state == "started":
             state, outcome = "unknown", texts.unknown(preview)
             transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id)
-            self._outcomes.end(context, stored, "unknown")
+            self._outcomes.write_outcome(context, stored, "unknown")
         else:
             outcome = await self.outcome_text(turn.scope, stored)
         undo = stored if is_undo(stored.action) else None
         if undo or state == stored.state:
             await self._outcomes.refresh(context, undo=undo, compress=False)  # no model: the turn took long
-        add_exchange(context, await self._outcomes.prose(context, stored, outcome))
+        add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
         closed = await self._prompts.close(turn, stored, state, outcome)
         return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)
 
@@ -316,7 +331,10 @@ class ConfirmationHandler:
         """Answer a tap on a button of another user, or of an ended question. In a group, only this user sees it."""
         turn, tapped = context.turn, context.tapped
         is_foreign = tapped is not None and tapped.action.user_id not in ("", turn.user_id)
-        answer = fixed_answer(context, context.texts.not_yours() if is_foreign else context.texts.stale())
+        text = context.texts.stale()
+        if is_foreign:
+            text = context.texts.not_yours()
+        answer = fixed_answer(context, text)
         return _for_sender_only(turn, answer, in_tap=is_foreign)
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
@@ -340,22 +358,27 @@ class ConfirmationHandler:
         files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)
         if outcome.status == "early":
             return about_question(stored, fixed_answer(context, outcome.outcome_text, files))
-        text, state = outcome.outcome_text, outcome.record.state
+
+        text = outcome.outcome_text
+        state = outcome.record.state
         ended = replace(stored, state=state, outcome_text=text, result=outcome.result or "")
         answer = await self._answer_outcome(context, ended, text, files)
-        answer = self._prompts.offer_undo(context, _with_state_check(context, answer, outcome.record), outcome.effects)
+        answer = _with_state_check(context, answer, outcome.record)
+        answer = self._prompts.offer_undo(context, answer, outcome.effects)
         answer = self._prompts.offer_choices(context, answer, choices)
-        return await self.with_closed_prompt(context, answer, stored, outcome.record.state, outcome.outcome_text)
+        return await self.with_closed_prompt(context, answer, stored, state, text)
 
     async def _answer_outcome(
         self, context: TurnContext, stored: StoredAction, text: str, files: Sequence[Media] = ()
     ) -> TurnAnswer:
-        """Return the answer that tells the outcome of an action, after the outcome was written into the history."""
-        await self._outcomes.refresh(context, undo=stored if is_undo(stored.action) else None)
-        prose = await self._outcomes.prose(context, stored, text)
+        """Write the outcome of an action into the history, and return the answer that tells it."""
+        undo = stored if is_undo(stored.action) else None
+        await self._outcomes.refresh(context, undo=undo)
+        for_history = await self._outcomes.history_text(context, stored, text)
         beside = _ran_beside(stored)
-        text = text if beside in text else f"{text}{beside}"  # a stored outcome has the line already
-        return fixed_answer(context, text, files, for_history=prose)
+        if beside not in text:  # a stored outcome has the line already
+            text = f"{text}{beside}"
+        return fixed_answer(context, text, files, for_history=for_history)
 
     async def _is_hidden(self, context: TurnContext, stored: StoredAction) -> bool:
         """Return whether the user may no longer use the action's tools, such as after a change of role."""
@@ -370,7 +393,7 @@ class ConfirmationHandler:
         """Cancel the action because the user said no, or because their yes is refused with this text."""
         outcome = refusal or f"{_texts_of(stored).cancelled(stored.action.preview)}{_ran_beside(stored)}"
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
-        self._outcomes.end(context, stored, "dropped" if refusal else "denied")
+        self._outcomes.write_outcome(context, stored, "dropped" if refusal else "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
@@ -401,13 +424,16 @@ def _why_not_confirmed(context: TurnContext, live: StoredAction, answer: ParsedA
 
     A yes that is about another message, or was written before the question, may be meant for something else.
     """
-    action, texts = live.action, _texts_of(live)
+    action = live.action
+    texts = _texts_of(live)
     if quotes_another(context.turn, live):
         return texts.another_quoted(action.preview, action.code)
     if written_before(context.turn, live):
         return texts.early(action.preview)
     if answer.code != action.code:
-        return texts.code_needed(action.preview, action.code) if action.code else ""
+        if not action.code:
+            return ""
+        return texts.code_needed(action.preview, action.code)
     is_named = bool(answer.code) or quotes(context.turn, live)
     if not (is_named or live.was_last_message(context.seq)):
         return texts.asked_before(action.preview)

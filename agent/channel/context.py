@@ -122,7 +122,11 @@ def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *
 def add_exchange(context: TurnContext, answer: str, between: Sequence[Message] = ()) -> None:
     """Add what the user wrote or tapped to the history, the messages in between, and the answer."""
     turn = context.turn
-    user_text = user_message_text(turn) or (TAPPED if turn.tap else "" if turn.media else "(nothing)")
+    user_text = user_message_text(turn)
+    if not user_text and turn.tap:
+        user_text = TAPPED
+    elif not user_text and not turn.media:
+        user_text = "(nothing)"
     user_message = Message(Role.USER, user_text, media=turn.media)
     context.remember([user_message, *between, Message(Role.ASSISTANT, answer)])
 

@@ -1,4 +1,4 @@
-"""LongReplies: sends a text that would be many messages as its beginning and a file."""
+"""LongReplies: sends the beginning of a very long text as a message, and all of it as a file."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from sayso.pending.turns import TurnChange
 
 log = logging.getLogger(__name__)
 
-#: Characters of a reply that is sent as messages: two of Telegram, three of Slack, five of WhatsApp.
+#: A reply with more characters gets a file. So many are two messages of Telegram, three of Slack, five
+#: of WhatsApp.
 MAX_REPLY_CHARS = 8000
 #: Characters of a longer reply that come before its file: one message of every platform.
 BEGINNING_CHARS = 1200
-#: How the file is called.
-FILENAME, MIME_TYPE = "message.txt", "text/plain"
+#: The name and the type of the file.
+FILENAME = "message.txt"
+MIME_TYPE = "text/plain"
 
 
 class LongReplies:
     """Bounds the replies of one channel. Lives as long as its agent.
 
-    Without the bound a tool's result of 300 KB would be more than fifty messages, and every later message of the
-    conversation would wait behind them. A question is sent in full, however long it is: a yes must not agree to what
-    only a file says.
+    Without the bound a tool's result of 300 KB would be more than fifty messages, and every later
+    message of the conversation would wait behind them. A question is sent in full, however long it
+    is: a yes must not agree to what only a file says.
     """
 
     def __init__(self, files: TurnFiles) -> None:
         self._files = files
 
     async def bounded(self, turn: Turn, texts: Texts, change: TurnChange) -> TurnChange:
-        """Return the change with each long reply as its beginning and a file with the whole text.
+        """Return the change with its long replies replaced by their beginning and a file.
 
-        Where no file can be stored, the reply is cut, and says how much is left out.
+        Where no file can be stored, the reply is cut and says how much it leaves out. So is a reply
+        that edits a message, because an edit cannot add a file.
         """
         if not any(_is_too_long(reply) for reply, _ in change.replies):
             return change
@@ -49,10 +52,15 @@ class LongReplies:
             if not _is_too_long(reply):
                 replies.append((reply, pid))
                 continue
-            file = None if reply.edits else await self._store(turn, reply.text)
+
+            file = None
+            if not reply.edits:
+                file = await self._store(turn, reply.text)
             if file is None:
-                replies.append((replace(reply, text=texts.shortened(reply.text, MAX_REPLY_CHARS)), pid))
+                cut = texts.shortened(reply.text, MAX_REPLY_CHARS)
+                replies.append((replace(reply, text=cut), pid))
                 continue
+
             beginning = head(reply.text, BEGINNING_CHARS).rstrip()
             replies.append((replace(reply, text=f"{beginning}\n\n{texts.in_file()}"), pid))
             replies.append((Reply(media=file, only_for=reply.only_for), ""))
@@ -64,7 +72,8 @@ class LongReplies:
         data = words.encode("utf-8", "replace")
         try:
             content = SpooledBytes(data, folder=self._files.spool_folder, most=len(data))
-            stored = await self._files.store(turn, Artifact(mime_type=MIME_TYPE, filename=FILENAME, content=content))
+            artifact = Artifact(mime_type=MIME_TYPE, filename=FILENAME, content=content)
+            stored = await self._files.store(turn, artifact)
         except (NoRoom, TooLarge, OSError) as exc:
             log.warning("media.not_stored", extra={"reason": type(exc).__name__})
             return None
@@ -72,4 +81,5 @@ class LongReplies:
 
 
 def _is_too_long(reply: Reply) -> bool:
+    """Return whether a reply gets a file. A question and a reply with a file never do."""
     return len(reply.text) > MAX_REPLY_CHARS and not (reply.preview or reply.media)

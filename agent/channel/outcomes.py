@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal
 
 from sayso.agent.agent import Agent
@@ -35,9 +36,12 @@ _NOTES: Mapping[Outcome, str] = {
 }
 #: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
 _REFUSED = "It was refused. Nothing was done."
+#: The note of an action that is running.
 _RUNNING = "The user said yes, and it is being carried out. Do not repeat it."
+#: The note of an action whose record Redis has deleted.
 _NO_RECORD = "No record of it is kept any more: it may have been done or not. Do not repeat it without asking the user."
 
+#: Stored actions by their id; None for those that are not stored any more.
 Records = Mapping[str, StoredAction | None]
 
 
@@ -62,13 +66,13 @@ class OutcomeHistory:
         step, and only if some are open, or may still turn out otherwise. With `compress`, a long
         result may be summarized, which calls a model.
         """
-        memory, scope = context.memory, context.turn.scope
         if undo is not None:
-            await self._note_undo(context, undo)
-        messages = [each for each in memory.get_history() if not all(link.is_final for link in each.actions)]
+            await self._link_to_undo(context, undo)
+        messages = [each for each in context.memory.get_history() if _may_change(each)]
         if not messages:
             return
-        records = await self._read(scope, messages)
+
+        records = await self._read(context.turn.scope, messages)
         results = {}
         for message in messages:
             links = tuple(self._current(link, records, context.received_at) for link in message.actions)
@@ -76,27 +80,35 @@ class OutcomeHistory:
             if _differ(links, message.actions) and all(link.outcome for link in links):
                 entries = [await self._entry(context, message, link, records, compress=compress) for link in links]
             results[links[0].id] = _with_outcomes(message, links, entries)
-        memory.replace_results(results)
+        context.memory.replace_results(results)
 
-    def end(self, context: TurnContext, stored: StoredAction, outcome: Outcome) -> None:
+    def write_outcome(self, context: TurnContext, stored: StoredAction, outcome: Outcome) -> None:
         """Write that this turn ends an action, or a whole plan, without running it."""
-        at = stored.expires_at if outcome == "expired" else context.received_at
-        self.end_calls(context, self._ids(context.turn.scope, stored), outcome, at)
+        at = context.received_at
+        if outcome == "expired":
+            at = stored.expires_at
+        self.write_outcomes(context, self._ids(context.turn.scope, stored), outcome, at)
 
-    def end_calls(self, context: TurnContext, ids: Iterable[str], outcome: Outcome, at: float) -> None:
-        """Write that the actions with these ids ended without being run."""
+    def write_outcomes(self, context: TurnContext, ids: Iterable[str], outcome: Outcome, at: float) -> None:
+        """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
         is_final = outcome in FINAL_OUTCOMES
         ended = {id_: ActionLink(id_, outcome, at, is_final=is_final) for id_ in ids}
         results = {}
         for message in context.memory.get_history():
             links = tuple(link if link.is_final else ended.get(link.id, link) for link in message.actions)
-            if links != message.actions:
-                entries = [_outcome_entry(link) for link in links] if all(link.outcome for link in links) else []
-                results[links[0].id] = _with_outcomes(message, links, entries)
+            if links == message.actions:
+                continue
+            entries = []
+            if all(link.outcome for link in links):
+                entries = [_outcome_entry(link) for link in links]
+            results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
-    def reopen(self, context: TurnContext, stored: StoredAction) -> None:
-        """Forget what this turn wrote about an action: it could not be changed, so the next turn reads it again."""
+    def forget_outcome(self, context: TurnContext, stored: StoredAction) -> None:
+        """Forget what this turn wrote about an action whose record it could not change.
+
+        The next turn reads the record again.
+        """
         ids = self._ids(context.turn.scope, stored)
         results = {}
         for message in context.memory.get_history():
@@ -105,80 +117,99 @@ class OutcomeHistory:
                 results[links[0].id] = replace(message, actions=links)
         context.memory.replace_results(results)
 
-    async def prose(self, context: TurnContext, stored: StoredAction, outcome_text: str) -> str:
-        """Return what the history has for the bot's words about an executed action, `outcome_text`.
+    async def history_text(self, context: TurnContext, stored: StoredAction, outcome_text: str) -> str:
+        """Return what the history keeps as the bot's answer, where the user reads `outcome_text`.
 
-        They never repeat what a tool returned, because that is in the result of the call. If the call
-        is not in the history, the result follows between two marked lines.
+        It leaves out what a tool returned, because that is in the result of the call. If the call is
+        not in the history, the result follows between two marked lines.
         """
         if stored.state not in EXECUTED_STATES:
             return outcome_text
-        first_line, _, _ = outcome_text.partition("\n")
-        action, texts = stored.action, texts_for(stored.action.language)
-        if action.kind == PLAN_KIND or stored.state == "unknown" or not self._is_genuine(context.turn.scope, stored):
-            words = first_line
-        else:
-            words = texts.done(action.preview, "") if stored.state == "done" else texts.failed(action.preview)
-        is_linked = any(link.id in self._ids(context.turn.scope, stored) for link in _links(context))
-        raw = _raw_text(stored)
-        if action.kind == PLAN_KIND or is_undo(action) or is_linked or not raw:
-            return words
-        return f"{words}\n{fenced(await self._for_model(context, action.kind, raw))}"
+        action = stored.action
+        scope = context.turn.scope
+        is_plan = action.kind == PLAN_KIND
 
-    async def _note_undo(self, context: TurnContext, undo: StoredAction) -> None:
-        """Link the results of the effects that an undo takes back to the undo, so that they are read again."""
-        scope, parts = context.turn.scope, [undo]
+        if is_plan or stored.state == "unknown" or not self._is_genuine(scope, stored):
+            answer, _, _ = outcome_text.partition("\n")
+        elif stored.state == "done":
+            answer = texts_for(action.language).done(action.preview, "")
+        else:
+            answer = texts_for(action.language).failed(action.preview)
+
+        ids = self._ids(scope, stored)
+        is_linked = any(link.id in ids for link in _links(context))
+        raw = _raw_text(stored)
+        if is_plan or is_undo(action) or is_linked or not raw:
+            return answer
+        return f"{answer}\n{fenced(await self._for_model(context, action.kind, raw))}"
+
+    async def _link_to_undo(self, context: TurnContext, undo: StoredAction) -> None:
+        """Link the results that an undo takes back to the undo, so that they are read again."""
+        scope = context.turn.scope
         if not undo.is_genuine(self._store.signer, scope):
             return
+
+        parts = [undo]
         if undo.action.kind == PLAN_KIND:
             steps = await self._store.repository.read(scope.conversation.id, step_ids(undo.action))
             parts = [step for step in steps if step and step.is_genuine(self._store.signer, scope)]
         undo_ids = {str(part.action.args.get("of", "")): part.pid for part in parts}
+
         results = {}
         for message in context.memory.get_history():
-            links = tuple(
-                replace(link, undo=undo_ids[link.id], is_final=False) if link.id in undo_ids else link
-                for link in message.actions
-            )
+            links = tuple(_linked_to_undo(link, undo_ids) for link in message.actions)
             if links != message.actions:
                 results[links[0].id] = replace(message, actions=links)
         context.memory.replace_results(results)
 
     async def _read(self, scope: Scope, messages: Iterable[Message]) -> Records:
-        """Return the actions that the messages are linked to, their undos, and the plans of steps that were not run."""
-        links = [link for message in messages for link in message.actions]
-        ids = [link.id for link in links] + [link.undo for link in links if link.undo]
-        records = await self._read_by_id(scope, ids)
+        """Return the actions of these messages, their undos, and the plans of cancelled steps."""
+        links = list(chain.from_iterable(message.actions for message in messages))
+        ids = [link.id for link in links]
+        undo_ids = [link.undo for link in links if link.undo]
+        records = await self._read_by_id(scope, ids + undo_ids)
+
         # Only the plan knows whether its user said no, or whether an earlier step failed.
-        cancelled = [stored for stored in records.values() if stored and stored.state == "cancelled"]
+        cancelled = [each for each in records.values() if each and each.state == "cancelled"]
         plans = {stored.action.plan for stored in cancelled if stored.action.plan}
-        return {**records, **await self._read_by_id(scope, sorted(plans))} if plans else records
+        if not plans:
+            return records
+        return {**records, **await self._read_by_id(scope, sorted(plans))}
 
     async def _read_by_id(self, scope: Scope, ids: Sequence[str]) -> dict[str, StoredAction | None]:
-        found = await self._store.repository.read(scope.conversation.id, tuple(ids))
-        return dict(zip(ids, found, strict=True))
+        stored = await self._store.repository.read(scope.conversation.id, tuple(ids))
+        return dict(zip(ids, stored, strict=True))
 
     def _current(self, link: ActionLink, records: Records, now: float) -> ActionLink:
         """Return the link as the records show it."""
         if link.is_final:
             return link
-        stored, undo = records[link.id], records.get(link.undo)
-        if link.undo and undo is None:
-            return replace(link, is_final=True)
-        if undo is not None and undo.state not in ("done", "unknown", "claimed", "started"):
-            undo, link = None, replace(link, undo="")  # it certainly had no effect
-        if undo is not None:
-            is_undone = undo.state == "done"
-            return replace(
-                link, outcome="undone" if is_undone else "unknown", at=round(undo.begun_at, 3), is_final=is_undone
-            )
+
+        if link.undo:
+            undo = records.get(link.undo)
+            if undo is None:
+                return replace(link, is_final=True)
+            at = round(undo.begun_at, 3)
+            match undo.state:
+                case "done":
+                    return replace(link, outcome="undone", at=at, is_final=True)
+                case "unknown" | "claimed" | "started":
+                    return replace(link, outcome="unknown", at=at, is_final=False)
+            link = replace(link, undo="")  # this undo certainly had no effect
+
+        stored = records[link.id]
         if stored is None:
             return replace(link, outcome=link.outcome or "unknown", is_final=True)
         outcome = self._outcome_of(stored, records, now)
-        at = stored.expires_at if outcome == "expired" else stored.begun_at
-        if outcome in ("", "denied", "dropped"):  # when that was is not stored
-            at = 0.0
-        return replace(link, outcome=outcome, at=round(at, 3), is_final=outcome in FINAL_OUTCOMES)
+        match outcome:
+            case "expired":
+                at = stored.expires_at
+            case "" | "denied" | "dropped":  # when that was is not stored
+                at = 0.0
+            case _:
+                at = stored.begun_at
+        is_final = outcome in FINAL_OUTCOMES
+        return replace(link, outcome=outcome, at=round(at, 3), is_final=is_final)
 
     def _outcome_of(self, stored: StoredAction, records: Records, now: float) -> Outcome | Literal[""]:
         """Return what became of an action by its record; "" while it waits for an answer."""
@@ -192,38 +223,58 @@ class OutcomeHistory:
                 return state
             case "superseded":  # its worker died before it began
                 return "failed"
-        head = records.get(stored.action.plan) if stored.action.plan else stored
+
+        # It was cancelled. Of a step only its plan knows why.
+        head: StoredAction | None = stored
+        if stored.action.plan:
+            head = records.get(stored.action.plan)
         if head is None or head.state != "cancelled":
             return "dropped"  # an earlier step of its plan did not end well
-        # A no in a turn is written by that turn. Here it came from outside, which tells the user nothing. What was told
-        # otherwise is why a yes was refused: the tool, the preview or the record had changed.
+        # A turn writes its own no into the history. A no from outside of turns has no text for the
+        # user. With a text, a yes was refused: the tool, the preview or the record had changed.
         return "failed" if head.outcome_text else "denied"
 
     async def _entry(
-        self, context: TurnContext, message: Message, link: ActionLink, records: Records, *, compress: bool
+        self,
+        context: TurnContext,
+        message: Message,
+        link: ActionLink,
+        records: Records,
+        *,
+        compress: bool,
     ) -> dict[str, Any]:
         """Return what the model reads of one action."""
         stored = records[link.undo or link.id]
         entry = _outcome_entry(link)
         if stored is None:
-            return {**entry, "note": _NO_RECORD} if link.outcome == "unknown" else entry
+            if link.outcome == "unknown":
+                entry["note"] = _NO_RECORD
+            return entry
         if stored.state in OPEN_STATES and stored.state not in WAITING_STATES:
-            return {**entry, "note": _RUNNING}
+            entry["note"] = _RUNNING
+            return entry
+
         raw = _raw_text(stored)
         if raw and link.outcome in ("done", "undone", "failed"):
             text = await self._for_model(context, message.tool_name, raw, compress=compress)
-            entry["error" if link.outcome == "failed" else "result"] = _json_or_text(text)
+            key = "error" if link.outcome == "failed" else "result"
+            entry[key] = _json_or_text(text)
         return entry
 
     async def _for_model(self, context: TurnContext, tool_name: str, raw: str, *, compress: bool = False) -> str:
         """Return a result as the model reads one: cut, compressed if it is long, and screened."""
-        raw, config = shorten(raw, MAX_TEXT_CHARS), self._agent.config
+        raw = shorten(raw, MAX_TEXT_CHARS)
         tool = next((each for each in self._agent.tools if each.name == tool_name), None)
         if tool is None:  # it may have been one whose results are screened
             return screen(tool_name, truncate(raw, MAX_CHARS_OF_REMOVED_TOOL))
-        compressor = Compressor(self._agent.provider, config) if config.tool.compress_results and compress else None
-        if compressor is None or not compressor.is_due(raw) or await self._is_budget_spent(context):
+
+        config = self._agent.config
+        if not (compress and config.tool.compress_results):
             return await result_for_model(tool, raw)
+        compressor = Compressor(self._agent.provider, config)
+        if not compressor.is_due(raw) or await self._is_budget_spent(context):
+            return await result_for_model(tool, raw)
+
         text, summary = await summarized_result(compressor, tool, raw)
         self._agent.usage.add_usage(summary.usage)
         if config.budget is not None:
@@ -243,24 +294,41 @@ class OutcomeHistory:
         return stored.is_genuine(self._store.signer, scope)
 
 
-def _links(context: TurnContext) -> list[ActionLink]:
+def _links(context: TurnContext) -> Iterator[ActionLink]:
     """Return the links of all results in the history."""
-    return [link for message in context.memory.get_history() for link in message.actions]
+    return chain.from_iterable(message.actions for message in context.memory.get_history())
+
+
+def _may_change(message: Message) -> bool:
+    """Return whether a message is a result with an action that is open or may turn out otherwise."""
+    return not all(link.is_final for link in message.actions)
+
+
+def _linked_to_undo(link: ActionLink, undo_ids: Mapping[str, str]) -> ActionLink:
+    """Return the link with the undo of its action, if `undo_ids` has one."""
+    if link.id not in undo_ids:
+        return link
+    return replace(link, undo=undo_ids[link.id], is_final=False)
 
 
 def _differ(links: Sequence[ActionLink], before: Sequence[ActionLink]) -> bool:
-    """Return whether the result must be written anew. That of an unknown outcome is: its action may still have run."""
+    """Return whether a result must be written anew.
+
+    With an unknown outcome it always is, because its action may have run meanwhile.
+    """
     if any(link.outcome == "unknown" for link in links):
         return True
     return [(link.outcome, link.at) for link in links] != [(link.outcome, link.at) for link in before]
 
 
 def _raw_text(stored: StoredAction) -> str:
-    """Return what the tool returned or why it failed, "" if it said nothing."""
+    """Return what the tool returned or why it failed, "" if it gave no text."""
     if stored.output or stored.result:
         return stored.output or stored.result
-    plain_text = texts_for(stored.action.language).done(stored.action.preview, "")
-    return "" if stored.outcome_text == plain_text else stored.outcome_text
+    without_result = texts_for(stored.action.language).done(stored.action.preview, "")
+    if stored.outcome_text == without_result:
+        return ""
+    return stored.outcome_text
 
 
 def _outcome_entry(link: ActionLink) -> dict[str, Any]:
@@ -268,18 +336,24 @@ def _outcome_entry(link: ActionLink) -> dict[str, Any]:
     entry: dict[str, Any] = {"outcome": link.outcome}
     if link.at:
         entry["at"] = f"{datetime.fromtimestamp(link.at, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    if link.outcome and link.outcome in _NOTES:
-        entry["note"] = _REFUSED if link.outcome == "denied" and not link.at else _NOTES[link.outcome]
+    if link.outcome == "denied" and not link.at:
+        entry["note"] = _REFUSED
+    elif link.outcome and link.outcome in _NOTES:
+        entry["note"] = _NOTES[link.outcome]
     return entry
 
 
 def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Sequence[dict[str, Any]]) -> Message:
-    """Return the result of a call with what became of its actions. Without entries its content stays as it was."""
+    """Return the result of a call with what became of its actions.
+
+    Without entries its content stays as it was.
+    """
     if not entries:
         return replace(message, actions=links)
     content = entries[0]
     if len(entries) > 1:
-        content = {"outcome": _common_outcome([link.outcome for link in links]), "actions": list(entries)}
+        outcome = _common_outcome([link.outcome for link in links])
+        content = {"outcome": outcome, "actions": list(entries)}
     text = storable(json.dumps(content, ensure_ascii=False))
     return replace(message, content=text, actions=links, kept=None)
 
@@ -292,13 +366,15 @@ def _common_outcome(outcomes: Sequence[str]) -> str:
 
 
 def _json_or_text(text: str) -> Any:
-    """Return the object or list that a text is in JSON, or else the text."""
+    """Return the object or list that the text is the JSON of, or else the text."""
+    if not text.startswith(("{", "[")):
+        return text
     try:
-        value = json.loads(text, parse_constant=_refuse) if text.startswith(("{", "[")) else text
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return text
-    return value
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
+    """Raise ValueError for NaN and Infinity, which Python reads but JSON does not have."""
     raise ValueError(f"{constant} is no JSON")

@@ -80,10 +80,10 @@ class ConfirmPrompts:
         return (reply, head.pending_action_id), (*steps, self._with_notices(context, action, head))
 
     async def _earlier_runs(self, context: TurnContext, proposal: Proposal) -> str:
-        """Return which actions of a proposal the user confirmed within the last hour already, "" for none.
+        """Return the lines of a question about actions that ran within the last hour, "" for none.
 
-        This is read from the stored actions and not from the model: same tool, same arguments. What was undone since
-        counts as not done.
+        An action ran before if a stored one has the same tool and the same arguments. The model is
+        not asked. What was undone since counts as not done.
         """
         scope = context.turn.scope
         stored = await self._store.repository.recent(scope.conversation.id, scope.id)
@@ -93,12 +93,16 @@ class ConfirmPrompts:
             for each in genuine
             if each.state == "done" and each.action.kind.startswith(UNDO_PREFIX)
         }
-        standing = [each for each in genuine if each.pid not in undone]
-        texts, lines = texts_for(proposal.head.language), []
+        not_undone = [each for each in genuine if each.pid not in undone]
+
+        texts = texts_for(proposal.head.language)
+        lines = []
         for number, action in enumerate(proposal.steps or (proposal.head,), start=1):
-            line = _earlier_run(texts, action, standing, context.received_at)
+            line = _earlier_run(texts, action, not_undone, context.received_at)
+            if line and len(proposal.steps) > 1:
+                line = texts.step(number, line)
             if line:
-                lines.append(texts.step(number, line) if len(proposal.steps) > 1 else line)
+                lines.append(line)
         return "\n".join(lines)
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
@@ -150,10 +154,16 @@ class ConfirmPrompts:
         if is_choice:
             return ((closed_prompt(prompt, kept_text, state, outcome), ""),)
         texts = texts_for(stored.action.language)
-        yes = texts.undo_label if is_undo(stored.action) else texts.confirm_label
-        refused = texts.cancel_label if outcome.startswith(texts.cancelled(stored.action.preview)) else ""
-        label = {"cancelled": refused, "superseded": "", "expired": ""}.get(state, yes)
-        return ((closed_prompt(prompt, kept_text, state, label), ""),)
+        match state:
+            case "cancelled" if outcome.startswith(texts.cancelled(stored.action.preview)):
+                decision = texts.cancel_label
+            case "cancelled" | "superseded" | "expired":  # not decided by a no of the user
+                decision = ""
+            case _ if is_undo(stored.action):
+                decision = texts.undo_label
+            case _:
+                decision = texts.confirm_label
+        return ((closed_prompt(prompt, kept_text, state, decision), ""),)
 
     def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.

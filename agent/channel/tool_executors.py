@@ -110,13 +110,17 @@ class ToolExecutors:
         if isinstance(draft.preview, ToolResult):  # by now there is nothing to propose
             return "changed"
         if draft.values_digest or action.values_digest:
-            return "same" if draft.values_digest == action.values_digest else "changed"
-        now, shown = readable(draft.text), action.preview
-        if now == shown:
+            is_same = draft.values_digest == action.values_digest
+            return "same" if is_same else "changed"
+
+        preview = readable(draft.text)
+        if preview == action.preview:
             return "same"
         # The record has the arguments in another order than the model gave them, and a set has none.
-        has_any_order = tool.preview is None or any(map(_has_any_order, tool.validate(action.args).values()))
-        return "same" if has_any_order and _words(now) == _words(shown) else "changed"
+        values = tool.validate(action.args).values()
+        has_any_order = tool.preview is None or any(map(_has_any_order, values))
+        has_same_words = _words(preview) == _words(action.preview)
+        return "same" if has_any_order and has_same_words else "changed"
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
@@ -308,4 +312,6 @@ def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:
             raise TimedOut(str(exc)) from exc
         return _tool_output(tool, value)
 
-    return execute if action.version == tool.version and _is_same_definition(tool, action) else None
+    if action.version != tool.version or not _is_same_definition(tool, action):
+        return None
+    return execute

@@ -252,11 +252,13 @@ def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
 
 
 def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
+    """Return what these answers and their calls tell of a run. Calls that did not start get a result, too."""
     messages: list[Message] = []
     unclear: list[ToolCall] = []
     proposed: list[str] = []
     for entries in answers:
-        answer, outcomes = entries.answer.message, entries.journaled.outcomes
+        answer = entries.answer.message
+        outcomes = entries.journaled.outcomes
         messages.append(replace(answer, details=None))
         for at, call in enumerate(answer.tool_calls):
             outcome = outcomes.get(at) or CallOutcome(call, NOT_RUN)
