@@ -248,7 +248,7 @@ class Texts:
 
     def plan(self, previews: Sequence[str]) -> str:
         """Return the preview of several steps under one yes."""
-        steps = [_on_one_line(preview) for preview in previews]
+        steps = [_on_one_line(as_statement(preview)) for preview in previews]
         return "\n".join([self.say("plan", count=str(len(previews))), *self._numbered(steps)])
 
     def step(self, number: int, text: str) -> str:

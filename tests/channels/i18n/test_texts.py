@@ -381,6 +381,13 @@ def test_plan_lists_its_steps_in_order():
     )
 
 
+def test_plan_lists_steps_whose_previews_are_questions_as_statements():
+    """All in one form, in the question and where an outcome quotes it."""
+    plan = texts_for().plan(["Refund order 3?", "Refund order 4?"])
+    assert plan.endswith(":\n1. Refund order 3\n2. Refund order 4")
+    assert texts_for().cancelled(plan).endswith(":\n1. Refund order 3\n2. Refund order 4")
+
+
 def test_report_of_a_finished_plan_asks_for_nothing():
     """The report contains results only."""
     steps = [("done", "Delete A", "A is gone"), ("done", "Mail B", "")]
