@@ -89,5 +89,5 @@ def test_question_and_outcome_name_the_tool_that_ran_at_once(make, answer):
         return "sent"
 
     bot = make([send_mail, delete], ["send_mail", "delete"])
-    assert "Delete A\n\nAlready run, whatever you answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
-    assert "Already run, whatever you answer: `send_mail`" in bot.say(answer)
+    assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
+    assert "Already run, whatever the answer: `send_mail`" in bot.say(answer)
