@@ -21,6 +21,8 @@ ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
 #: What a BelievingModel does for a request of its user, step by step. The calls of one list are made in one answer.
 Wish = ToolCall | Sequence[ToolCall | Sequence[ToolCall]]
 
+#: How the result of a call that ran at once begins if it was not done, and its outcome.
+_NOT_DONE = {"Error": "failed", "Outcome unknown": "unknown", "Not run": "dropped"}
 #: Ids of calls and names of tools that all vendors accept.
 _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -174,9 +176,10 @@ def _latest_result(call: ToolCall, messages: Sequence[Message]) -> tuple[str, st
 
 
 def _believed(content: str) -> tuple[str, str]:
-    """Return the outcome that a result tells, and its text. What came at once was done, unless it is an error."""
-    if content.startswith("Error"):
-        return "failed", content
+    """Return the outcome that a result tells, and its text. What came at once was done, unless it says otherwise."""
+    for beginning, outcome in _NOT_DONE.items():
+        if content.startswith(beginning):
+            return outcome, content
     try:
         value = json.loads(content)
     except ValueError:
