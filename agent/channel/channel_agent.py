@@ -57,7 +57,7 @@ from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id
 from sayso.pending.action import split_button_token
 from sayso.pending.concurrency import run_sync
-from sayso.pending.consent import ConfirmParser, read_answer
+from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
@@ -117,6 +117,8 @@ class ChannelAgent:
         self.agent = agent
         self.store = store or InMemoryPendingStore()
         self.parser = parser or self.store.parser
+        if isinstance(self.parser, RegexConfirmParser):  # a question says "Reply ja", so a "ja" must be read
+            self.parser = self.parser.reading((language, *languages))
         self._confirm_ttl = confirm_ttl or self.store.default_ttl_seconds
         self._files = TurnFiles(media)
         self._long_replies = LongReplies(self._files)

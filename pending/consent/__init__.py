@@ -140,6 +140,11 @@ class RegexConfirmParser:
         """Return the parser of one language alone, without the false friends of the others."""
         return _parser(language, self._emoji) if language in self.languages else self
 
+    def reading(self, languages: Iterable[str]) -> RegexConfirmParser:
+        """Return a parser that reads these languages too, as far as they have a table."""
+        missing = [each for each in languages if each in SHIPPED_LANGUAGES and each not in self.languages]
+        return RegexConfirmParser((*self.languages, *missing), self._emoji) if missing else self
+
     def is_confirm(self, msg: str) -> bool:
         """Return whether the whole message is a yes, apart from politeness and punctuation."""
         words = self._normalize(msg, "yes")

@@ -215,3 +215,17 @@ def test_tap_on_cancel_cancels(make_agent):
     assert "Delete A" in tapped(agent, question, "No")
     assert agent.ask_channel("ana", "yes", **HERE).content != "deleted A"
     assert agent.deleted == []
+
+
+@pytest.mark.parametrize("options", [{"language": "de"}, {"languages": ["de"]}])
+def test_yes_is_read_in_the_language_of_the_question(options):
+    """The agent reads the languages in which it asks, whatever languages its store's parser reads."""
+
+    @tool(requires_approval=True, preview="Bestellung {order} erstatten")
+    def refund(order: int) -> str:
+        """Refund an order."""
+        return f"Bestellung {order} ist erstattet."
+
+    chat = ChannelAgent(Agent([refund], ScriptedProvider([ToolCall("refund", {"order": 17})])), **options)
+    assert "**ja**" in chat.ask_channel("ana", "Bitte die Bestellung 17 erstatten, danke").content
+    assert chat.ask_channel("ana", "ja").content == "Bestellung 17 ist erstattet."
