@@ -160,6 +160,11 @@ class MemoryConversations(MemoryDeliveries):
             state.until = state.due = self._clock() + LEASE_MS / 1000
             return state.stops.get(state.inbox[0].turn.scope.id, 0) if state.inbox else 0
 
+    async def follow_question(self, lease: Lease) -> None:
+        """Note that something is shown that is no reply. Raises LeaseLost."""
+        with self._lock:
+            self._follow_question(self._held(lease))
+
     async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Finish a turn, all or nothing, and return what is next. Raises LeaseLost, StaleTurn."""
         with self._lock:

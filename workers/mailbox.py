@@ -216,6 +216,14 @@ class RedisMailbox:
             raise LeaseLost(lease.conversation)
         return int(answer)
 
+    async def follow_question(self, lease: Lease) -> None:
+        """Note that the bot shows what is no reply, such as a draft: no question is the last thing it said any more.
+
+        Raises LeaseLost and redis.RedisError.
+        """
+        if await self._scripts.arun("follow_question", lease.conversation, lease.args) == "lost":
+            raise LeaseLost(lease.conversation)
+
     async def commit(self, lease: Lease, queued: QueuedTurn, change: TurnChange, *, let_go: bool = False) -> NextItem:
         """Finish a turn, all or nothing, and return what is next. With `let_go`, None means that the lease is released.
 

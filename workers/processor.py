@@ -270,7 +270,7 @@ class ConversationProcessor:
         channel = self.channels.get(queued.turn.conversation.channel)
         if queued.is_stopped and queued.attempt == 1:  # stopped before any work: nothing is shown
             channel = None
-        draft = self._draft(queued, channel) if channel else None
+        draft = self._draft(held.lease, queued, channel) if channel else None
         if channel:
             texts = partial(self.texts_for, queued.turn)
             async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
@@ -307,7 +307,7 @@ class ConversationProcessor:
         log.info("turn.answered", extra=extra | ({"upto": queued.upto} if queued.upto else {}))
         return following
 
-    def _draft(self, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
+    def _draft(self, lease: Lease, queued: QueuedTurn, channel: Channel) -> DraftMessage | None:
         """Return the draft message of a turn: of the answer, or only of the notice. None: the channel shows none."""
         pace = channel.rate_limit(queued.turn.conversation)
         if pace.draft_gap <= 0 or queued.turn.ephemeral:
@@ -315,7 +315,14 @@ class ConversationProcessor:
         rate_limiter = self._draft_limiters.get(channel.name)
         if rate_limiter is None:
             rate_limiter = self._draft_limiters[channel.name] = DraftRateLimiter(pace)
-        return DraftMessage(channel, queued, self.notes, gap=pace.draft_gap, rate_limiter=rate_limiter)
+        return DraftMessage(
+            channel,
+            queued,
+            self.notes,
+            gap=pace.draft_gap,
+            rate_limiter=rate_limiter,
+            before_first=partial(self.mailbox.follow_question, lease) if queued.turn.in_group else None,
+        )
 
     async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:
         """Return what a turn changes: the agent's answer, or the text that says why there is none."""

@@ -17,7 +17,7 @@ from sayso.channels.base import Channel, RateLimit, RateLimited, SendError
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import call_in_thread
-from sayso.pending.turns import QueuedTurn
+from sayso.pending.turns import LeaseLost, QueuedTurn
 from sayso.workers.alerts import RedisSharedCache
 
 #: Seconds that a call under way may still take when the turn is over.
@@ -93,6 +93,9 @@ class DraftMessage:
 
     It is first shown after one `gap`, in seconds, so that a quick answer needs no draft. The `notes` say to all
     processes which message shows a draft, and that a platform asked to wait.
+
+    `before_first` is awaited before the first words of an answer are shown in a group: a yes that
+    another member writes below them may be meant for them. Nothing is shown while it fails.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class DraftMessage:
         *,
         gap: float,
         rate_limiter: DraftRateLimiter,
+        before_first: Callable[[], Awaitable[None]] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
@@ -110,6 +114,7 @@ class DraftMessage:
         self._notes = notes
         self._gap = gap
         self._rate_limiter = rate_limiter
+        self._before_first = before_first
         self._sleep = sleep
         self._key = f"draft:{queued.turn.conversation.id}#{queued.seq}"
         self._pause_key = f"rest:{channel.name}"
@@ -166,7 +171,7 @@ class DraftMessage:
         pause = None
         with suppress(RedisError):  # the platform may have asked another process to wait
             pause = await call_in_thread(self._notes.get, self._pause_key)
-        if pause is not None or self._task.is_over:
+        if pause is not None or self._task.is_over or not await self._may_show(text):
             self._changed.set()
             return self._gap
         try:
@@ -185,6 +190,17 @@ class DraftMessage:
             with suppress(RedisError):
                 await call_in_thread(self._notes.put, self._key, shown, seconds=KEEP_SECONDS)
         return self._gap
+
+    async def _may_show(self, text: str) -> bool:
+        """Call `before_first` once, before a text of the answer. Return False if that failed. A notice needs none."""
+        if self._before_first is None or text == self._notice_text:
+            return True
+        try:
+            await self._before_first()
+        except (RedisError, LeaseLost):
+            return False
+        self._before_first = None
+        return True
 
     async def _pause(self, seconds: float) -> float:
         """Show no draft of the channel for this many seconds, in any process; then show the newest."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.types import Delivery, Media, Reply
-from sayso.pending.turns import ABOUT, QueuedReply, TurnChange
+from sayso.pending.turns import ABOUT, LeaseLost, QueuedReply, TurnChange
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, turn
 from tests.contracts.test_conversations import lease, look, propose
@@ -67,6 +67,28 @@ def test_question_to_another_member_follows_the_question(rig):
     change, _ = propose(rig, user="bob")
     say(rig, *change.replies, new_actions=change.new_actions)
     assert not is_last(rig)
+
+
+def test_draft_for_another_member_follows_the_question(rig):
+    """It is shown before its reply, and a yes below it may be meant for it."""
+    ask(rig)
+    rig.accept(turn(user="bob"))
+    held, work = lease(rig, "w2")
+    rig.mailbox.follow_question(held)
+    rig.accept(turn("yes"))
+    work = rig.mailbox.commit(held, work, TurnChange())
+    assert not work.live.was_last_message(work.seq)
+
+
+def test_worker_without_the_lease_follows_nothing(rig):
+    """Another worker answers by then."""
+    ask(rig)
+    rig.accept(turn(user="bob"))
+    held, _ = lease(rig, "w2")
+    rig.end_lease()
+    lease(rig, "w3")
+    with pytest.raises(LeaseLost):
+        rig.mailbox.follow_question(held)
 
 
 def test_reply_of_an_app_follows_the_question(rig):

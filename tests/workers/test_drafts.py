@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 
 from sayso.agent import Agent, AgentConfig, tool
 from sayso.agent.channel.channel_agent import ChannelAgent, may_stream
@@ -50,12 +51,13 @@ QUEUED = QueuedTurn(1, 0.0, "u", turn(), None, None, "")
 class Show:
     """A draft on a stopped clock; the test lets pauses pass."""
 
-    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, rate_limiter=None) -> None:
+    def __init__(self, screen: Screen, queued: QueuedTurn = QUEUED, notes=None, rate_limiter=None, **options) -> None:
         self.slept = []
         self.notes = notes or MemorySharedCache(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
         rate_limiter = rate_limiter or DraftRateLimiter(RateLimit(), clock=lambda: sum(self.slept))
-        self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, rate_limiter=rate_limiter, sleep=self._sleep)
+        options |= {"rate_limiter": rate_limiter, "sleep": self._sleep}
+        self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, **options)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
         """Let pauses pass, and note what is shown after each, unless the platform `hangs`."""
@@ -102,6 +104,27 @@ def test_running_draft_ends_before_the_answer_goes_out():
         await show.draft("lo")
         await show.pause(3)
         assert (screen.seen, show.draft.shown) == ([("Hel", "")], "m1")
+
+    played(scene)
+
+
+def test_draft_in_a_group_waits_until_the_store_knows_of_it():
+    """Otherwise a yes below it could count for the question above it."""
+    screen, errors = Screen(), [RedisError("away")]
+
+    async def before_first() -> None:
+        if errors:
+            raise errors.pop()
+
+    async def scene() -> None:
+        show = Show(screen, before_first=before_first)
+        await show.draft.begin()
+        await show.draft("Hel")
+        await show.pause()
+        assert screen.seen == []
+        await show.pause()
+        assert screen.seen == [("Hel", "")]
+        await show.draft.end()
 
     played(scene)
 

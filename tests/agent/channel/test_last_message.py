@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
 
+from sayso.agent import ScriptedProvider
+from sayso.channels.base import RateLimit
 from sayso.channels.types import Delivery, Reply
 from sayso.pending.turns import Timer, TurnChange
 from tests.contracts.rigs import CHAT, turn
@@ -112,6 +115,30 @@ def test_yes_that_came_in_before_the_later_message_counts(make_bot):
     bot.hear("yes")
     bot.work()
     assert bot.deleted == ["A"]
+
+
+def test_yes_below_the_draft_of_an_answer_to_another_member_asks_which(make_bot):
+    """The draft shows the words before they are a reply."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    written = asyncio.Event()
+
+    class Streaming(ScriptedProvider):
+        async def astream(self, **request):
+            yield CAT
+            await written.wait()
+
+    async def draft(*_) -> str:
+        await asyncio.to_thread(bot.hear, "yes")
+        written.set()
+        return "draft"
+
+    bot.agent.agent.provider, bot.channel.draft = Streaming([]), draft
+    bot.channel.rate_limit = lambda _: RateLimit(draft_gap=0.001)
+    bot.processor = replace(bot.processor, streams=frozenset({"chat"}))
+    bot.rig.accept(replace(turn("hello", user="bob"), in_group=True))
+    assert "Do you mean this? Delete A" in bot.work()
+    assert bot.deleted == []
 
 
 @pytest.mark.parametrize("words", ["hmm", "/status"])
