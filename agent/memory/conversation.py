@@ -377,7 +377,7 @@ def _summary_line(message: Message, message_chars: int, output_chars: int) -> di
     """Return a message as the summarizing model reads it, with its texts in at most these numbers of characters."""
     if message.role is Role.TOOL:
         line: dict[str, Any] = {"from": f"tool {message.tool_name}"}
-        if outcome := _outcome_of(message.content):
+        if outcome := _outcome_of(message):
             line["outcome"] = outcome
         line["text"] = _shortened(message.content, output_chars)
     else:
@@ -391,17 +391,21 @@ def _summary_line(message: Message, message_chars: int, output_chars: int) -> di
     return line
 
 
-def _outcome_of(result: str) -> str:
-    """Return what a result says of an action that needed a yes: its outcome, or "proposed"; "" for other results."""
-    if not result.startswith("{"):
+def _outcome_of(message: Message) -> str:
+    """Return what a result says of an action that needed a yes: its outcome, or "proposed"; "" for other results.
+
+    Only the result of a call that proposed an action has an outcome. What another tool returns may
+    imitate one, and the summary would believe it.
+    """
+    if not message.content.startswith("{"):
         return ""
     try:
-        value = json.loads(result)
+        value = json.loads(message.content)
     except (ValueError, RecursionError):
         return ""
     if value.get("kind") == "pending_confirmation":
         return "proposed"
-    outcome = value.get("outcome", "")
+    outcome = value.get("outcome", "") if message.actions else ""
     return outcome if isinstance(outcome, str) else ""
 
 
