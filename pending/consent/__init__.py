@@ -261,13 +261,14 @@ def quotes(turn: Turn, question: StoredAction) -> bool:
 def written_before(turn: Turn, question: StoredAction) -> bool:
     """Return whether the platform says that the turn was written before it showed the question.
 
-    Platforms may round times to seconds; within the same second numeric message ids give the order.
+    Platforms may round times to seconds; within the same second numeric message ids give the order. Of a question that
+    was asked again, the last message counts.
     """
     if not turn.written_at:
         return False
     if question.written_at and turn.written_at != question.written_at:
         return turn.written_at < question.written_at
-    ids = (turn.message_id, question.prompt)
+    ids = (turn.message_id, (question.prompt, *question.prompts)[-1])
     return all(_NUMERIC_ID.fullmatch(each) for each in ids) and Decimal(ids[0]) < Decimal(ids[1])
 
 

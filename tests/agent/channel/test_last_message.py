@@ -9,7 +9,7 @@ import pytest
 
 from sayso.agent import ScriptedProvider
 from sayso.channels.base import RateLimit
-from sayso.channels.types import Delivery, Reply
+from sayso.channels.types import Delivery, Receipt, Reply
 from sayso.pending.turns import Timer, TurnChange
 from tests.contracts.rigs import CHAT, turn
 
@@ -61,6 +61,24 @@ def test_second_of_two_yeses_to_a_later_message_runs_nothing(make_bot):
     assert "I had not asked yet" in bot.work()
     assert bot.deleted == []
     assert bot.say("yes") == "deleted A"
+
+
+def test_yes_of_the_second_before_the_bot_asked_which_runs_nothing(make_bot):
+    """The ids of the messages say that it was written before, also where its webhook came in later."""
+    bot = make_bot("A")
+    send, ids = bot.channel.send, iter(["7", "8", "11", "12"])
+
+    async def shown(delivery):
+        await send(delivery)
+        return Receipt(next(ids), 100.0)
+
+    bot.channel.send = shown
+    bot.say("delete A")
+    speak(bot)
+    for number in ("9", "10"):
+        bot.rig.accept(replace(turn("yes"), message_id=number, written_at=100.0))
+        bot.work()
+    assert bot.deleted == []
 
 
 def test_tap_counts_after_a_later_message(make_bot):
