@@ -223,7 +223,9 @@ def _is_named(name: str, pattern: str) -> bool:
 
 def _why_denied(rule: Mapping[str, str], argument: Any) -> str:
     """Return why a `deny_when` rule denies a call with this argument, "" if it does not."""
-    name, pattern, form = rule["arg"], rule["pattern"], _form_of(rule)
+    name = rule["arg"]
+    pattern = rule["pattern"]
+    form = _form_of(rule)
     chars = 0
     for leaf in _leaves(argument):
         for text in _spellings(leaf):

@@ -20,17 +20,19 @@ log = logging.getLogger(__name__)
 
 #: Characters per token in the estimate that `max_tokens` is compared with.
 CHARS_PER_TOKEN = 4
-#: Where messages are summarized, the share of the limits that the memory falls to once it exceeds them. One summary
-#: then serves many turns. Without the fall each turn of a full memory would cost a call of the model.
+#: The share of its limits that is left of a memory when messages are summarized because it exceeded
+#: them. One summary then serves many turns: a memory that stayed full would need one every turn.
 LOW_WATER_SHARE = 1 / 4
-#: How many messages beyond `max_messages` wait for a summary at most, such as while the summarizing model is away.
+#: How many messages beyond `max_messages` may wait for a summary, such as while its model is away.
 MAX_WAITING_MESSAGES = 500
-#: How many times its limits a memory shows of messages that wait for a summary.
+#: How many times its limits a model may read of a memory whose messages wait for a summary.
 SHOWN_LIMITS = 2
 #: The most characters of one message, of one tool output and of all messages together that a summary is made from.
 MESSAGE_CHARS, OUTPUT_CHARS, ALL_CHARS = 2000, 600, 24_000
-#: What is left of each message at least, however many there are, and about what its line has besides.
-MIN_MESSAGE_CHARS, LINE_CHARS = 40, 60
+#: The fewest characters that a summary is given of each message, however many there are.
+MIN_MESSAGE_CHARS = 40
+#: About how many characters a message's line has besides its text, in the request for a summary.
+LINE_CHARS = 60
 #: The longest summary, in characters per allowed token, from a model that ignores its token limit.
 MAX_CHARS_PER_TOKEN = 8
 #: Ends a summary whose model had no tokens left for the rest.
@@ -132,8 +134,11 @@ class ConversationMemory:
             self._count_tokens(kept)
             if not self._first_within(kept, starts, self.max_messages, self.max_tokens):
                 return []
-            most_tokens = None if self.max_tokens is None else int(self.max_tokens * LOW_WATER_SHARE)
-            first = self._first_within(kept, starts, int(self.max_messages * LOW_WATER_SHARE), most_tokens)
+            most_messages = int(self.max_messages * LOW_WATER_SHARE)
+            most_tokens = None
+            if self.max_tokens is not None:
+                most_tokens = int(self.max_tokens * LOW_WATER_SHARE)
+            first = self._first_within(kept, starts, most_messages, most_tokens)
             return kept[:first]
 
     def remove(self, messages: Iterable[Message]) -> None:
@@ -154,8 +159,12 @@ class ConversationMemory:
         with self._lock:
             kept, _, starts = _validated(self._messages)
             self._count_tokens(kept)
-            most_tokens = None if self.max_tokens is None else self.max_tokens * SHOWN_LIMITS
-            return kept[self._first_within(kept, starts, self.max_messages * SHOWN_LIMITS, most_tokens) :]
+            most_messages = self.max_messages * SHOWN_LIMITS
+            most_tokens = None
+            if self.max_tokens is not None:
+                most_tokens = self.max_tokens * SHOWN_LIMITS
+            first = self._first_within(kept, starts, most_messages, most_tokens)
+            return kept[first:]
 
     def _count_tokens(self, messages: Sequence[Message]) -> None:
         if self.max_tokens is not None:
@@ -179,10 +188,9 @@ class ConversationMemory:
         The place of a result and its call stay the same. A result that was removed meanwhile is left out.
         """
         with self._lock:
-            self._messages = [
-                results.get(message.actions[0].id, message) if message.actions else message
-                for message in self._messages
-            ]
+            for at, message in enumerate(self._messages):
+                if message.actions:
+                    self._messages[at] = results.get(message.actions[0].id, message)
             self._token_counts = []  # they are counted again with the next message
 
     def clear(self) -> None:
@@ -260,10 +268,11 @@ def _validated(messages: Sequence[Message]) -> tuple[list[Message], list[tuple[i
 
 
 class MemoryDraft:
-    """The memory as it will be after a run, applied with `commit`. If the run is stopped before, nothing changes.
+    """The memory as it will be after a run, applied with `commit`. Until then nothing changes.
 
-    `memory` is the changed copy, and `removed` are the messages that it has no room for any more. With `summarizes`
-    they go with their summary only: without one, `restore` keeps them for a later run.
+    `memory` is the changed copy, and `removed` are the messages that it has no room for any more.
+    With `summarizes` they are removed only once they are summarized: where that fails, `restore`
+    keeps them for a later run.
     """
 
     def __init__(
@@ -283,8 +292,10 @@ class MemoryDraft:
         """Keep the messages that were to be removed: they could not be summarized."""
         kept = self._original.branch()
         kept.add_many(self._run_messages, trims=False)
-        kept.summary, kept.notes = self.memory.summary, self.memory.notes
-        self.memory, self.removed = kept, []
+        kept.summary = self.memory.summary
+        kept.notes = self.memory.notes
+        self.memory = kept
+        self.removed = []
 
     def current_summary(self) -> str:
         """Return the original memory's summary, which another run may have changed meanwhile."""

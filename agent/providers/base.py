@@ -286,13 +286,16 @@ def _without_reasoning(message: Message, provider: Provider, request: ProviderRe
     text, has_unopened = split_reasoning(message.content)
     if message.content:
         _note_model(provider, request, has_unopened=has_unopened)
-    return message if text == message.content else replace(message, content=text)
+    if text == message.content:
+        return message
+    return replace(message, content=text)
 
 
-#: By provider and model: whether its answers begin with reasoning that has only a closing tag. The opening tag is then
-#: in the prompt that the model's server makes. At most MAX_KNOWN_MODELS.
-_known_models: dict[tuple[str, str], bool] = {}
+#: How many models of a process are known by whether they begin with reasoning.
 MAX_KNOWN_MODELS = 1000
+#: By provider and model: whether its answers begin with reasoning that has only a closing tag. The
+#: opening tag is then in the prompt that the model's server makes.
+_known_models: dict[tuple[str, str], bool] = {}
 
 
 def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
@@ -302,16 +305,19 @@ def _model_key(provider: Provider, request: ProviderRequest) -> tuple[str, str]:
 def _may_begin_with_reasoning(provider: Provider, request: ProviderRequest) -> bool:
     """Return whether an answer may begin with reasoning that only its closing tag shows to be some.
 
-    A model whose vendor reports reasoning apart never does. Of a model of any server it is not known before its first
-    answer, and an application's own provider is believed until then, because its stream may matter more.
+    Before the first answer of a model the provider decides (`separates_reasoning`). The default is
+    no, so that the streams of an application's own provider are never held back without need.
     """
-    is_known = getattr(provider, "separates_reasoning", True)
-    return _known_models.get(_model_key(provider, request), not is_known)
+    is_separated = getattr(provider, "separates_reasoning", True)
+    return _known_models.get(_model_key(provider, request), not is_separated)
 
 
 def _note_model(provider: Provider, request: ProviderRequest, *, has_unopened: bool) -> None:
+    """Remember whether an answer of this model began with reasoning. Once one did, that stays."""
     key = _model_key(provider, request)
-    if _known_models.get(key) or (key not in _known_models and len(_known_models) >= MAX_KNOWN_MODELS):
+    if _known_models.get(key):
+        return
+    if key not in _known_models and len(_known_models) >= MAX_KNOWN_MODELS:
         return
     _known_models[key] = has_unopened
     if has_unopened:
@@ -321,9 +327,10 @@ def _note_model(provider: Provider, request: ProviderRequest, *, has_unopened: b
 async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGenerator[StreamItem, None]:
     """Yield the answer's text, tool calls and usage as they arrive, without reasoning. Raise only ProviderError.
 
-    Reasoning without an opening tag is known only at its closing tag. So where a server may leave it in the text, the
-    first answer of a model is held back until it has ended or such a tag comes, and later ones only if the first had
-    one. A Restart follows the text of one that begins so unexpectedly.
+    Reasoning without an opening tag is recognized only at its closing tag. So where a server may
+    leave reasoning in the text, the first answer of a model is held back until it ends or such a tag
+    arrives. Later answers are held back only if an earlier one had such reasoning. Where text was
+    yielded that proves to be reasoning, a Restart follows.
 
     Without `astream`, a provider is called through `acomplete` or `complete`, if it has one: its blocking `stream` may
     yield text alone and lose the tool calls (seed: Fallback Behavior).
@@ -334,7 +341,8 @@ async def stream_items(provider: Provider, request: ProviderRequest) -> AsyncGen
         for whole in (answer.content, *answer.tool_calls, *([answer.details] if answer.details else ()), usage):
             yield whole
         return
-    reading, has_text = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request)), False
+    reading = ReasoningFilter(holds=_may_begin_with_reasoning(provider, request))
+    has_text = False
     async with aclosing(_stream(provider, request)) as items:
         async for item in items:
             if isinstance(item, Restart):

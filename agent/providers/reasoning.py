@@ -1,7 +1,8 @@
-"""ReasoningFilter: removes the reasoning that a model writes into its answer, between tags such as <think>.
+"""ReasoningFilter: removes the reasoning that a model writes between tags such as <think>.
 
-Vendors report reasoning apart from the text. Local servers that do not know a model's tags leave it in the text, where
-a person would read it. Text about such tags stays: in code, in quotes, or as a word of a sentence.
+Vendors report reasoning apart from the text of an answer. Local servers that do not know the tags of
+a model leave it in the text, where a person would read it. Text about such tags stays: in code, in
+quotes, or as a word of a sentence.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _FORMS = (
     (r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
     (r"<\|channel>thought\b", r"<channel\|>"),
 )
-#: The forms whose closing tag never means anything else: it also ends reasoning that no opening tag began.
+#: The forms whose closing tag means nothing else. It also ends reasoning that has no opening tag.
 _CLOSING_FORMS = range(4)
-#: The forms that are special tokens: no sentence mentions them by chance.
+#: The forms that are special tokens of a model. A sentence does not mention them by chance.
 _TOKEN_FORMS = range(3, len(_FORMS))
-#: What the same models write around the answer that follows.
+#: What the same models write around the answer that follows the reasoning.
 _ANSWER_MARK = (
     r"(?:<\|start\|>\w*)?<\|channel\|>final<\|message\|>|<\|return\|>"
     r"|<[|\uff5c](?:begin|start|end)[_\u2581](?:of[_\u2581])?(?:solution|response)[|\uff5c]>"
@@ -46,7 +47,7 @@ _TAG = re.compile(
     ),
     re.IGNORECASE,
 )
-#: A text that may be the beginning of a tag, at the end of what has arrived.
+#: The beginning of what may become a tag, at the end of the text that has arrived.
 _PARTIAL = re.compile(
     r"""(?:
         < [/|\uff5c]? (?: [a-z][\w:\u2581]{0,40} [|\uff5c]? (?: \s[^<>\n]{0,100} )? )?  # <think, </think, <|end_of_
@@ -56,7 +57,7 @@ _PARTIAL = re.compile(
     )\Z""",
     re.VERBOSE | re.IGNORECASE,
 )
-#: What every tag begins with. Most answers have none of it, and are not searched.
+#: The characters that a tag begins with. Most answers have none of them and are not searched further.
 _STARTS = re.compile(r"[<\[◁]")
 #: Characters before and after a tag that is quoted.
 _QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
@@ -68,7 +69,10 @@ _LINE_START_CHARS = 40
 
 @dataclass(slots=True)
 class _Line:
-    """A line of Markdown while it arrives: its first characters, its last one, and how many backticks it has."""
+    """A line of Markdown while it arrives.
+
+    `start` holds its first characters, `last` its last one, and `backticks` their number.
+    """
 
     start: str = ""
     last: str = ""
@@ -96,7 +100,7 @@ class _Line:
 
 
 class Voided:
-    """Returned by a ReasoningFilter in place of a text: all texts before it were reasoning."""
+    """What a ReasoningFilter returns among its texts when all texts before it were reasoning."""
 
 
 #: The only instance of Voided.
@@ -104,11 +108,12 @@ VOIDED = Voided()
 
 
 class ReasoningFilter:
-    """Removes the reasoning of one answer, piece by piece. The pieces may end anywhere, also inside a tag.
+    """Removes the reasoning of one answer, which comes in pieces. A piece may end inside a tag.
 
-    `holds`: give no text before a closing tag, or the end. It is for a model that begins with reasoning and writes only
-    the closing tag, since its opening tag is in the prompt. Without it such reasoning is known only when it has ended,
-    and VOIDED says so. `has_unopened` tells whether this was such an answer.
+    Some models begin with reasoning and write only the closing tag, because the opening one is in
+    their prompt. With `holds`, no text is given until that tag or the end of the answer. Without it
+    the reasoning is given as text, and VOIDED follows when the tag arrives. `has_unopened` tells
+    whether the answer had reasoning without an opening tag.
     """
 
     def __init__(self, *, holds: bool = False) -> None:
@@ -121,7 +126,12 @@ class ReasoningFilter:
         self._form: int | None = None
         #: The reasoning so far, if it may turn out to be text about a tag; else None.
         self._doubtful: list[str] | None = None
-        self._has_shown = self._has_removed = self._may_strip = False
+        #: Whether text with a visible character was given, since reasoning was voided.
+        self._has_shown = False
+        #: Whether reasoning was removed.
+        self._has_removed = False
+        #: Whether the white space that comes next is dropped: it stands between reasoning and answer.
+        self._may_strip = False
         #: The line that the next text goes on with, and whether it stands in a fenced block of code.
         self._line = _Line()
         self._is_fenced = False
@@ -136,10 +146,12 @@ class ReasoningFilter:
     def end(self) -> list[str | Voided]:
         """Return what can be shown at the end of the answer."""
         output = self._read("", is_last=True)
-        texts, self._held = self._held, []
-        return [*texts, *output]
+        held = self._held
+        self._held = []
+        return [*held, *output]
 
     def _read(self, piece: str, *, is_last: bool) -> list[str | Voided]:
+        """Read as much as can be decided. What cannot stays in `_rest` until more has arrived."""
         self._rest += piece
         output: list[str | Voided] = []
         may_go_on = True
@@ -157,18 +169,28 @@ class ReasoningFilter:
             self._rest = self._rest[found.end() :]
             self._end_reasoning()
             return True
-        partial = None if is_last else _PARTIAL.search(self._rest)
-        cut = partial.start() if partial else len(self._rest)
-        skipped, self._rest = self._rest[:cut], self._rest[cut:]
+
+        skipped = self._before_partial_tag(is_last=is_last)
+        self._rest = self._rest[len(skipped) :]
         if self._doubtful is not None:
             self._doubtful.append(skipped)
         if is_last and self._doubtful is not None:  # it was never closed: a text about the tag
-            text, self._form = "".join(self._doubtful), None
-            self._show(text, output)
+            self._form = None
+            self._show("".join(self._doubtful), output)
         return False
 
+    def _before_partial_tag(self, *, is_last: bool) -> str:
+        """Return what has arrived before the beginning of a tag whose end has not arrived yet."""
+        partial = None
+        if not is_last:
+            partial = _PARTIAL.search(self._rest)
+        return self._rest[: partial.start()] if partial else self._rest
+
     def _end_reasoning(self) -> None:
-        self._form, self._doubtful, self._has_removed = None, None, True
+        """Note that what comes next is the answer."""
+        self._form = None
+        self._doubtful = None
+        self._has_removed = True
         self._may_strip = not self._has_shown
         self._holds = False
 
@@ -179,14 +201,16 @@ class ReasoningFilter:
         may_have_tag = _STARTS.search(self._rest) is not None
         found = _TAG.search(self._rest) if may_have_tag else None
         if found is None:
-            partial = _PARTIAL.search(self._rest) if may_have_tag and not is_last else None
-            cut = partial.start() if partial else len(self._rest)
-            # Whitespace before the first word may stand before a tag.
-            if not self._has_shown and not is_last and not self._rest[:cut].strip():
+            text = self._rest
+            if may_have_tag:
+                text = self._before_partial_tag(is_last=is_last)
+            # White space before the first word may stand before a tag.
+            if not self._has_shown and not is_last and not text.strip():
                 return False
-            text, self._rest = self._rest[:cut], self._rest[cut:]
+            self._rest = self._rest[len(text) :]
             self._show(text, output)
             return False
+
         after = self._rest[found.end() :]
         if not is_last and not after.strip():  # what follows the tag decides what it is
             return False
@@ -195,12 +219,12 @@ class ReasoningFilter:
             self._show(before, output)
             before = ""
         self._rest = after
-        if not self._take(found, after, output):
+        if not self._is_boundary(found, after, output):
             self._show(before + found[0], output)
         return True
 
-    def _take(self, found: re.Match[str], after: str, output: list[str | Voided]) -> bool:
-        """Treat a tag as the boundary of reasoning, unless it is a text about it. Return whether it was one."""
+    def _is_boundary(self, found: re.Match[str], after: str, output: list[str | Voided]) -> bool:
+        """Begin or end reasoning at a tag. Return False for a tag that a text is about, which stays."""
         kind = str(found.lastgroup)
         if kind == "mark":
             return self._has_removed
@@ -210,6 +234,7 @@ class ReasoningFilter:
         return self._close(form, after, output)
 
     def _open(self, form: int, tag: str, after: str) -> bool:
+        """Begin reasoning at an opening tag. Return False for a tag that a text is about."""
         is_quoted = self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
         is_tight = not after[:1].isspace() or after[:1] == "\n"
         is_word = self._has_shown and not is_tight and form not in _TOKEN_FORMS  # "Use <think> to start"
@@ -222,9 +247,9 @@ class ReasoningFilter:
         return True
 
     def _close(self, form: int, after: str, output: list[str | Voided]) -> bool:
-        """Decide about a closing tag outside of reasoning: all before it may have been reasoning.
+        """Void all text before a closing tag that has no opening one. Return False for other tags.
 
-        That it stands in code says nothing: the reasoning may have left code open.
+        A tag inside code counts, too: the reasoning may have left a block of code open.
         """
         if form in self._mentioned:
             self._mentioned.discard(form)
@@ -240,22 +265,26 @@ class ReasoningFilter:
         if self._has_shown and not self._holds:
             output[:] = [VOIDED]
         self._held.clear()
-        self._has_shown, self._is_fenced = False, False
+        self._has_shown = False
+        self._is_fenced = False
         self._line = _Line()
         self._end_reasoning()
         return True
 
     def _show(self, text: str, output: list[str | Voided]) -> None:
+        """Give a text of the answer, or hold it back, and follow its lines for code and quotes."""
         if not text:
             return
         self._may_strip = False
         self._has_shown = self._has_shown or bool(text.strip())
+
         *ends, beginning = text.split("\n")
         for end in ends:
             self._line.add(end)
             self._is_fenced ^= self._line.is_fence
             self._line = _Line()
         self._line.add(beginning)
+
         if self._holds:
             self._held.append(text)
         else:

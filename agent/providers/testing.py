@@ -151,7 +151,9 @@ class BelievingModel:
     def _latest_wish(self, messages: Sequence[Message]) -> tuple[list[list[ToolCall]], Sequence[Message]]:
         """Return the steps of the user's latest wish, and the messages since then."""
         for at in reversed(range(len(messages))):
-            text = without_notes(messages[at].content) if messages[at].role is Role.USER else ""
+            if messages[at].role is not Role.USER:
+                continue
+            text = without_notes(messages[at].content)
             for wanted, steps in self._wishes.items():
                 if wanted in text:
                     return steps, messages[at:]

@@ -321,8 +321,10 @@ class AgentLoop:
         is_error = end.stop_reason == "provider_error"
         run.close((end.refusal or stop_text("model_away")) if is_error else end.content)
         if run.request.on_text is not None and (end.stop_reason != "answer" or run.on_text is None):
-            is_result = end.stop_reason == "terminal"
-            await run.request.on_text(result_text(unfenced(end.content)) if is_result else end.content)
+            text = end.content
+            if end.stop_reason == "terminal":  # the result of a tool, as the model would read it
+                text = result_text(unfenced(text))
+            await run.request.on_text(text)
         await self._store_in_memory(run, end)
         if session is not None and run.memory is not None:
             await session.save(run.memory, run.events)

@@ -133,19 +133,23 @@ class RunMemory:
         await self.events.tell("kg_extraction", triples)
 
     async def record_trim(self, draft: MemoryDraft, *, may_summarize: bool) -> None:
-        """Report what the draft of the conversation has no room for, and summarize it there if that is configured.
+        """Report what the draft has no room for, and summarize it there if that is configured.
 
         Messages that cannot be summarized now stay in the draft, beyond its limits, for a later run.
         """
-        removed, memory = draft.removed, draft.memory
+        removed = draft.removed
+        memory = draft.memory
         if not removed:
             return
+
         summary = None
         if self._config.summarize_on_trim:
-            summary = await self._summary_of_trimmed(draft) if may_summarize else None
+            if may_summarize:
+                summary = await self._summary_of_trimmed(draft)
             if summary is None:
                 draft.restore()
                 return
+
         remaining = len(memory.get_history())
         exceeds_messages = remaining + len(removed) > memory.max_messages
         reason = "max_tokens" if memory.max_tokens and not exceeds_messages else "max_messages"
@@ -163,7 +167,8 @@ class RunMemory:
             if latest == previous:
                 break
             # Another run of this conversation has written its summary meanwhile: build on that one.
-            previous, summary = latest, await self._summary_of(draft.removed, latest)
+            previous = latest
+            summary = await self._summary_of(draft.removed, latest)
         return summary
 
     async def _summary_of(self, removed: Sequence[Message], previous: str) -> str | None:

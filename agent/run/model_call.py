@@ -268,8 +268,10 @@ class ModelCaller:
             error.model = error.model or run.model
             cause = error.cause
         details = f"{cause} provider={self.name} error={type(error).__name__}"
-        # The text of this error is our own: it names a key or a library that is missing.
-        extra = {"advice": str(error)} if isinstance(error, ProviderConfigurationError) else {}
+        extra = {}
+        if isinstance(error, ProviderConfigurationError):
+            # The text of this error is our own: it names a key or a library that is missing.
+            extra["advice"] = str(error)
         log.error("model.failed run=%s %s", run.events.run_id, details, extra=extra)
 
     async def _call_with_reductions(

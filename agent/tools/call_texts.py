@@ -268,11 +268,13 @@ def file_note(what: str) -> str:
 
 
 def result_text(content: str) -> str:
-    """Return a tool's result as text for a user: without notes for the model, JSON in words, other text as it is.
+    """Return a tool's result as text for a user: without notes for the model, and JSON in words.
 
     "" if nothing is left, such as where a result was only a file.
     """
-    text = _FILE_NOTE.sub("", content).strip() if _NOTE_START in content else content
+    text = content
+    if _NOTE_START in content:
+        text = _FILE_NOTE.sub("", content).strip()
     if mark := _SUMMARY_MARK.match(text):
         text = text[mark.end() :] + (" […]" if mark["cut"] else "")
     return Markdown(text) if isinstance(content, Markdown) else result_in_words(text)

@@ -222,15 +222,22 @@ def emit_artifact(
     Raises ValueError for a URL that no platform can fetch, and for a file that does not exist, has more than
     MAX_ARTIFACT_BYTES, or for which the disk has no room.
     """
-    url, url_path, content = "", "", None
+    url = ""
+    url_path = ""
+    content = None
     if isinstance(source, bytes | bytearray | memoryview):
         content = _copied_bytes(source, filename)
     elif isinstance(source, str) and _SCHEME.match(source):
-        url, url_path = source, _url_path(source)
+        url = source
+        url_path = _url_path(source)
     else:
-        content, filename = _copied_file(Path(source)), filename or Path(source).name
+        path = Path(source)
+        content = _copied_file(path)
+        filename = filename or path.name
     if content is not None:
-        sha256, size = content.sha256, content.size
+        sha256 = content.sha256
+        size = content.size
+
     mime_type = mime_type or mimetypes.guess_type(filename or url_path)[0] or UNKNOWN_MIME_TYPE
     artifact = Artifact(url, mime_type, filename, sha256, size, role, retention, shown, content)
     collected = tool_environment().artifacts

@@ -101,7 +101,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _types_of(schema: Mapping[str, Any]) -> list[Any]:
-    return schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    """Return the types that a schema names, as a list; [None] if it names none."""
+    types = schema.get("type")
+    return types if isinstance(types, list) else [types]
 
 
 def _read_as(schema: Mapping[str, Any], value: Any) -> Any:

@@ -344,7 +344,9 @@ class TransportMonitor:
         """Forward messages until the source ends; lines that are no messages are only counted."""
         async with target:
             async for message in source:
-                readable = _read_again(message) if isinstance(message, ValidationError) else message
+                readable = message
+                if isinstance(message, ValidationError):
+                    readable = _read_again(message)
                 if isinstance(readable, Exception):
                     self.invalid_lines += 1
                 else:

@@ -1,6 +1,7 @@
-"""The list of tools of an MCP server. Each definition is checked alone, so that an odd one hides no other.
+"""Checks the list of tools of an MCP server definition by definition.
 
-The official SDK refuses a whole list for one definition that does not follow the protocol.
+The official SDK refuses a whole list for one definition that does not follow the protocol. Here such
+a definition is mended or left out, and the others stay.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ async def with_usable_listings(
 
 
 class ListingStream:
-    """Another stream of messages from a server, in which lists of tools hold only definitions that can be used.
+    """The messages from a server, with only usable definitions in its lists of tools.
 
-    Lives as long as its connection. It adds the definitions that cannot be used to `left_out`: names and reasons.
+    Lives as long as its connection. It adds each definition that cannot be used to `left_out`, by name
+    with the reason.
     """
 
     def __init__(self, messages: Any, left_out: dict[str, str]) -> None:
@@ -73,33 +75,41 @@ class ListingStream:
             try:
                 yield usable_definition(definition)
             except ValueError as exc:
-                name = definition.get("name") if isinstance(definition, dict) else None
-                self._left_out[name if isinstance(name, str) else f"tool {number}"] = str(exc)
+                self._left_out[_name_of(definition) or f"tool {number}"] = str(exc)
+
+
+def _name_of(definition: Any) -> str | None:
+    """Return the name in a definition, None if it has none that is text."""
+    if not isinstance(definition, dict):
+        return None
+    name = definition.get("name")
+    return name if isinstance(name, str) else None
 
 
 def usable_definition(definition: Any) -> dict[str, Any]:
-    """Return a definition that the protocol allows. Raises ValueError with the reason where there is none.
+    """Return the definition in a form that the protocol allows. Raises ValueError with the reason.
 
-    A schema of arguments without a type is one of an object. Where another part is odd, only the needed ones stay:
-    without annotations, a tool counts as destructive.
+    A schema of arguments without a type gets the type "object". If a part that is not needed breaks
+    the protocol, only the needed parts stay. Without annotations, a tool counts as destructive.
     """
     if not isinstance(definition, dict):
         raise ValueError("its definition is no object")
     schema = definition.get("inputSchema")
     if isinstance(schema, dict) and schema.get("type") is None:
         definition = {**definition, "inputSchema": {**schema, "type": "object"}}
-    if not _oddity(definition):
+    if not _violation(definition):
         return dict(definition)
+
     needed: dict[str, Any] = {key: definition[key] for key in _NEEDED if key in definition}
     if not isinstance(needed.get("description", ""), str):
         del needed["description"]
-    oddity = _oddity(needed)
-    if oddity:
-        raise ValueError(oddity)
+    violation = _violation(needed)
+    if violation:
+        raise ValueError(violation)
     return needed
 
 
-def _oddity(definition: Mapping[str, Any]) -> str:
+def _violation(definition: Mapping[str, Any]) -> str:
     """Return what the protocol forbids in a definition, "" for nothing."""
     for model in _definition_models():
         try:
