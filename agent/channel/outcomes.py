@@ -134,7 +134,10 @@ class OutcomeHistory:
         elif stored.state == "done":
             answer = texts_for(action.language).done(action.preview, "")
         else:
-            answer = texts_for(action.language).failed(action.preview)
+            texts = texts_for(action.language)
+            refusals = (texts.tool_changed(action.preview), texts.unsafe(action.preview))
+            # A refused yes ran no tool: the history keeps the refusal, which is all that the user read.
+            answer = next((each for each in refusals if outcome_text.startswith(each)), texts.failed(action.preview))
 
         ids = self._ids(scope, stored)
         is_linked = any(link.id in ids for link in _links(context))

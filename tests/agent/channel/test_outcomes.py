@@ -538,3 +538,4 @@ def test_yes_that_was_refused_failed(make_believer):
     assert "Nothing was done" in bot.say("yes")
     (link,) = [link for message in history(bot) for link in message.actions]
     assert link.outcome == "failed"
+    assert history(bot)[-1].content == bot.channel.texts[-1]
