@@ -57,9 +57,11 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _SPECIAL_IPV6 = tuple(
     map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))
 )
-#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4 address that a tunnel leads to. The
-#: two bits that may be set tell a unique id from a local one, and a group.
-_ISATAP, _ISATAP_FLAGS = 0x00005EFE, 0x03000000
+#: The upper half of an ISATAP interface id (RFC 5214). The lower half is the IPv4 address to which a
+#: tunnel leads.
+_ISATAP = 0x00005EFE
+#: The bits of it that may be set: one tells a unique id from a local one, the other marks a group.
+_ISATAP_FLAGS = 0x03000000
 #: Charsets that are decoded. Python has codecs that are not charsets, and some that need quadratic time.
 _CHARSET = re.compile(
     r"utf-?(?:8|16(?:[bl]e)?)|us-ascii|iso-8859-(?:[1-9]|1[013-6])|latin-?1|windows-125[0-8]|cp125[0-8]"

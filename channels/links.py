@@ -1,4 +1,4 @@
-"""Addresses behind words of a message, which its reader would see on a click, written out for the model."""
+"""Writes out the address behind the words of a link, so that the model reads what a click opens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from urllib.parse import quote
 
 from sayso.channels.types import storable
 
-#: The most characters of an address, and the most addresses of a message, that are written out.
-MAX_ADDRESS_CHARS, MAX_ADDRESSES = 2000, 20
+#: The most characters of an address that is written out.
+MAX_ADDRESS_CHARS = 2000
+#: The most addresses of one message that are written out.
+MAX_ADDRESSES = 20
 #: Characters that could end the brackets around an address, and make its rest look like other text.
 _ENDS = frozenset('()[]{}<>"`|\\^')
 
@@ -24,8 +26,12 @@ def with_address(words: str, address: str) -> str:
         return words
     if not bare or len(bare) > MAX_ADDRESS_CHARS:
         return words
-    encoded = "".join(
-        quote(char, safe="") if char in _ENDS or char.isspace() or not char.isprintable() else char
-        for char in storable(bare)
-    )
+    encoded = "".join(map(_encoded, storable(bare)))
     return f"{words} ({encoded})"
+
+
+def _encoded(char: str) -> str:
+    """Return a character of an address, percent-encoded if it could end or hide the address."""
+    if char in _ENDS or char.isspace() or not char.isprintable():
+        return quote(char, safe="")
+    return char

@@ -92,7 +92,9 @@ class Executors:
 
     async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown; with `render` its preview as well."""
-        return "same" if self.tools is None else await self.tools.compare(action, render=render)
+        if self.tools is None:
+            return "same"
+        return await self.tools.compare(action, render=render)
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""
@@ -276,7 +278,8 @@ def json_in_words(text: str, *, is_quoted: bool = False) -> str:
     With `is_quoted` it is an error that quotes an answer of another system: then an object may also stand behind other
     text, and one that is cut off is left out.
     """
-    pieces, done = list[str](), 0
+    pieces: list[str] = []
+    done = 0
     for found in (_BEHIND_TEXT if is_quoted else _OWN_LINE).finditer(text):
         if found.end() < done:  # it is a part of the object before
             continue

@@ -230,7 +230,9 @@ class Settlement:
         if refusal or (executor is None and action.kind != PLAN_KIND):
             if state == "started":  # by an earlier worker, whose tool is gone or has changed
                 return await self._end_interrupted(claim, action)
-            outcome = _refused_outcome(action, refusal) if refusal else _no_executor_outcome(action)
+            outcome = _no_executor_outcome(action)
+            if refusal:
+                outcome = _refused_outcome(action, refusal)
             if not await self._move(claim, ("claimed",), "failed", outcome.outcome_text):
                 raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
             return outcome
@@ -250,8 +252,11 @@ class Settlement:
         """
         actions = [action]
         if action.kind == PLAN_KIND:
-            steps = await self._genuine_steps(claim.scope, action) if render else None
-            actions = [step.action for step in steps or ()]  # those of a changed plan are refused where it runs
+            steps = None
+            if render:
+                steps = await self._genuine_steps(claim.scope, action)
+            # A plan whose steps were changed is refused where it runs.
+            actions = [step.action for step in steps or ()]
         texts = texts_for(action.language)
         with _confirmed(claim, action):
             for each in actions:
@@ -406,7 +411,9 @@ class Settlement:
             case False:
                 return await self._end_started(claim, action, "failed", texts.not_done(action.preview))
             case answer:
-                result = _in_words(answer) if isinstance(answer, str) else ""
+                result = ""
+                if isinstance(answer, str):
+                    result = _in_words(answer)
                 return await self._end_started(claim, action, "done", texts.done(action.preview, result))
 
     async def _reconcile(self, claim: Claim, action: PendingAction) -> str | bool | None:
@@ -562,7 +569,8 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
     if value is None:
         return EffectEnd("done")
     raw = as_json(value) if isinstance(value, ToolResult | dict | list) else value
-    text, output = _in_words(raw), _bounded(storable(str(raw)))
+    text = _in_words(raw)
+    output = _bounded(storable(str(raw)))
     return EffectEnd("done", text, output if output != text else "")
 
 

@@ -232,10 +232,11 @@ class TurnChange:
     def marked_replies(self) -> list[tuple[Reply, str]]:
         """Return the replies as they are stored: each with the id of the action that it belongs to.
 
-        What follows a question in its own turn, such as a file, belongs to the question. A notice that replaces an
-        earlier one belongs to nothing.
+        A reply after a question of the same turn, such as a file, belongs to the question. A notice
+        that replaces an earlier one belongs to no action.
         """
-        marked, asked = [], ""
+        marked: list[tuple[Reply, str]] = []
+        asked = ""
         for reply, pid in self.replies:
             belongs_to = pid if pid or reply.collapse else asked
             marked.append((reply, belongs_to))

@@ -139,7 +139,8 @@ class MemoryDeliveries:
             if reason:
                 state.close(reason)
             else:
-                state.closed, state.barred_until = (-1, ""), 0.0
+                state.closed = (-1, "")
+                state.barred_until = 0.0
 
     def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
         """Return the undelivered replies of a state, newest first."""

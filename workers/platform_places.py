@@ -1,4 +1,4 @@
-"""How many calls with files a process makes to each platform at a time."""
+"""PlatformPlaces: bounds how many calls with files a process makes to each platform at a time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from sayso.channels.base import Channel
 
 
 class PlatformPlaces:
-    """Gives each platform a number of places of its own, for calls that take memory or long. One per process and use.
+    """Gives each platform its own number of places for calls that need memory or time.
 
-    In common places, a platform that accepts connections and never answers would keep all others waiting. Channels of
-    one adapter class are of one platform: they hang together.
+    If all platforms shared the places, one that accepts connections and never answers would keep the
+    others waiting. All channels of one adapter class share the places of their platform. One object
+    per process and use.
     """
 
     def __init__(self, places: int) -> None:

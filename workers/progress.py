@@ -259,7 +259,8 @@ class ProgressIndicator:
 
     def _is_foreign_tap(self) -> bool:
         """Return whether another member of a group tapped on a person's button."""
-        turn, tapped = self._queued.turn, self._queued.tapped
+        turn = self._queued.turn
+        tapped = self._queued.tapped
         if not (turn.in_group and turn.tap) or tapped is None:
             return False
         return tapped.action.user_id not in ("", turn.user_id)

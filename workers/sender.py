@@ -189,7 +189,8 @@ class ReplySender:
         """Send the reply at its slot, and record the result."""
         pace = self._rate_limit(channel, delivery.conversation)
         if delivery.reply.answers_tap:  # it is no message of the chat
-            pace, reply = replace(pace, chat_gap=0.0), replace(reply, ahead=0.0)
+            pace = replace(pace, chat_gap=0.0)
+            reply = replace(reply, ahead=0.0)
         await self._wait_for_slot(lease, reply, channel.name, pace)
         async with self._file_places.of(channel) if delivery.reply.media else contextlib.nullcontext():
             if not is_held():

@@ -16,8 +16,10 @@ INVISIBLE = (
     "\u202a-\u202e\u2060-\u206f\u2800\u3164\ud800-\udfff\ufdd0-\ufdef\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
     "\U00013430-\U00013442\U00016fe4\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-#: White space on one line, and blank lines, that push what follows out of sight.
-MAX_GAP, MAX_BREAKS = 20, 4
+#: The most blanks in a row that stay. More of them push what follows out of sight.
+MAX_GAP = 20
+#: The most line ends in a row that stay.
+MAX_BREAKS = 4
 _LONG_GAP = re.compile(rf"[^\S\n]{{{MAX_GAP + 1},}}")
 _MANY_BREAKS = re.compile(rf"(?:\n[^\S\n]*){{{MAX_BREAKS + 1},}}")
 #: One code several times in a row.

@@ -67,8 +67,10 @@ def plain(md: str) -> str:
 
 def button_text(button: Button, limit: int) -> str:
     """Return what a button says: the effect of a tap if it has at most `limit` characters, or else its label."""
-    effect = " ".join(plain(button.effect).split()) if button.effect else ""
-    return effect if effect and utf16_len(effect) <= limit else button.label
+    effect = " ".join(plain(button.effect).split())
+    if effect and utf16_len(effect) <= limit:
+        return effect
+    return button.label
 
 
 def terminal_text(md: str, *, styled: bool = False) -> str:
@@ -246,9 +248,12 @@ def _marks(
         return "", ""
 
     opening, closing = dialect.marks[name]
-    if dialect.solid:  # an invisible character parts the marks from CJK letters, which count as parts of the word
-        opening = f"{GAP}{opening}" if before.isalnum() and is_cjk(before) else opening
-        closing = f"{closing}{GAP}" if after.isalnum() and is_cjk(after) else closing
+    if dialect.solid:
+        # An invisible character parts the marks from CJK letters, which count as parts of the word.
+        if before.isalnum() and is_cjk(before):
+            opening = f"{GAP}{opening}"
+        if after.isalnum() and is_cjk(after):
+            closing = f"{closing}{GAP}"
     return opening, closing
 
 

@@ -76,7 +76,8 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
         elements = []
         for number, button in enumerate(buttons[start : start + ROW_LIMIT], start):
             label = button_text(button, LABEL_LIMIT)
-            label = label if len(label) <= LABEL_LIMIT else f"{label[: LABEL_LIMIT - 1]}…"
+            if len(label) > LABEL_LIMIT:
+                label = f"{label[: LABEL_LIMIT - 1]}…"
             text = {"type": "plain_text", "text": label}
             element = {"type": "button", "action_id": f"button-{number}", "text": text, "value": button.data}
             elements.append(element if button.style == "default" else {**element, "style": button.style})

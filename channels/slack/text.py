@@ -49,7 +49,9 @@ def _readable_token(token: re.Match[str]) -> str:
     if target[:1] == "!":
         return label or f"@{target[1:].partition('^')[0]}"
     address = target.removeprefix("mailto:").removeprefix("tel:")
-    return address if label in ("", address) or target.endswith(f"//{label}") else with_address(label, address)
+    if label in ("", address) or target.endswith(f"//{label}"):
+        return address
+    return with_address(label, address)
 
 
 def files_of(message: SlackObject) -> Iterator[SlackObject]:

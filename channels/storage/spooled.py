@@ -1,4 +1,4 @@
-"""Bytes that wait to be stored: in memory while they are few, else in a file of this machine without a name."""
+"""SpooledBytes: bytes that wait to be stored, in memory or, if they are many, in a nameless file."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ _READ_BYTES = 256 * 1024
 
 
 class SpooledBytes:
-    """The bytes of one file. The disk has room for others again once the object is gone, or its process is.
+    """The bytes of one file. Their place on the disk is free again when the object or its process ends.
 
     `size` is in bytes, `sha256` in hex. Used from any thread.
     """
 
     def __init__(self, source: bytes | BinaryIO, *, folder: Path | None = None, most: int) -> None:
-        """Copy a source to its end, but for what is beyond `most` bytes and one more.
+        """Copy a source, but at most `most` bytes and one more, which shows that it is too large.
 
         `folder` is where more than MAX_IN_MEMORY bytes lie, and created if it is missing; None: the
         system's folder for temporary files, which may be in memory. Raises OSError.
         """
         if folder is not None:
             make_private(folder)
-        digest, self.size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        self.size = 0
         self._lock = threading.Lock()
         place = str(folder) if folder else None
         file = SpooledTemporaryFile(MAX_IN_MEMORY, dir=place)  # noqa: SIM115  # open as long as this object

@@ -135,7 +135,10 @@ class BotApiCall:
         ]
         is_named = any(key.text != button.label for key, button in zip(keys, self.reply.buttons, strict=True))
         width = 1 if is_named else 2
-        markup = InlineKeyboardMarkup([keys[row : row + width] for row in range(0, len(keys), width)]) if keys else None
+        markup = None
+        if keys:
+            rows = [keys[start : start + width] for start in range(0, len(keys), width)]
+            markup = InlineKeyboardMarkup(rows)
         return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:

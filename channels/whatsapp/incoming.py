@@ -30,10 +30,11 @@ from sayso.channels.whatsapp.client import reaction_to
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
 _HASHES = {"HMAC_SHA1": "sha1", "HMAC_SHA256": "sha256"}
-#: The most fields and bytes of a form. Twilio sends about thirty fields; 1,600 characters of text have 20,000 bytes as
-#: escapes. Its signature covers decoded values, so a form is decoded before it is known to be Twilio's: a megabyte of
-#: `%` takes 0.3 s.
-MAX_FIELDS, MAX_FORM_BYTES = 500, 64_000
+#: The most fields of a form. Twilio sends about thirty.
+MAX_FIELDS = 500
+#: The most bytes of a form. The 1,600 characters of a message have 20,000 bytes as escapes. Twilio's
+#: signature covers decoded values, so a form of any sender is decoded: a megabyte of `%` takes 0.3 s.
+MAX_FORM_BYTES = 64_000
 #: The SmsStatus of a person's message. Statuses of our messages have a MessageStatus too.
 RECEIVED = "received"
 #: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a

@@ -98,7 +98,9 @@ _MANIFEST = TypeAdapter(Manifest)
 
 def _other_format(fields: Mapping[str, Any]) -> str:
     """Return why a backup of another format is refused, and which release reads it."""
-    made, release, own = fields["format"], fields["sayso"], version("sayso")
+    own = version("sayso")
+    release = fields["sayso"]
+    made = fields["format"]
     is_newer = isinstance(made, int) and made > FORMAT
     age = "a newer" if is_newer else "an older"
     text = (

@@ -41,7 +41,10 @@ def configured_models(settings: Settings, channel: str) -> Iterator[tuple[Path_,
     """Yield the models of a channel with their places: its own, the fallbacks, and those for other tasks."""
     agent = settings.agent_of(channel)
     has_own_model = settings.channels[channel].agent.model is not None
-    yield ("channels", channel, "agent", "model") if has_own_model else ("agent", "model"), agent.model
+    place: Path_ = ("agent", "model")
+    if has_own_model:
+        place = ("channels", channel, "agent", "model")
+    yield place, agent.model
     if agent.model != OFFLINE:
         for index, fallback in enumerate(agent.fallback):
             yield ("agent", "fallback", index), fallback.model

@@ -174,7 +174,8 @@ def name_lines_of_rq(record: logging.LogRecord) -> bool:
     if record.name.partition(".")[0] != "rq" or record.msg == "rq.reported":
         return True
     record.says = _message(record)
-    record.msg, record.args = "rq.reported", ()
+    record.msg = "rq.reported"
+    record.args = ()
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and any(each.__module__.startswith("redis.") for each in type(error).__mro__):
         record.reason = type(error).__name__

@@ -129,7 +129,8 @@ def open_tools(
     problems += without_sdk
     if problems and strict:
         raise ConfigError(problems)
-    live, silent = None, list[str]()
+    live = None
+    silent: list[str] = []
     if remote:
         live, silent = _open_remote(settings, opened.registry, seconds, with_mcp=not without_sdk)
     if live:

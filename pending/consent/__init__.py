@@ -301,12 +301,14 @@ def is_ok(parser: ConfirmParser, message: str, language: str) -> bool:
 
 
 def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> bool:
-    """Return whether a no may mean the effect itself, as "cancel" may where the question is "Cancel appointment 9?".
+    """Return whether a no may mean the effect: "cancel it" as an answer to "Cancel appointment 9?".
 
-    That is so if the words from one on that the effect has too are a no by themselves: "cancel it", but not "don't
-    delete it". A message that begins with a plain no is one.
+    The message must have a word of the effect, and must be a no from that word on. So "cancel it" may
+    mean the effect of a cancellation, but "don't delete it" is a no to a deletion. A message that
+    begins with a plain no never means the effect.
     """
-    words, effect = _letters(message), _letters(f"{action.preview} {action.kind}")
+    words = _letters(message)
+    effect = _letters(f"{action.preview} {action.kind}")
     if not words or words[0] in _plain_noes():
         return False
 

@@ -1,4 +1,4 @@
-"""Retries: how long a command is sent again while no server answers it, and the pauses between."""
+"""Retries: how long an unanswered command of Redis is sent again, and the pauses in between."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from sayso.pending.redis.url import NotWritable
 #: It is the time for which a turn keeps its lease without renewing it (`sayso.workers.lease`): a turn that waits longer
 #: has lost its lease, and its worker leaves it to the next one.
 PATIENT_SECONDS = 9.0
-#: How often a command is sent whose connection breaks each time: it may be the cause, and others wait behind it.
+#: How often a command is sent whose connection breaks each time. The command may be the cause, and
+#: other commands wait behind it.
 MAX_LOSSES = 8
 #: The shortest and the longest pause before a command is sent again, in seconds.
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 1.0
 
 
 def pause_seconds(failures: int) -> float:
@@ -38,9 +40,13 @@ class Retries:
     """The failures of one command, or of several that are sent together. Lives until they are answered or given up."""
 
     def __init__(
-        self, *, pause: Callable[[int], float] = pause_seconds, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        pause: Callable[[int], float] = pause_seconds,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pause, self._clock = pause, clock
+        self._pause = pause
+        self._clock = clock
         self._began: float | None = None
         self._losses = 0
         self.failures = 0

@@ -31,11 +31,11 @@ from typing import Any, Self
 
 from sayso.testing.platforms.server import (
     ACCEPTED,
-    Failure,
     Fake,
     FakeResponse,
     RecordedRequest,
     RequestLog,
+    ScriptedFailure,
     json_response,
 )
 from sayso.testing.platforms.slack import FakeSlack
@@ -61,7 +61,7 @@ ENVIRON = {
 }
 
 #: Returns the failure of one message, given the names of the platform and of the chat.
-FailureSource = Callable[[str, str], Failure | None]
+FailureSource = Callable[[str, str], ScriptedFailure | None]
 
 
 class FakePlatforms:

@@ -108,7 +108,7 @@ def json_response(value: Any, status: int = 200, **headers: str) -> FakeResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ScriptedFailure:
     """One scripted failure."""
 
     error: str
@@ -134,7 +134,7 @@ class RequestLog:
             self.blobs: dict[str, bytes] = {}
             self._seconds: Counter[tuple[str, int]] = Counter()
             self.state: dict[str, Any] = {}
-            self._failures: dict[str, deque[Failure]] = {}
+            self._failures: dict[str, deque[ScriptedFailure]] = {}
             self._rates: dict[str, float] = {}
             self._taken: dict[str, deque[float]] = {}
 
@@ -196,9 +196,9 @@ class RequestLog:
     def script(self, platform: str, error: str, times: int, seconds: float) -> None:
         """Let the next `times` messages of a platform fail."""
         with self._lock:
-            self._failures.setdefault(platform, deque()).extend([Failure(error, seconds)] * times)
+            self._failures.setdefault(platform, deque()).extend([ScriptedFailure(error, seconds)] * times)
 
-    def next_failure(self, platform: str) -> Failure | None:
+    def next_failure(self, platform: str) -> ScriptedFailure | None:
         """Return the failure of the next message, if one is scripted."""
         with self._lock:
             waiting = self._failures.get(platform)

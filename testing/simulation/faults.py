@@ -16,7 +16,7 @@ from random import Random
 from redis.exceptions import RedisError
 
 from sayso.config.server.embedded_redis import EmbeddedRedisError
-from sayso.testing.platforms.server import Failure
+from sayso.testing.platforms.server import ScriptedFailure
 from sayso.testing.simulation.processes import Machine, RedisServer, pick, spooled
 from sayso.testing.simulation.profile import Profile, StorageKind
 from sayso.workers.lease import LEASE_MS
@@ -66,7 +66,7 @@ class FlakyPlatforms:
         self._in_a_row: Counter[str] = Counter()
         self._closed_until: dict[str, float] = {}
 
-    def __call__(self, platform: str, chat: str) -> Failure | None:
+    def __call__(self, platform: str, chat: str) -> ScriptedFailure | None:
         """Return the failure of the next message in a chat, if any."""
         with self._lock:
             self.impatient += self._clock() < self._closed_until.pop(chat, 0.0)
@@ -77,7 +77,7 @@ class FlakyPlatforms:
             if not error:
                 return None
             self.failures[error] += 1
-            return Failure(error)
+            return ScriptedFailure(error)
 
     def _error(self) -> str:
         remaining = self._chance.random()
