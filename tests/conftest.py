@@ -6,6 +6,7 @@ import gc
 import io
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,11 @@ from tests.workers.clusters import Cluster
 # A slow machine fails no test. The profile inherits from the loaded one, such as that for mutants.
 settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sayso")
+
+
+def pytest_configure() -> None:
+    """Let processes that tests start treat SIGHUP as usual. Under `nohup` they would inherit that it is ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:

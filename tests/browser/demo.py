@@ -30,13 +30,17 @@ def chromium() -> str | None:
 
 
 @contextmanager
-def running_demo(data: Path, config: Path = DEMO) -> Iterator[str]:
-    """Run `sayso up` with the demo's configuration or another one, and yield its URL. Checks that it ends cleanly."""
+def running_demo(data: Path, config: Path = DEMO, *, workers: int = 2) -> Iterator[str]:
+    """Run `sayso up` with the demo's configuration or another one, and yield its URL. Checks that it ends cleanly.
+
+    `workers` is the number of worker processes.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environ = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")}
     command = ["up", "--config", str(config), "--data", str(data), "--port", str(port)]
+    command += ["--workers", str(workers)]
     with subprocess.Popen(
         [sys.executable, "-m", "sayso", *command], env=environ, stdout=subprocess.PIPE, text=True
     ) as process:

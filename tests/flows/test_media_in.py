@@ -87,7 +87,7 @@ def test_a_yes_below_a_photo_confirms_nothing(
     person.say(f"delete invoice {invoice}")
     person.hears()
     system.post(*photo(system, person, system.platforms.host(platform, JPEG), "yes"))
-    assert "dropped" in person.hears()[0]["text"]
+    assert "You did not say yes, so nothing was done" in person.hears()[0]["text"]
     assert system.effects("delete", invoice) == 0
 
 

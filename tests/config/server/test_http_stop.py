@@ -88,10 +88,13 @@ def test_every_connection_that_was_made_is_answered(processes: int, number: int)
         stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
     )  # fmt: skip
     with server:
-        assert server.stdout
-        clients = Clients(int(server.stdout.readline()), count=8)
-        assert clients.many.wait(60)
-        server.send_signal(number)
-        clients.join()
-        assert server.wait(20) == 0
+        try:
+            assert server.stdout
+            clients = Clients(int(server.stdout.readline()), count=8)
+            assert clients.many.wait(60)
+            server.send_signal(number)
+            clients.join()
+            assert server.wait(20) == 0
+        finally:
+            server.kill()
     assert clients.answered == clients.connected
