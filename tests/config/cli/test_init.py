@@ -30,7 +30,7 @@ def test_a_new_bot_deletes_after_a_yes(bot: Path):
     """The offline model understands its suggestions."""
     lines = "list tasks\ndelete task milk\nyes\nlist tasks\n"
     code, output, errors = sayso("chat", cwd=bot, stdin=lines, SAYSO_CONFIG="")
-    assert (code, errors, output.count("• milk")) == (0, "", 1)
+    assert (code, errors, output.count("- milk")) == (0, "", 1)
     assert "Delete the task milk" in output
     assert "The task milk is deleted." in output
 
