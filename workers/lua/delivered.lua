@@ -1,4 +1,4 @@
--- needs: actions, channel, conversation, deliveries, keys, last_word, next_item, outbox, questions, states
+-- needs: actions, channel, conversation, deliveries, keys, last_message, next_item, outbox, questions, states
 -- Record that the first reply was sent, or is given up, and return what is next.
 -- args: epoch, token, number (of the reply), outcome, detail (the platform's message id, or why the reply is given up),
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as

@@ -1,4 +1,4 @@
--- needs: actions, keys, last_word, states
+-- needs: actions, keys, last_message, states
 -- A change of pending actions: `move`, a transition of one action, and `arms`, new actions.
 
 -- End an action whose worker is gone.

@@ -1,4 +1,4 @@
--- needs: actions, channel, conversation, deliveries, inbox, keys, last_word, outbox, timers
+-- needs: actions, channel, conversation, deliveries, inbox, keys, last_message, outbox, timers
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
 -- args: epoch, token, let_go (release the lease when nothing is left).
 
