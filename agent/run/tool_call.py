@@ -253,7 +253,9 @@ class ToolCaller:
             reason = {"tool": tool.name, "reason": type(exc).__name__, "at": place_of(exc)}
             log.warning("agent.stop_condition_failed", extra=reason)
         outcome = _outcome(request.call, await result_for_model(tool, raw, whole=ends), raw)
-        return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content)) if ends else outcome
+        if not ends:
+            return outcome
+        return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content))
 
 
 async def invoke(

@@ -422,8 +422,9 @@ TextsForLanguage = Callable[[str], Texts]
 def _clock_time(at: float) -> str:
     """Return a time, given in Unix seconds, in the users' time zone, or in UTC if that is unknown."""
     name = os.environ.get(ZONE_VARIABLE, "")
-    with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
-        return datetime.fromtimestamp(at, ZoneInfo(name)).strftime("%H:%M") if name else f"{_utc(at):%H:%M} UTC"
+    if name:
+        with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
+            return datetime.fromtimestamp(at, ZoneInfo(name)).strftime("%H:%M")
     return f"{_utc(at):%H:%M} UTC"
 
 

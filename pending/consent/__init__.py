@@ -10,7 +10,7 @@ import itertools
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
@@ -317,23 +317,39 @@ def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> 
 
     for at, word in enumerate(words):
         if is_syllabic(word):
-            parts = (word[start:end] for start in range(len(word)) for end in range(start + 2, len(word) + 1))
-            if any(part in each and is_no(part) for part in parts for each in effect):
-                return True
+            # These scripts put no spaces between words: a part of the word may be the no.
+            for part in _parts(word):
+                if any(part in each for each in effect) and is_no(part):
+                    return True
         elif any(_same_stem(word, each) for each in effect) and is_no(" ".join(words[at:])):
             return True
     return False
 
 
+def _parts(word: str) -> Iterator[str]:
+    """Yield all parts of a word that have at least two characters."""
+    for start in range(len(word)):
+        for end in range(start + 2, len(word) + 1):
+            yield word[start:end]
+
+
 def _letters(text: str) -> list[str]:
     """Return the words of a text: its letters with their marks, in lower case."""
-    spaced = (char if char == "'" or unicodedata.category(char)[0] in "LM" else " " for char in text.casefold())
+    spaced = (char if _is_letter(char) else " " for char in text.casefold())
     return "".join(spaced).split()
+
+
+def _is_letter(char: str) -> bool:
+    return char == "'" or unicodedata.category(char)[0] in "LM"
 
 
 @cache
 def _plain_noes() -> frozenset[str]:
-    return frozenset(word for language in SHIPPED_LANGUAGES for word in _letters(texts_for(language).no))
+    """Return the words that the shipped languages offer as a no."""
+    noes: set[str] = set()
+    for language in SHIPPED_LANGUAGES:
+        noes.update(_letters(texts_for(language).no))
+    return frozenset(noes)
 
 
 def _same_stem(one: str, other: str) -> bool:
