@@ -64,9 +64,9 @@ class KeptText:
 #: What became of a call that was only proposed. "denied": the user said no. "expired": no answer came
 #: in time. "dropped": it was not carried out for another reason. "unknown": it may have taken effect.
 #: "undone": it took effect and was undone.
-Outcome = Literal["done", "failed", "denied", "expired", "dropped", "unknown", "undone"]
+ActionOutcome = Literal["done", "failed", "denied", "expired", "dropped", "unknown", "undone"]
 #: The outcomes after which nothing more happens to an action. An unknown or failed one may turn out otherwise.
-FINAL_OUTCOMES: tuple[Outcome, ...] = ("done", "denied", "expired", "dropped", "undone")
+FINAL_OUTCOMES: tuple[ActionOutcome, ...] = ("done", "denied", "expired", "dropped", "undone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ActionLink:
     """
 
     id: str
-    outcome: Outcome | Literal[""] = ""
+    outcome: ActionOutcome | Literal[""] = ""
     at: float = 0.0
     undo: str = ""
     is_final: bool = False
@@ -95,8 +95,8 @@ class ActionLink:
         """Return the link that `to_dict` wrote. Raises TypeError or ValueError for anything else."""
         link = cls(**data)
         _require_texts(link.id, link.outcome, link.undo)
-        if link.outcome and link.outcome not in get_args(Outcome):
-            raise ValueError(f"{link.outcome!r} is no outcome; known: {sorted(get_args(Outcome))}")
+        if link.outcome and link.outcome not in get_args(ActionOutcome):
+            raise ValueError(f"{link.outcome!r} is no outcome; known: {sorted(get_args(ActionOutcome))}")
         return link
 
 

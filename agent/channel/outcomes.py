@@ -13,7 +13,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
 from sayso.agent.channel.long_texts import MAX_TEXT_CHARS, shorten
 from sayso.agent.guards.budget import book_usage, budget_refusal
-from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, Message, Outcome
+from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
 from sayso.agent.run.tool_results import Compressor, summarized_result
 from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
@@ -27,7 +27,7 @@ from sayso.pending.store import PendingActionStore
 MAX_CHARS_OF_REMOVED_TOOL = 2000
 
 #: What the model is told beside an outcome.
-_NOTES: Mapping[Outcome, str] = {
+_NOTES: Mapping[ActionOutcome, str] = {
     "denied": "The user said no. Nothing was done.",
     "expired": "The user did not answer in time. Nothing was done.",
     "dropped": "It was not carried out, and the user is not asked any more.",
@@ -82,14 +82,14 @@ class OutcomeHistory:
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
-    def write_outcome(self, context: TurnContext, stored: StoredAction, outcome: Outcome) -> None:
+    def write_outcome(self, context: TurnContext, stored: StoredAction, outcome: ActionOutcome) -> None:
         """Write that this turn ends an action, or a whole plan, without running it."""
         at = context.received_at
         if outcome == "expired":
             at = stored.expires_at
         self.write_outcomes(context, self._ids(context.turn.scope, stored), outcome, at)
 
-    def write_outcomes(self, context: TurnContext, ids: Iterable[str], outcome: Outcome, at: float) -> None:
+    def write_outcomes(self, context: TurnContext, ids: Iterable[str], outcome: ActionOutcome, at: float) -> None:
         """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
         is_final = outcome in FINAL_OUTCOMES
         ended = {id_: ActionLink(id_, outcome, at, is_final=is_final) for id_ in ids}
@@ -214,7 +214,7 @@ class OutcomeHistory:
         is_final = outcome in FINAL_OUTCOMES
         return replace(link, outcome=outcome, at=round(at, 3), is_final=is_final)
 
-    def _outcome_of(self, stored: StoredAction, records: Records, now: float) -> Outcome | Literal[""]:
+    def _outcome_of(self, stored: StoredAction, records: Records, now: float) -> ActionOutcome | Literal[""]:
         """Return what became of an action by its record; "" while it waits for an answer."""
         state = stored.state
         match state:
