@@ -38,8 +38,8 @@ WITHHELD = "(withheld)"
 NOT_RUN = "Not run: the run was stopped before this call began."
 #: Result of a call that a worker had started when it died, or that the called service never answered.
 UNCLEAR = (
-    "Outcome unknown: this call was interrupted, and nobody can tell whether it took effect. Do not repeat it without "
-    "asking the user."
+    "Outcome unknown: this call was interrupted, and it may have taken effect or not. Do not repeat it without asking "
+    "the user."
 )
 
 #: Result of a call that follows a terminal one, where calls run one after another.
