@@ -207,20 +207,33 @@ class HasAliases(Protocol):
 class FollowsMoves(Protocol):
     """A channel whose platform may give a chat another id, such as a group that becomes a supergroup."""
 
-    def at_first_address(self, received: Received) -> Received:
-        """Return what was received under the addresses that its conversations began with.
+    def note_moves(self, received: Received) -> Received:
+        """Remember which chat got another id. Return what was received, address changes under first addresses.
+
+        Turns stay as they are: `at_first_address` is called for each when it is stored. Reads and writes the shared
+        cache, and raises what that raises.
+        """
+
+    def at_first_address(self, turn: Turn) -> Turn:
+        """Return the turn under the address that its conversation began with.
 
         Everything that is stored of a conversation stays under its first address: questions, which are sealed for it,
         history, timers and replies. Reads and writes the shared cache, and raises what that raises.
         """
 
 
-def at_first_address(channel: object, received: Received) -> Received:
-    """Return what a channel received under the addresses that its conversations began with."""
-    may_have_moved = received.moved or received.addresses or any(turn.in_group for turn in received.turns)
-    if not may_have_moved or not isinstance(channel, FollowsMoves):
+def note_moves(channel: object, received: Received) -> Received:
+    """Remember which chat got another id. Return what was received, address changes under first addresses."""
+    if not (received.moved or received.addresses) or not isinstance(channel, FollowsMoves):
         return received
-    return channel.at_first_address(received)
+    return channel.note_moves(received)
+
+
+def at_first_address(channel: object, turn: Turn) -> Turn:
+    """Return the turn under the address that its conversation began with."""
+    if not turn.in_group or not isinstance(channel, FollowsMoves):
+        return turn
+    return channel.at_first_address(turn)
 
 
 @runtime_checkable

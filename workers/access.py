@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from redis import Redis
 
+from sayso.channels.base import Channel, FollowsMoves, at_first_address
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
@@ -152,15 +153,27 @@ class AccessControl:
     #: How many seconds after its arrival an answered turn is still known.
     remembered_seconds = SEEN_MS / 1000
 
-    def __init__(self, inbox: RedisMailbox, texts_for: TextsForTurn, config: AccessConfig | None = None) -> None:
+    def __init__(
+        self,
+        inbox: RedisMailbox,
+        texts_for: TextsForTurn,
+        config: AccessConfig | None = None,
+        *,
+        channels: Mapping[str, Channel] | None = None,
+    ) -> None:
+        """`channels` are the adapters by name: some know the chat that a turn's conversation began in."""
         self._inbox = inbox
         self._texts_for = texts_for
         self._config = config
+        self._channels = channels or {}
 
     def ignores(self, turn: Turn) -> str:
         """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
         rules = self._rules(turn)
-        return rules.ignores(turn) if rules else ""
+        reason = rules.ignores(turn) if rules else ""
+        if reason == "chat" and turn.in_group and isinstance(self._channel_of(turn), FollowsMoves):
+            return ""  # the list may name the group that a supergroup was, which only Redis knows
+        return reason
 
     def judge(self, turn: Turn) -> AccessDecision:
         """Return what the access rules decide about a turn. Nothing is stored or sent. Raises redis.RedisError."""
@@ -174,7 +187,12 @@ class AccessControl:
         return self._inbox.turn_status(turn)
 
     def accept(self, turn: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
-        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError: nothing was stored."""
+        """Accept a turn, or tell its sender why not if they may know. Raises redis.RedisError: nothing was stored.
+
+        Its conversation is looked up here, behind the spool: while Redis is away, a turn waits under the chat's id of
+        that time.
+        """
+        turn = at_first_address(self._channel_of(turn), turn)
         rules, config = self._rules(turn), self._config
         if not (rules and config):
             return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
@@ -201,6 +219,9 @@ class AccessControl:
             case UnknownSender():
                 return "on no list of who may talk"
         return ""
+
+    def _channel_of(self, turn: Turn) -> Channel | None:
+        return self._channels.get(turn.conversation.channel)
 
     def _rules(self, turn: Turn) -> AccessRules | None:
         return self._config.rules.get(turn.conversation.channel) if self._config else None

@@ -212,27 +212,27 @@ class TelegramChannel:
             return chat
         return await asyncio.to_thread(self._cache.get, self._moved_key(chat)) or chat
 
-    def at_first_address(self, received: Received) -> Received:
-        """Return what was received in a supergroup as if it were the group that the supergroup was.
+    def note_moves(self, received: Received) -> Received:
+        """Remember that a group became a supergroup. Return address changes as of the group that a supergroup was.
 
         A change of the bot's membership in a group that is no more says nothing of the supergroup.
         """
         if received.moved and all(map(_GROUP_ID.fullmatch, received.moved)):
             self._note_move(*received.moved)
-        turns = [self._turn_at_first_address(turn) for turn in received.turns]
         addresses = [
             replace(change, conversation=self._first_address(change.conversation))
             for change in received.addresses
             if not self._has_moved(change.conversation)
         ]
-        return replace(received, turns=tuple(turns), addresses=tuple(addresses))
+        return replace(received, addresses=tuple(addresses))
 
     def _has_moved(self, conversation: Conversation) -> bool:
         """Return whether the group is no more, because it became a supergroup."""
         is_group = _GROUP_ID.fullmatch(conversation.chat) is not None
         return is_group and self._cache.get(self._moved_key(conversation.chat)) is not None
 
-    def _turn_at_first_address(self, turn: Turn) -> Turn:
+    def at_first_address(self, turn: Turn) -> Turn:
+        """Return a turn in a supergroup as if it were in the group that the supergroup was."""
         first = self._first_address(turn.conversation)
         if first == turn.conversation:
             return turn

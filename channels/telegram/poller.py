@@ -22,7 +22,7 @@ from sayso.channels.base import (
     StorageDown,
     StoreReceived,
     WebhookConflict,
-    at_first_address,
+    note_moves,
 )
 from sayso.channels.http import backoff_seconds
 from sayso.channels.telegram.adapter import TelegramChannel
@@ -175,7 +175,7 @@ class Poller:
 
         Other conversations go on. A tap or /stop overtakes text, as it does among Telegram's webhooks.
         """
-        received = at_first_address(self._bot, self._bot.read(update))
+        received = note_moves(self._bot, self._bot.read(update))
         conversations = {turn.conversation for turn in received.turns if not (turn.tap or turn.is_stop)}
         for conversation in conversations & blocked.keys():
             return blocked[conversation]

@@ -30,7 +30,7 @@ from sayso.channels.base import (
     NotStored,
     Overloaded,
     StoreReceived,
-    at_first_address,
+    note_moves,
 )
 from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
 from sayso.channels.types import Received, WebhookRequest
@@ -84,7 +84,7 @@ class WebhookMiddleware:
             try:
                 received = self._receive(channel, environ, path[2] or "")
                 tracing.add_link(span, str(environ.get("HTTP_TRACEPARENT", "")))
-                self._store(channel.name, at_first_address(channel, received))
+                self._store(channel.name, note_moves(channel, received))
                 outcome = "ignored" if received.ignored else "stored"
             except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view
                 environ[WEBHOOK_ERROR], outcome = exc, _outcome_of(exc)

@@ -143,7 +143,7 @@ def bootstrap(
         reload_on_edit(tools, settings, agents)
 
     texts_for_turn = _texts_for_turn(agents)
-    mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work)
+    mailbox, access_control = _open_inbox(settings, redis, texts_for_turn, work, channels)
     worker_lock = WorkerLock(state / ALIVE)
     sender = _open_sender(settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name))
     limits, streams = settings.workers, {name for name, channel in settings.channels.items() if channel.streaming}
@@ -242,12 +242,16 @@ def _texts_for_turn(agents: Mapping[str, ChannelAgent]) -> TextsForTurn:
 
 
 def _open_inbox(
-    settings: Settings, redis: RedisParts, texts_for_turn: TextsForTurn, work: AcknowledgedWork
+    settings: Settings,
+    redis: RedisParts,
+    texts_for_turn: TextsForTurn,
+    work: AcknowledgedWork,
+    channels: Mapping[str, Channel],
 ) -> tuple[RedisMailbox, AccessControl]:
     """Return the mailbox, and the access control in front of it."""
     limits = InboxLimits(**settings.limits.model_dump())
     mailbox = RedisMailbox(redis.scripts(LUA), texts_for_turn, redis.wake_up, limits=limits, note_turn=work.note_turn)
-    return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis))
+    return mailbox, AccessControl(mailbox, texts_for_turn, access_config(settings, redis), channels=channels)
 
 
 def _open_sender(
@@ -300,7 +304,7 @@ def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisShar
     """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
     redis = RedisParts.find(settings, data)
     work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
-    _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work)
+    _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work, {})
     return access_control, redis.cache
 
 

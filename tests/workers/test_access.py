@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, Received, Turn
 from sayso.pending.action import split_button_token
 from sayso.testing.stores import MemoryPeople
 from sayso.workers.access import (
@@ -22,7 +22,7 @@ from sayso.workers.access import (
 from sayso.workers.people import LETTERS, RedisPeople, Register
 from sayso.workers.spool import Spool, SpoolFile
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn, voice
-from tests.workers.fakes import Bot
+from tests.workers.fakes import Bot, FakeChannel
 
 ENGLISH = texts_for("en")
 
@@ -258,6 +258,35 @@ def test_spooled_turn_is_judged_when_it_is_handed_over(site: Site, tmp_path):
     assert (spool.forward(), spool.count()) == (3, 0)
     assert len(site.rig.mailbox.lease(CHAT.id, "w")[1].following) == 1
     assert site.people.was_notified("chat", "eve")
+
+
+class Supergroup(FakeChannel):
+    """A platform whose group -551 is now -1551, which it knows while Redis is there."""
+
+    is_known = False
+
+    def note_moves(self, received: Received) -> Received:
+        """Return what was received."""
+        return received
+
+    def at_first_address(self, turn: Turn) -> Turn:
+        """Return the turn as one of the group -551."""
+        if not self.is_known:
+            away()
+        return replace(turn, conversation=Conversation("chat", "-551"), chat_now=turn.conversation.chat)
+
+
+def test_turn_of_a_supergroup_waits_in_the_spool_while_its_first_id_is_unknown(tmp_path):
+    """It is stored although the list of chats names the group that it was, and becomes a turn of that group."""
+    rig, group = MemoryRig(), Supergroup()
+    config = AccessConfig({"chat": AccessRules(chats=["-551"])}, MemoryPeople())
+    spool = Spool(SpoolFile(tmp_path), AccessControl(rig.mailbox, voice, config, channels={"chat": group}))
+    spool.watch = lambda: None  # type: ignore[method-assign]
+    said = replace(turn("hello"), conversation=Conversation("chat", "-1551"), in_group=True)
+    assert spool.accept(said).outcome == "spooled"
+    group.is_known = True
+    assert (spool.forward(), spool.count()) == (1, 0)
+    assert rig.mailbox.lease(Conversation("chat", "-551").id, "w")[1].turn.text == "hello"
 
 
 def away():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sayso.channels.base import RateLimited, Refused, at_first_address
+from sayso.channels.base import RateLimited, Refused, at_first_address, note_moves
 from sayso.channels.markdown import telegram_length
 from sayso.channels.telegram.outgoing import beginning
 from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Scope
@@ -315,11 +315,12 @@ def test_supergroup_keeps_the_address_of_its_group(media: MemoryMedia, told: sli
     """A question is sealed for its conversation: the tap in the supergroup is one in the group that it was."""
     channel = telegram(media, None, cache=MemorySharedCache())
     for update in migrated("-551", "-1551")[told]:
-        at_first_address(channel, channel.read(update))
+        note_moves(channel, channel.read(update))
     signer = ActionSigner(["key"])
     scope = Scope("42", Conversation("tg", "-551"))
     data = signer.button_token("a" * 22, "confirm", scope)
-    (tap,) = at_first_address(channel, channel.read(signing.telegram_tap(10, data, user=42, chat=-1551))).turns
+    (received,) = channel.read(signing.telegram_tap(10, data, user=42, chat=-1551)).turns
+    tap = at_first_address(channel, received)
     assert (tap.conversation, tap.chat_now) == (scope.conversation, "-1551")
     assert signer.read_button(data, tap.scope) is not None
 
@@ -329,18 +330,18 @@ def test_reply_of_a_group_that_moved_teaches_the_way_back(media: MemoryMedia, pl
     channel = telegram(media, platforms.telegram_url, cache=MemorySharedCache())
     platforms.ledger.state[MOVED] = {BASIC: SUPER}
     send(channel, Reply("hello"), Conversation("tg", BASIC))
-    (turn,) = at_first_address(channel, channel.read(signing.telegram_text(1, "hi", chat=int(SUPER)))).turns
-    assert turn.conversation == Conversation("tg", BASIC)
+    (turn,) = channel.read(signing.telegram_text(1, "hi", chat=int(SUPER))).turns
+    assert at_first_address(channel, turn).conversation == Conversation("tg", BASIC)
 
 
 def test_membership_in_a_group_that_is_no_more_closes_no_address(media: MemoryMedia):
     """Telegram removes the bot from the old group: the supergroup has taken its place."""
     channel = telegram(media, None, cache=MemorySharedCache())
-    at_first_address(channel, channel.read(migrated("-551", "-1551")[0]))
+    note_moves(channel, channel.read(migrated("-551", "-1551")[0]))
     left = {"chat": {"id": -551, "type": "group"}, "new_chat_member": {"status": "left"}}
-    assert at_first_address(channel, channel.read({"update_id": 3, "my_chat_member": left})).addresses == ()
+    assert note_moves(channel, channel.read({"update_id": 3, "my_chat_member": left})).addresses == ()
     left["chat"] = {"id": -1551, "type": "supergroup"}
-    (change,) = at_first_address(channel, channel.read({"update_id": 4, "my_chat_member": left})).addresses
+    (change,) = note_moves(channel, channel.read({"update_id": 4, "my_chat_member": left})).addresses
     assert change.conversation == Conversation("tg", "-551")
 
 
