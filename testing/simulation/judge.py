@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
+from sayso.pending.limits import FOREIGN_TAPS_IN_ONE_GO, FOREIGN_TAPS_PER_MINUTE
 from sayso.testing.simulation.outcomes import (
     NO_OUTCOME,
     BillResult,
@@ -38,7 +39,8 @@ class SimulationResult:
     `answered` holds, for each first answer, when the act was sent and when the answer came. `picked_up` holds the
     seconds from a webhook's 200 to the first sign of life, for acts that did not wait for another one. `undone` counts
     actions that were agreed to in time and not done. `marked` counts replies that say that they may be repeats, whether
-    or not they are, and files that are asked about instead of being sent again.
+    or not they are, and files that are asked about instead of being sent again. `dropped` counts taps of strangers that
+    got no answer and were beyond the limit for taps on others' buttons.
     """
 
     turns: int = 0
@@ -46,6 +48,7 @@ class SimulationResult:
     confirmed: int = 0
     endings: Counter[str] = field(default_factory=Counter)
     undone: int = 0
+    dropped: int = 0
     repeated: int = 0
     marked: int = 0
     answered: list[tuple[float, float]] = field(default_factory=list)
@@ -79,7 +82,16 @@ def judge_simulation(people: Iterable[SimulatedUser], entries: Iterable[EffectEn
     result, asked_bills = SimulationResult(), set()
     for person in people:
         messages = check_first_tries(person.inbox.messages, person.acts)
-        _ConversationJudge(result, person.client.chat, person.acts, messages, effects, person.inbox.signs).judge()
+        droppable = droppable_taps(person.acts, person.delivery.longest_delay)
+        _ConversationJudge(
+            result,
+            person.client.chat,
+            person.acts,
+            messages,
+            effects,
+            person.inbox.signs,
+            droppable,
+        ).judge()
         asked_bills |= {act.bill for act in person.acts if act.verb == "ask"}
     for bill in sorted(set(effects) - asked_bills):
         if any(entry.step == "effect" for entry in effects[bill]):
@@ -97,6 +109,7 @@ class _ConversationJudge:
     messages: Sequence[ChatMessage]
     effects: Mapping[str, Sequence[EffectEntry]]
     signs: Sequence[float]
+    droppable: Set[int]
 
     def judge(self) -> None:
         """Add all counts and findings of the conversation."""
@@ -176,12 +189,21 @@ class _ConversationJudge:
         self._count_repeats(ask.number, questions)
         self._count_repeats(ask.number, _of_kind(messages, "correction"))
         answers = answers_to_decisions(messages)
+        decisions = self._without_dropped_taps(decisions, answers)
         self._check_bill(ask, decisions, messages)
         self.result.repeated += max(0, len(answers) - len(decisions)) if decisions else 0
         if questions and len(answers) < len(decisions):
             self._fault("lost", ask.number, f"{len(decisions)} decisions on {ask.bill}, {len(answers)} answers")
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
+
+    def _without_dropped_taps(self, decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Sequence[Act]:
+        """Return the decisions without the taps of strangers that got no answer and were beyond their limit."""
+        taps = [act.number for act in decisions if act.tapped and act.stranger]
+        unanswered = len(taps) - len(_of_kind(without_repeats(answers), "foreign"))
+        dropped = [number for number in taps if number in self.droppable][: max(0, unanswered)]
+        self.result.dropped += len(dropped)
+        return [act for act in decisions if act.number not in dropped]
 
     def _count_repeats(self, number: int, messages: Sequence[ChatMessage]) -> None:
         """Count messages that say the same again. Each repeat must be marked as one."""
@@ -241,7 +263,7 @@ class _ConversationJudge:
             self._fault("untrue", ask.number, f"{ask.bill} was told to be done before it was")
 
     def _check_strangers(self, ask: Act, decisions: Sequence[Act], messages: Sequence[ChatMessage]) -> None:
-        """Each tap of a stranger, and nothing else, is answered with "that button is not yours"."""
+        """Each tap of a stranger within the limit, and nothing else, is answered with "that button is not yours"."""
         taps = sum(act.tapped and act.stranger > 0 for act in decisions)
         answers = without_repeats(answers_to_decisions(messages))
         refused = len(_of_kind(answers, "foreign"))
@@ -286,6 +308,32 @@ def decisions_by_bill(acts: Iterable[Act]) -> dict[str, list[Act]]:
         if act.verb in ("agree", "refuse"):
             decisions[act.bill].append(act)
     return decisions
+
+
+def droppable_taps(acts: Iterable[Act], longest_delay: float) -> set[int]:
+    """Return the numbers of the taps of strangers that the limit for taps on others' buttons may drop.
+
+    When exactly a tap was counted is not known: between its sending and its acceptance, or a repeat up to
+    `longest_delay` seconds later. So a tap may be dropped if, counted as late as possible, those before it had used up
+    the limit. The first few within the time in which the limit is free again are never dropped.
+    """
+    interval = 60.0 / FOREIGN_TAPS_PER_MINUTE
+    free_again = interval * FOREIGN_TAPS_IN_ONE_GO
+    counted: dict[int, list[float]] = defaultdict(list)
+    whole_at: dict[int, float] = defaultdict(float)
+    droppable = set[int]()
+    for act in sorted(acts, key=lambda act: act.number):
+        if not (act.tapped and act.stranger):
+            continue
+        recent = sum(at > act.sent_at - free_again for at in counted[act.stranger])
+        used_up = whole_at[act.stranger] + interval > act.sent_at + free_again
+        if used_up and recent >= FOREIGN_TAPS_IN_ONE_GO:
+            droppable.add(act.number)
+        latest = max(act.sent_at, act.taken_at) + longest_delay
+        counted[act.stranger].append(latest)
+        whole = min(max(whole_at[act.stranger], latest) + interval, latest + free_again)
+        whole_at[act.stranger] = max(whole_at[act.stranger], whole)
+    return droppable
 
 
 def by_number(messages: Iterable[ChatMessage], kind: str) -> dict[int, list[ChatMessage]]:

@@ -57,6 +57,7 @@ _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("nothing", _beginning("model_away", "model_busy", "model_refused", "model_too_long", "model_cut_off")),
     ("aside", re.compile(rf"^You said: ({_ENGLISH.yes}|{_ENGLISH.no})(\n|$)")),
 )
+_NEVER = re.compile(r"(?!)")
 _EXPIRED = re.compile(f"{text_pattern('expired')}|{text_pattern('expired_unanswered')}")
 _CANCELLED = _beginning("cancelled")
 #: What our own tools say when they are done, as a regular expression with {bill} for the bill.
@@ -122,7 +123,7 @@ class ChatReader:
         return [(bill, replace(aside, in_passing=True)), self._read_part(mark + dropped.string[dropped.end() :])]
 
     def _read_part(self, text: str) -> tuple[str, BillStatement]:
-        statement, named = _read(text, self._done), _BILL.findall(text)
+        statement, named = read_statement(text, self._done), _BILL.findall(text)
         if len(set(named)) > 1:
             statement = replace(statement, kind="odd")
         elif not named and statement.marked:
@@ -188,8 +189,11 @@ def judge_bill(statements: Sequence[BillStatement], entries: Sequence[EffectEntr
     return BillResult("asked again" if asked_again else _ending(kinds), effects, tuple(faults))
 
 
-def _read(text: str, done: re.Pattern[str]) -> BillStatement:
-    """Return what a text says. Asterisks are removed: each platform writes bold differently."""
+def read_statement(text: str, done: re.Pattern[str] = _NEVER) -> BillStatement:
+    """Return what a text says. Asterisks are removed: each platform writes bold differently.
+
+    `done` matches what tools say when they are done; without it no text is taken for that.
+    """
     plain = text.replace("*", "")
     unmarked = _MARK.sub("", plain)
     otherwise: MessageKind = "done" if done.search(unmarked) else "odd"

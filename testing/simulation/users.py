@@ -15,7 +15,15 @@ from random import Random
 from typing import Any, Self
 
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.simulation.outcomes import DONE, NO_OUTCOME, BillStatement, ChatReader, open_seconds, text_pattern
+from sayso.testing.simulation.outcomes import (
+    DONE,
+    NO_OUTCOME,
+    BillStatement,
+    ChatReader,
+    open_seconds,
+    read_statement,
+    text_pattern,
+)
 from sayso.testing.simulation.processes import Machine
 from sayso.testing.simulation.profile import BUTTON, Profile, Repertoire, Story, StoryStep, Verb
 from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, WebhookDelivery, webhook_clients
@@ -54,10 +62,14 @@ class ChatMessage:
 
 
 class ChatInbox:
-    """The messages of one chat. Used on the event loop of the users only. `signs` are the times of "typing"."""
+    """The messages of one chat. Used on the event loop of the users only.
+
+    `signs` are the times of "typing". `tapped` holds the bill of each tap, by the number of its act.
+    """
 
     def __init__(self, done: str = DONE) -> None:
         self.messages: list[ChatMessage] = []
+        self.tapped: dict[int, str] = {}
         self.signs: list[float] = []
         self._reader = ChatReader(done)
         self._new = asyncio.Event()
@@ -80,6 +92,12 @@ class ChatInbox:
                 statement,
             )
         )
+        self._new.set()
+
+    def add_tap_answer(self, number: int, text: str, at: float) -> None:
+        """Add what a platform shows to the person who tapped, and to no one else."""
+        statement = read_statement(text)
+        self.messages.append(ChatMessage(at, text, (), frozenset(), frozenset(), self.tapped[number], statement))
         self._new.set()
 
     async def until(self, seen: Callable[[Sequence[ChatMessage]], bool], seconds: float) -> bool:
@@ -117,6 +135,23 @@ async def follow_typing_signs(
             chat = str(call["params"].get(_TYPING_CALLS[call["method"]])) if call["method"] in _TYPING_CALLS else ""
             if chat in inboxes:
                 inboxes[chat].signs.append(time.monotonic())
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def follow_tap_answers(
+    calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
+) -> None:
+    """Put every text that Telegram shows in answer to a tap into the inbox of its chat, until cancelled."""
+    read = 0
+    while True:
+        for call in calls()[read:]:
+            read += 1
+            if call["method"] != "answerCallbackQuery" or not call["params"].get("text"):
+                continue
+            number = int(call["params"]["callback_query_id"].removeprefix("cb"))
+            for inbox in inboxes.values():
+                if number in inbox.tapped:
+                    inbox.add_tap_answer(number, call["params"]["text"], time.monotonic())
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -262,6 +297,8 @@ class SimulatedUser:
         bill = f"b{number}" if step.verb == "ask" else bill
         act = Act(number, step.verb, bill, time.monotonic(), stranger=stranger, tapped=bool(button), late=step.late)
         self.acts.append(act)
+        if button:
+            self.inbox.tapped[number] = bill
         client = self.strangers[stranger - 1] if stranger else self.client
         act.taken_at = await self.delivery.deliver(self.url, _signed_webhook(client, step, act, button))
         return act
@@ -360,6 +397,7 @@ class SimulatedUsers:
         following = [
             asyncio.create_task(follow(lambda: self._platforms.sent, inboxes)),
             asyncio.create_task(follow_typing_signs(lambda: self._platforms.calls, inboxes)),
+            asyncio.create_task(follow_tap_answers(lambda: self._platforms.calls, inboxes)),
         ]
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.create_task(self._play())
         await asyncio.wait({self._playing})

@@ -27,6 +27,8 @@ TIMEOUT = 15.0
 #: The pause before a retry in seconds, the number of tries after which it doubles, and its maximum as a multiple.
 #: Real platforms wait longer.
 RETRY_SECONDS, CONSTANT_RETRIES, MAX_FACTOR = 1.0, 5, 10.0
+#: Seconds within which a repeat that is sent at the same moment has arrived, too.
+AT_ONCE_SECONDS = 1.0
 #: The most deliveries of one webhook.
 MAX_DELIVERIES = 5
 #: Returns the webhook, signed when it is called.
@@ -103,6 +105,13 @@ class WebhookDelivery:
             tries += 1
             pause = RETRY_SECONDS * min(2 ** max(0, tries - CONSTANT_RETRIES), MAX_FACTOR)
             await asyncio.sleep(pause * (0.5 + self._chance.random() / 2))
+
+    @property
+    def longest_delay(self) -> float:
+        """The seconds after its acceptance within which a webhook may be delivered again."""
+        if not self._repeated:
+            return 0.0
+        return (self._late_seconds if self._late else 0.0) + AT_ONCE_SECONDS
 
     async def wait_for_repeats(self) -> None:
         """Wait for all scheduled repeats."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.testing.simulation.judge import SimulationResult, judge_simulation
+from sayso.testing.simulation.judge import SimulationResult, droppable_taps, judge_simulation
 from sayso.testing.simulation.tools import EffectEntry
 from sayso.testing.simulation.users import PATIENCE, Act, ChatInbox, SimulatedUser, TurnBudget
 from sayso.testing.simulation.webhooks import WebhookDelivery
@@ -85,6 +85,34 @@ def test_yes_of_a_stranger_does_not_count() -> None:
     dropped = f"{DROPPED}\n\nYou said: t5"
     subject = Act(5, "say", "", 5.0)
     assert promises(judged([ASK, tap, typed, subject], [ASKED, not_yours, dropped, "You said: yes"])) == []
+
+
+def test_answer_in_a_tap_is_one_to_its_bill() -> None:
+    """Telegram shows it to the stranger alone, outside the chat: it is about the question whose button it was."""
+    inbox = ChatInbox()
+    inbox.tapped[3] = "b2"
+    inbox.add_tap_answer(3, TEXTS.not_yours(), 4.0)
+    (message,) = inbox.messages
+    assert (message.bill, message.statement.kind) == ("b2", "foreign")
+
+
+def test_stranger_within_the_limit_is_answered_each_time() -> None:
+    """Of four taps at once the fourth may be dropped, and each other one without an answer is lost."""
+    taps = [Act(number, "agree", "b2", 3.0, 3.1, stranger=1, tapped=True) for number in (3, 4, 5, 6)]
+    yes = Act(7, "agree", "b2", 4.0)
+    heard = [ASKED, *[TEXTS.not_yours()] * 3, "Paid b2."]
+    kept = judged([ASK, *taps, yes], heard, [EFFECT])
+    assert (promises(kept), kept.dropped) == ([], 1)
+    assert "lost" in promises(judged([ASK, *taps, yes], [ASKED, *heard[2:]], [EFFECT]))
+    assert "lost" in promises(judged([ASK, *taps, yes], heard[:-1], [EFFECT]))
+
+
+@pytest.mark.parametrize(("gap", "dropped"), [(2.0, {6, 7, 8, 9, 10, 11}), (10.0, set()), (40.0, set())])
+def test_limit_for_taps_of_strangers_is_free_again_after_a_while(gap: float, dropped: set[int]) -> None:
+    """Six a minute are answered, each stranger's own: those who tap more slowly are always answered."""
+    taps = [Act(number, "agree", "b2", number * gap, number * gap, stranger=1, tapped=True) for number in range(3, 12)]
+    others = [replace(tap, number=tap.number + 20, stranger=tap.number) for tap in taps]
+    assert droppable_taps([*taps, *others], 0.0) == dropped
 
 
 def test_deadline_of_the_question_decides() -> None:
