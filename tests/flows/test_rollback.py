@@ -22,6 +22,8 @@ from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port
 HALTED = keys_of(0, "sayso:sayso:")[2]
 #: Seconds of writes that Redis loses.
 FORGOTTEN_SECONDS = 2.0
+#: What the person is told whose messages Redis forgot.
+FORGOTTEN = "A storage failure made me forget what you wrote"
 #: What the person is told of the action that Redis forgot.
 OUTCOME = "This is what I still know:\nInvoice INV-7 is deleted."
 
@@ -114,6 +116,7 @@ def test_redis_that_lost_two_seconds_is_halted_until_the_operator_resumes(system
         until(lambda: system.post(*known.text(900, "yes")).status_code == 200)
         until(lambda: len(system.ledger(known.chat)) >= 4)  # the notice, and an answer to this yes
         assert any(OUTCOME in entry["text"] for entry in system.ledger(known.chat)[2:])
+        assert new.hears()[0]["text"].startswith(FORGOTTEN)  # seconds later, and before a word of theirs
         _talk(new, seconds=0)
         assert system.effects("delete", "INV-7") == 1
         ids = re.findall(r"reply\.sent delivery=(\S+)", system.log.read_text())
