@@ -4,9 +4,10 @@
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as
 -- text, '0' if unknown), cause (why the reply is no answer, '' for an answer).
 -- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
--- 'barred' (nor does it after a further message of its users), 'limited' (the channel is silent for `ms`). For 'sent', `ms` says how far the reply brings its chat ahead of its rate
--- limit. A + before an action id marks a piece of a question that is not the last: it opens no window, and the question
--- expires if the piece never arrives. A = marks a repetition of the question.
+-- 'barred' (nor does it after a further message of its users), 'limited' (the channel is silent for `ms`). For 'sent',
+-- `ms` says how far the reply brings its chat ahead of its rate limit. A + before an action id marks a piece of a
+-- question that is not the last: it opens no window, and the question expires if the piece never arrives. A = marks a
+-- repetition of the question.
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
