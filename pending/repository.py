@@ -33,6 +33,8 @@ CHANGED = "an action that was changed"
 _UNSIGNED = ("state", "expires_at", "outcome", "pending_action_id")
 #: The fields of an action that are signed, with their defaults, which the record leaves out.
 _SIGNED = {each.name: each.default for each in fields(PendingAction) if each.name not in _UNSIGNED}
+#: The signed fields that are always texts.
+_TEXTS = tuple(each.name for each in fields(PendingAction) if each.name in _SIGNED and each.type == "str")
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,22 @@ class StoredAction:
                 **signed, pending_action_id=self.pid, state=self.state, expires_at=self.expires_at,
                 outcome=self.outcome_text or None,
             )  # fmt: skip
-        except (ValueError, TypeError, KeyError, AttributeError):
+            _check_types(action)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return "", PendingAction(
                 user_id="", kind="", preview=CHANGED, state=self.state,
                 expires_at=self.expires_at, pending_action_id=self.pid,
             )  # fmt: skip
         return pid, action
+
+
+def _check_types(action: PendingAction) -> None:
+    """Raise TypeError if a record was changed to values that no action has, which would fail where they are used."""
+    for name in _TEXTS:
+        if not isinstance(getattr(action, name), str):
+            raise TypeError(f"{name!r} is no text")
+    if not isinstance(action.args, dict):
+        raise TypeError("'args' is no object")
 
 
 def _seconds(ms: Any) -> float:

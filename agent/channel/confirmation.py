@@ -93,7 +93,7 @@ class ConfirmationHandler:
         outcome = await self.outcome_text(context.turn.scope, stored)
         text = outcome
         if stored.state == "done":
-            text = _texts_of(stored).already_done(stored.action.preview)
+            text = _texts_of(stored).already_done(self._preview(context.turn.scope, stored))
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)
         answer = await self._answer_outcome(context, stored, text)
@@ -207,7 +207,7 @@ class ConfirmationHandler:
         begun = stored.state in EXECUTED_STATES
         if known := (begun and await self._store.settlement.report(scope, stored)) or stored.outcome_text:
             return known
-        preview, texts = stored.action.preview, _texts_of(stored)
+        preview, texts = self._preview(scope, stored), _texts_of(stored)
         match stored.state:
             case "expired":
                 return texts.expired(preview)
@@ -218,6 +218,18 @@ class ConfirmationHandler:
             case "failed":
                 return texts.failed(preview)
         return texts.stale()
+
+    def _preview(self, scope: Scope, stored: StoredAction) -> str:
+        """Return the preview of an action. Nothing of a changed record is repeated."""
+        if not stored.is_genuine(self._store.signer, scope):
+            return CHANGED
+        return stored.action.preview
+
+    def _undo(self, scope: Scope, stored: StoredAction) -> StoredAction | None:
+        """Return the action if it undoes others. A changed record does not say what it was."""
+        if not stored.is_genuine(self._store.signer, scope):
+            return None
+        return stored if is_undo(stored.action) else None
 
     async def settle_failed_turn(
         self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
@@ -275,7 +287,7 @@ class ConfirmationHandler:
             self._outcomes.write_outcome(context, stored, "unknown")
         else:
             outcome = await self.outcome_text(turn.scope, stored)
-        undo = stored if is_undo(stored.action) else None
+        undo = self._undo(turn.scope, stored)
         if undo or state == stored.state:
             await self._outcomes.refresh(context, undo=undo, compress=False)  # no model: the turn took long
         add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
@@ -372,7 +384,7 @@ class ConfirmationHandler:
         self, context: TurnContext, stored: StoredAction, text: str, files: Sequence[Media] = ()
     ) -> TurnAnswer:
         """Write the outcome of an action into the history, and return the answer that tells it."""
-        undo = stored if is_undo(stored.action) else None
+        undo = self._undo(context.turn.scope, stored)
         await self._outcomes.refresh(context, undo=undo)
         for_history = await self._outcomes.history_text(context, stored, text)
         beside = _ran_beside(stored)

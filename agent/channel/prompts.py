@@ -147,8 +147,10 @@ class ConfirmPrompts:
         if not prompt:
             return ()
         is_choice, kept_text = stored.action.kind == CHOICE_KIND, ""
-        if stored.is_genuine(self._store.signer, turn.scope):  # nothing of a modified record is repeated
-            undone = await self._store.settlement.undone_results(turn.scope, stored) if is_undo(stored.action) else ""
+        undoes = False
+        if stored.is_genuine(self._store.signer, turn.scope):  # nothing of a modified record is read or repeated
+            undoes = is_undo(stored.action)
+            undone = await self._store.settlement.undone_results(turn.scope, stored) if undoes else ""
             short = str(stored.action.args["text"]) if is_choice else brief(stored.action.preview)
             kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else short
         if is_choice:
@@ -159,7 +161,7 @@ class ConfirmPrompts:
                 decision = texts.cancel_label
             case "cancelled" | "superseded" | "expired":  # not decided by a no of the user
                 decision = ""
-            case _ if is_undo(stored.action):
+            case _ if undoes:
                 decision = texts.undo_label
             case _:
                 decision = texts.confirm_label

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 
@@ -37,15 +38,18 @@ def lose(bot, pid: str) -> None:
         bot.rig.client.delete(key(bot, pid))
 
 
+def rewrite(bot, pid: str, record: str) -> None:
+    """Replace the signed text of the record."""
+    records = bot.rig.store.repository
+    if isinstance(bot.rig, MemoryRig):
+        records._put(pid, replace(records._get(pid), record=record))
+    else:
+        bot.rig.client.hset(key(bot, pid), "rec", record)
+
+
 def change(bot, pid: str) -> None:
     """Change the signed text of the record."""
-    records = bot.rig.store.repository
-    edited = found(bot, pid).record.replace("Delete", "Forget")
-    if isinstance(bot.rig, MemoryRig):
-        now = records._get(pid)
-        records._put(pid, StoredAction(pid, edited, now.mac, now.state, now.expires_at, now.by, now.attempt))
-    else:
-        bot.rig.client.hset(key(bot, pid), "rec", edited)
+    rewrite(bot, pid, found(bot, pid).record.replace("Delete", "Forget"))
 
 
 def take_over(bot, pid: str) -> None:
@@ -175,3 +179,41 @@ def test_record_changed_after_the_effect_cannot_be_undone(make_bot, names):
     change(bot, pid)
     assert "undo" not in bot.work().lower()
     assert bot.deleted == names.split()
+
+
+#: Changes of single fields to values that no action has, and a record that is no object or cannot be parsed.
+MISSHAPEN = [
+    *({"args": args} for args in ({}, None, [], {"steps": None}, {"steps": [5]}, {"steps": [{}]})),
+    *({name: value} for name in ("kind", "preview", "language", "ran_beside", "code", "plan") for value in (5, ["x"])),
+    {"requested_at": "now", "ttl_seconds": None},
+    "[]",
+    "[" * 100_000,
+    "no JSON",
+]
+
+
+@pytest.mark.parametrize("shape", MISSHAPEN, ids=lambda shape: str(shape)[:40])
+@pytest.mark.parametrize("names", ["A", "A B"])
+def test_record_of_a_wrong_shape_fails_no_turn(make_bot, names, shape):
+    """Its worker died before the answer. The next one reports the outcome, and a further tap is answered too."""
+    bot = make_bot(names)
+    bot.say("delete it")
+    tap = bot.buttons[0].data
+    pid = tap[1:23]
+    bot.hear("yes")
+    bot.die_after("finish", 3 if " " in names else 1)
+    record = shape if isinstance(shape, str) else json.dumps(json.loads(found(bot, pid).record) | shape)
+    rewrite(bot, pid, record)
+    assert "deleted A" in bot.work()
+    assert bot.say(tap=tap) == WORDS.already_done("an action that was changed")
+    assert bot.deleted == names.split()
+
+
+def test_further_tap_repeats_no_changed_text(make_bot):
+    """The user never read the changed preview, so the answer does not say that it is done."""
+    bot = make_bot("A")
+    bot.say("delete it")
+    tap = bot.buttons[0].data
+    bot.say(tap=tap)
+    change(bot, tap[1:23])
+    assert bot.say(tap=tap) == WORDS.already_done("an action that was changed")
