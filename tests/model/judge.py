@@ -90,7 +90,7 @@ class Judge:
         for proposal, meaning in world.statements(conversation, delivery.reply.text):
             proposal.said.append(meaning)
             took_effect = world.effects[proposal.pid] > 0
-            if meaning == "done" and not took_effect:
+            if meaning == "done" and not world.is_done(proposal):
                 world.broke("nobody is told done without an effect", proposal.preview)
             if meaning == "nothing" and took_effect:
                 world.broke("nobody is told that nothing was done after an effect", proposal.preview)

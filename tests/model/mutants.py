@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sayso.agent.channel.confirmation import ConfirmationHandler
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Scope
 from sayso.pending import action as seal
 from sayso.pending.repository import StoredAction
@@ -83,6 +84,17 @@ async def _never_happened(*_: Any) -> bool:
 
 async def _told_another_outcome(*_: Any) -> str:
     return "That was settled before."
+
+
+async def _told_done_always(whole: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction) -> Any:
+    answer = await whole(agent, case, stored)
+    done = texts_for(stored.action.language).already_done(stored.action.preview)
+    replies = [(reply if reply.edits else replace(reply, text=done), pid) for reply, pid in answer.change.replies]
+    return answer.changed(replies=tuple(replies))
+
+
+async def _told_again_in_full(_: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction) -> Any:
+    return await agent.answer_ended(case, stored)
 
 
 async def _called_done(whole: Any, *args: Any) -> Any:
@@ -174,6 +186,8 @@ _EFFECT = (
     _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
     _swap("a start asked twice is refused", start=("and attempt == args.attempt then return 'go'", "and false then")),
     _code("twins hear something else", {(ConfirmationHandler, "outcome_text"): _told_another_outcome}),
+    _code("twins hear the whole result again", _after(ConfirmationHandler, "_answer_again", _told_again_in_full)),
+    _code("twins hear that everything is done", _after(ConfirmationHandler, "_answer_again", _told_done_always)),
 )
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),

@@ -115,7 +115,7 @@ class Verdicts:
             allowed = _RAN
         else:
             if not apology:
-                self._twin(event, proposal, replies)
+                self._twin(event, proposal, state, replies)
             return
         if apology:
             proposal.vague = state not in _WAITING
@@ -130,18 +130,28 @@ class Verdicts:
         if state not in _WAITING:
             proposal.told.append(replies[0] if replies else "")
 
-    def _twin(self, event: Event, proposal: Proposal, replies: Sequence[str]) -> None:
-        """Check that a second tap gets the first outcome; for a plan, what is known of its steps by now."""
-        changed = any(self._world.proposals[pid].tampered for pid in (proposal.pid, *proposal.steps))
-        if event.turn.tap is None or proposal.vague or changed:
+    def _twin(self, event: Event, proposal: Proposal, state: str, replies: Sequence[str]) -> None:
+        """Check that a second tap on what is done hears exactly that, and on anything else the first outcome.
+
+        For a plan that did not end well, it is what is known of the steps by now.
+        """
+        world = self._world
+        changed = any(world.proposals[pid].tampered for pid in (proposal.pid, *proposal.steps))
+        if event.turn.tap is None or changed:
             return
         words, heard = texts_for(proposal.language), replies[0]
+        if state == "done":
+            if heard != words.already_done(proposal.preview):
+                world.broke("twins hear that it is done", proposal.preview, heard)
+            return
+        if proposal.vague:
+            return
         ends = (words.expired(proposal.preview), words.cancelled(proposal.preview), words.dropped(proposal.preview))
-        steps = [self._world.proposals[pid].phrases for pid in proposal.steps]
+        steps = [world.proposals[pid].phrases for pid in proposal.steps]
         known = (
             any(heard in told for told in proposal.told)
             or (proposal.fate == "closed" and heard in ends)
             or (bool(steps) and all(any(phrase in heard for phrase, _ in phrases) for phrases in steps))
         )
         if not known:
-            self._world.broke("twins hear the first outcome", proposal.preview, heard, proposal.told)
+            world.broke("twins hear the first outcome", proposal.preview, heard, proposal.told)

@@ -117,7 +117,7 @@ class Proposal:
         nothing = (words.cancelled(preview), words.expired(preview), words.dropped(preview), words.unsafe(preview))
         return (
             *(((result_of(self.kind, self.args), "done"),) if not self.steps else ()),
-            (words.done(preview, ""), "done"), (words.failed(preview), "failed"),
+            (words.done(preview, ""), "done"), (words.already_done(preview), "done"), (words.failed(preview), "failed"),
             (words.unknown(preview), "unknown"), (words.not_done(preview), "not done"),
             *((text, "nothing") for text in nothing),
             *((text, "nothing" if state == "cancelled" else state) for text, state in step),
@@ -161,6 +161,10 @@ class World:
     def head(self, proposal: Proposal) -> Proposal:
         """Return the action that the user was asked about: for a step, its plan."""
         return self.proposals[proposal.plan] if proposal.plan else proposal
+
+    def is_done(self, proposal: Proposal) -> bool:
+        """Return whether an action took effect; of a plan, whether all its steps did."""
+        return all(self.effects[pid] for pid in proposal.steps or (proposal.pid,))
 
     def waiting(self, conversation: str) -> list[Proposal]:
         """Return the actions of a conversation that may still be answered."""
