@@ -81,6 +81,7 @@ class Judge:
         """Note a delivery that the platform accepted, or refused for good: the bot made its statement either way."""
         world, (conversation, _, number) = self._world, delivery.id.rpartition("#")
         world.tick()
+        world.heard.setdefault(conversation, []).append((world.ticks, delivery.reply))
         if arrived:
             first = (conversation, int(number)) not in world.sent
             world.sent[conversation, int(number)] = delivery.reply

@@ -185,6 +185,7 @@ _EFFECT = (
     _cut("an abandoned action stays open", commit="end_unsettled(redis.call('GET', live_key(user)))"),
     _swap("a claim asked twice is refused", claim=("and by == act then return {'mine', state}", "and false then")),
     _swap("a start asked twice is refused", start=("and attempt == args.attempt then return 'go'", "and false then")),
+    _code("a yes to something else confirms", {(StoredAction, "was_last_message"): lambda *_: True}),
     _code("twins hear something else", {(ConfirmationHandler, "outcome_text"): _told_another_outcome}),
     _code("twins hear the whole result again", _after(ConfirmationHandler, "_answer_again", _told_again_in_full)),
     _code("twins hear that everything is done", _after(ConfirmationHandler, "_answer_again", _told_done_always)),

@@ -67,7 +67,15 @@ class Verdicts:
 
     def _lawful(self, proposal: Proposal, event: Event) -> None:
         allowed = self._allowed(event, proposal)
-        if proposal is not self._target(event) or proposal.fate != "open" or allowed != _RAN or proposal.tampered:
+        is_plain = not self._button(event) and not event.code
+        if is_plain and self._world.is_followed(proposal, event.tick):
+            self._world.broke("a plain yes answers the last message", proposal.preview, event.turn.text)
+        if (
+            proposal is not self._target(event)
+            or proposal.fate != "open"
+            or not allowed.issuperset(_RAN)
+            or proposal.tampered
+        ):
             facts = (proposal.preview, proposal.fate, event.turn.text, sorted(allowed), proposal.tampered)
             self._world.broke("only its own person's timely yes confirms what was shown", *facts)
 
@@ -101,7 +109,11 @@ class Verdicts:
         early = not proposal.closes or (not button and event.seq <= proposal.seen)
         if early or event.tick < proposal.arrived:
             return _WAITING
-        return _OFF if late else _RAN
+        if late:
+            return _OFF
+        if not button and not event.code and self._world.may_be_followed(proposal):
+            return _WAITING | _RAN  # the bot asks which question is meant, unless it has just repeated it
+        return _RAN
 
     def _decided(
         self, event: Event, proposal: Proposal, state: str, replies: Sequence[str], *, apology: bool
@@ -109,8 +121,8 @@ class Verdicts:
         world, fate = self._world, proposal.fate
         if fate == "open":
             allowed = self._allowed(event, proposal)
-            if allowed == _RAN:  # a confirmed action would be claimed by now
-                allowed = frozenset()
+            if allowed.issuperset(_RAN):  # a confirmed action would be claimed by now
+                allowed -= _RAN
         elif proposal.by == event.turn.event_id:
             allowed = _RAN
         else:

@@ -141,6 +141,8 @@ class World:
     failures: Counter[str] = field(default_factory=Counter)
     #: What the platform does with the next deliveries, and whether the reconciler cannot answer.
     weather: list[str] = field(default_factory=list)
+    #: The replies that the bot began to send, by conversation, each with its tick.
+    heard: dict[str, list[tuple[int, Reply]]] = field(default_factory=dict)
     silent: bool = False
     violations: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -191,12 +193,32 @@ class World:
                 self.buttons[button.data] = Pressable(parts[0], intent, proposal.user, conversation)
                 proposal.arrived = proposal.arrived or self.ticks
 
+    def may_be_followed(self, proposal: Proposal) -> bool:
+        """Return whether the bot said anything after the question that does not belong to it."""
+        heard = self.heard.get(proposal.conversation, ())
+        return any(tick > proposal.arrived and not _is_about(reply, proposal) for tick, reply in heard)
+
+    def is_followed(self, proposal: Proposal, tick: int) -> bool:
+        """Return whether the last message that its user had read at this tick does not belong to the question."""
+        heard = self.heard.get(proposal.conversation, ())
+        read = [
+            reply for at, reply in heard
+            if at < tick and not reply.edits and reply.only_for in ("", proposal.user)
+        ]  # fmt: skip
+        return bool(read) and not _is_about(read[-1], proposal)
+
     def prompts(self, conversation: str, user: str, intent: str = "confirm") -> list[str]:
         """Return the buttons that a person got, oldest first."""
         return [
             data for data, button in self.buttons.items()
             if (button.conversation, button.user, button.intent) == (conversation, user, intent)
         ]  # fmt: skip
+
+
+def _is_about(reply: Reply, proposal: Proposal) -> bool:
+    """Return whether a reply shows the action or has its buttons."""
+    tokens = [split_button_token(button.data) for button in reply.buttons]
+    return proposal.preview in reply.text or any(parts and parts[0] == proposal.pid for parts in tokens)
 
 
 def result_of(kind: str, args: Mapping[str, Any]) -> str:
