@@ -100,7 +100,7 @@ class Messenger:
     def split(self, reply: Reply) -> list[Reply]:
         """Return the reply whole, except the question about a letter: its second message carries the buttons."""
         first, found, rest = reply.text.partition("\n")
-        if not (found and reply.buttons and "letter <" in first):
+        if not (found and reply.buttons and "letter " in first):
             return [reply]
         return [Reply(first, language=reply.language), replace(reply, text=rest)]
 

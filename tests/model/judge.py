@@ -205,7 +205,9 @@ class Judge:
             self._release(lease, answer=answer)
         sent = self._world.sent.get((lease.conversation, reply.number))
         if isinstance(result, GivenUp):
-            self._verdicts.undelivered(lease.conversation, reply.text)
+            given_up = json.loads(json.loads(reply.text)["reply"])
+            words = f"{given_up.get('text', '')}\n{given_up.get('preview', '')}"
+            self._verdicts.undelivered(lease.conversation, words)
             return
         for button in sent.buttons if sent else ():
             proposal = self._world.proposals[self._world.buttons[button.data].pid]

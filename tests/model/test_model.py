@@ -33,6 +33,7 @@ SOON = {
     "half of a question opens the window": 26,
     "a question of which half is refused stays armed": 20,
     "an undeliverable question stays armed": 26,
+    "a yes to something else confirms": 15,
     "claim by anybody": 16,
     "another user's button disarms": 16,
     "MAC not checked": 36,
