@@ -91,7 +91,7 @@ def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environ
 @pytest.mark.parametrize("url", ["foo://s3cr3t", "redis://:s3cr3t@host:port/x"])
 def test_malformed_redis_url_is_refused_without_repeating_it(tmp_path: Path, url: str):
     """The URL may hold a password."""
-    errors = refusal("web", "--data", tmp_path, REDIS_URL=url)
+    errors = refusal("web", "--data", tmp_path, "--port", free_port(), REDIS_URL=url)
     assert "no URL of a Redis: " in errors
     assert "s3cr3t" not in errors
 
