@@ -157,12 +157,14 @@ class ConversationMemory:
     def shown(self) -> list[Message]:
         """Return the messages that a model is shown: the whole history, or the newest of very many that wait."""
         with self._lock:
-            kept, _, starts = _validated(self._messages)
-            self._count_tokens(kept)
+            self._count_tokens(self._messages)
             most_messages = self.max_messages * SHOWN_LIMITS
             most_tokens = None
             if self.max_tokens is not None:
                 most_tokens = self.max_tokens * SHOWN_LIMITS
+            if self._fits(self._messages, 0, most_messages, most_tokens):
+                return list(self._messages)
+            kept, _, starts = _validated(self._messages)
             first = self._first_within(kept, starts, most_messages, most_tokens)
             return kept[first:]
 
@@ -174,13 +176,14 @@ class ConversationMemory:
         self, messages: Sequence[Message], starts: Sequence[int], most_messages: int, most_tokens: int | None
     ) -> int:
         """Return where the oldest exchange begins that is within these limits. The newest always is."""
-        within_limits = (
-            start
-            for start in starts
-            if len(messages) - start <= most_messages
-            and (most_tokens is None or sum(self._token_counts[start:]) <= most_tokens)
-        )
+        within_limits = (start for start in starts if self._fits(messages, start, most_messages, most_tokens))
         return next(within_limits, starts[-1] if starts else 0)
+
+    def _fits(self, messages: Sequence[Message], start: int, most_messages: int, most_tokens: int | None) -> bool:
+        """Return whether the messages from `start` on are within these limits."""
+        if len(messages) - start > most_messages:
+            return False
+        return most_tokens is None or sum(self._token_counts[start:]) <= most_tokens
 
     def replace_results(self, results: Mapping[str, Message]) -> None:
         """Replace the results of tools that are linked to these actions, by the id of the first linked action.

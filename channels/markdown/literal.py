@@ -26,6 +26,8 @@ _AT_START = re.compile(
     re.VERBOSE,
 )
 _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
+#: All places where one of these may match, an indented line, and a line end of other systems.
+_MAY_BE_MARKUP = re.compile(r"[\\`\[\]<&~*_\r] | ^[\s\#>|+=:-] | ^\d+[.)]", re.VERBOSE | re.MULTILINE)
 #: The scheme of an address that Markdown links by itself, and what follows the scheme.
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?(?=://)", re.IGNORECASE)
 _REST = re.compile(r"://[^\s<>\"`|\\\[\]]+")
@@ -73,8 +75,8 @@ def address_after(text: str, scheme_end: int, end: int | None = None) -> str:
 
 
 def _may_be_markup(text: str) -> bool:
-    """Return whether a text has any character of Markdown syntax, or an indented line. Most results have none."""
-    return bool(re.search(r"[\\`\[\]<&~*_#>|+=\r-]|^\s|^\d+[.)]", text, re.MULTILINE))
+    """Return whether a text has any character that may be Markdown syntax where it stands. Most results have none."""
+    return _MAY_BE_MARKUP.search(text) is not None
 
 
 def _escaped_lines(text: str) -> Iterator[str]:
