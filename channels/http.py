@@ -91,11 +91,15 @@ async def addresses_of(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class DownloadedFile:
-    """What is known of a downloaded file: its size in bytes, and the type and charset that its server claims."""
+    """What is known of a downloaded file: its size in bytes, and the type and charset that its server claims.
+
+    `url` is where it was after all redirects. It may contain a token, so it is not shown in logs.
+    """
 
     size: int
     content_type: str
     charset: str = ""
+    url: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,8 @@ class SafeDownload:
                 size = await _save(response, file, self.max_bytes)
             except Unreadable as exc:
                 raise FetchError(f"the file came {exc}") from None
-            return DownloadedFile(size, content_type_of(response), response.charset_encoding or "")
+            charset = response.charset_encoding or ""
+            return DownloadedFile(size, content_type_of(response), charset, str(request.url))
 
     async def _checked(self, url: httpx.URL) -> PinnedRequest:
         """Return the request for an unchecked URL, pinned to the address that was checked."""

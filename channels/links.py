@@ -20,14 +20,19 @@ def with_address(words: str, address: str) -> str:
     The words stand alone if they show the address themselves, if there is none, and if it has more than
     MAX_ADDRESS_CHARS. Brackets, spaces and invisible characters in it are percent-encoded.
     """
+    return words + address_note(words, address)
+
+
+def address_note(words: str, address: str) -> str:
+    """Return what `with_address` writes behind the words: " (address)", or "" for nothing."""
     bare = address.removeprefix("mailto:").removeprefix("tel:")
     plain = bare.rstrip("/").casefold()
     if words.strip().rstrip("/").casefold() in (plain, plain.partition("://")[2]):
-        return words
+        return ""
     if not bare or len(bare) > MAX_ADDRESS_CHARS:
-        return words
+        return ""
     encoded = "".join(map(_encoded, storable(bare)))
-    return f"{words} ({encoded})"
+    return f" ({encoded})"
 
 
 def _encoded(char: str) -> str:

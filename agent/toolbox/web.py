@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 from pydantic import Field
 
-from sayso.agent.toolbox import need
+from sayso.agent.toolbox import need, plural
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolLoadError
 from sayso.agent.tools.tool import Tool, tool
 from sayso.channels.base import FetchError
 from sayso.channels.http import DownloadedFile, Resolve, SafeDownload, addresses_of, decoded
+from sayso.channels.links import MAX_ADDRESS_CHARS, address_note
 from sayso.pending.concurrency import call_in_tool_thread
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ MAX_REDIRECTS = 5
 MAX_SECONDS = 25.0
 #: Characters of one part of a page.
 MAX_PART_CHARS = 8_000
+#: Links of one page whose addresses are written out. Those of longer addresses than MAX_ADDRESS_CHARS never are.
+MAX_LINKS = 1_000
 #: The only port that is allowed: other ports belong to internal services, even on public hosts.
 _PORT = 443
 _TEXT_TYPE = re.compile(r"text/.+|application/(?:.+\+)?(?:json|xml)|application/(?:x-)?(?:javascript|ndjson|yaml)")
@@ -52,6 +56,18 @@ _PREFIXES = {
     "li": "\n- ",
 }
 _BLANKS = re.compile(r"[^\S\n]+")
+#: Elements that lead elsewhere and have no words: what is written for them, and the attribute with the address.
+_WORDLESS_LINKS = {"area": ("link", "href"), "frame": ("frame", "src")}
+#: The attributes that name a link without words, and a picture in it.
+_LABELS = ("aria-label", "title", "alt")
+#: The address to which a page sends its browser on, as in `0; url='https://example.com/'`.
+_REFRESH = re.compile(r"[\d.\s]{0,20}[;,]?\s{0,20}url\s{0,20}=\s{0,20}[\"']?(.*)", re.IGNORECASE | re.DOTALL)
+#: What browsers leave out of an address, and what they strip from its ends.
+_IGNORED_IN_ADDRESS = re.compile(r"[\t\n\r]")
+_BEFORE_QUERY = re.compile(r"[^?#]*")
+_STRIPPED_FROM_ADDRESS = "".join(map(chr, range(33)))
+#: Line breaks and blanks behind which an address is written, at most: more of them would be moved for each link.
+_MAX_MOVED_BREAKS = 10
 PageUrl = Annotated[
     str, Field(min_length=8, max_length=MAX_URL_CHARS, description="The page's URL; it begins with https://")
 ]
@@ -99,7 +115,7 @@ def fetch_tool(rules: WebRules) -> Tool:
     only = f" (only from {', '.join(rules.hosts)})" if rules.hosts else ""
     decorate = tool(
         name="fetch_page",
-        description=f"Fetch a web page or a JSON address and read its text{only}",
+        description=f"Fetch a web page or a JSON address and read its text and where its links lead{only}",
         injected_kwargs={"_rules": rules},
         read_only=True,
         screen_output=True,
@@ -133,47 +149,180 @@ def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
         raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
     declared = _META_CHARSET.search(data[:2048])
     text = decoded(data, page.charset or (declared[1].decode("ascii", "replace") if declared else ""))
-    text = text_of_html(text) if "html" in page.content_type else text.strip()
-    parts = max(1, -(-len(text) // MAX_PART_CHARS))
-    if part > parts:
-        raise ValueError(f"there is no part {part}: the page has {parts}")
+    text = text_of_html(text, page.url) if "html" in page.content_type else text.strip()
+    parts = _parts_of(text)
+    if part > len(parts):
+        raise ValueError(f"there is no part {part}: the page has {len(parts)}")
     if not text:
         return "The page holds no text; it may need a browser."
-    chosen = text[(part - 1) * MAX_PART_CHARS : part * MAX_PART_CHARS]
-    return chosen if parts == 1 else f"[part {part} of {parts}]\n{chosen}"
+    chosen = parts[part - 1]
+    return chosen if len(parts) == 1 else f"[part {part} of {len(parts)}]\n{chosen}"
 
 
-def text_of_html(page: str) -> str:
+def _parts_of(text: str) -> list[str]:
+    """Return the parts of a text. An address that is cut in two leads nowhere, so parts end at a blank if possible."""
+    parts = []
+    start = 0
+    while len(text) - start > MAX_PART_CHARS:
+        end = start + MAX_PART_CHARS
+        earliest = end - MAX_ADDRESS_CHARS - 10
+        blank = max(text.rfind(" ", earliest, end), text.rfind("\n", earliest, end))
+        if blank > 0:
+            end = blank + 1
+        parts.append(text[start:end])
+        start = end
+    return [*parts, text[start:]]
+
+
+def text_of_html(page: str, address: str = "") -> str:
     """Return the text of an HTML page: a line for each paragraph, list item and table row, `|` between cells.
 
-    Never raises, whatever the page contains: lxml mends it as browsers do, in time proportional to its length.
+    The address of a link stands in brackets behind its words. `address` is the page's own, to which relative ones
+    refer; without it they are left out. Never raises, whatever the page contains: lxml mends it as browsers do, in time
+    proportional to its length.
     """
-    lines = (_BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page)).split("\n"))
+    lines = (_BLANKS.sub(" ", line).strip(" |") for line in "".join(_pieces(page, address)).split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def _pieces(page: str) -> Iterator[str]:
-    """Return the text and the line breaks of a page, in order."""
+def _pieces(page: str, address: str) -> list[str]:
+    """Return the text, the addresses and the line breaks of a page, in order."""
     from lxml import etree
 
     # huge_tree: without it, text below 256 open elements is lost.
     parser = etree.HTMLParser(encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True)
     root = etree.fromstring(page.encode("utf-8", "replace") or b" ", parser)
     if root is None:
-        return
+        return []
+    base = root.find(".//base[@href]")
+    reader = _PageReader(PageLinks(address, "" if base is None else base.get("href")))
     preformatted = 0
     walker = etree.iterwalk(root, events=("start", "end"))
     for event, element in walker:
         if event == "start" and element.tag in _SKIPPED:
             walker.skip_subtree()
             continue
+        if event == "end":
+            reader.end(element)
         if element.tag in _PARAGRAPHS:
             preformatted += (element.tag == "pre") * (1 if event == "start" else -1)
-            yield "\n\n"
+            reader.pieces.append("\n\n")
         elif event == "start":
-            yield _PREFIXES.get(element.tag, "")
+            reader.pieces.append(_PREFIXES.get(element.tag, ""))
+        if event == "start":
+            reader.start(element)
         text = (element.text if event == "start" else element.tail) or ""
-        yield text if preformatted else text.replace("\n", " ")
+        reader.add(text if preformatted else text.replace("\n", " "))
+    if reader.links.left_out:
+        reader.pieces.append(f"\n\n[the addresses of {plural(reader.links.left_out, 'further link')} are left out]")
+    return reader.pieces
+
+
+class PageLinks:
+    """The addresses to which the links of one page lead: at most MAX_LINKS, and no others than https, http and mailto.
+
+    `address` is the page's own, "" if unknown. `base` is what the page says that its relative addresses refer to.
+    """
+
+    def __init__(self, address: str, base: str = "") -> None:
+        self._page = urldefrag(address)[0]
+        self._base = address
+        self._base = self._absolute(base) or address
+        self._written = 0
+        #: How many links have no address in the text, since there are too many.
+        self.left_out = 0
+
+    def next(self, href: str) -> str:
+        """Return the absolute address of the next link; "" if it is not to be written out.
+
+        A link within the page leads nowhere else. What runs code in a browser is no address.
+        """
+        address = self._absolute(href)
+        if not address or href.startswith("#") or urldefrag(address)[0] == self._page:
+            return ""
+        if self._written == MAX_LINKS:
+            self.left_out += 1
+            return ""
+        self._written += 1
+        return address
+
+    def _absolute(self, href: str) -> str:
+        """Return an absolute address without the name and password in it; "" for one that leads to no page or mail."""
+        href = _IGNORED_IN_ADDRESS.sub("", href.strip(_STRIPPED_FROM_ADDRESS))
+        if not href or len(href) > MAX_ADDRESS_CHARS:
+            return ""
+        if not href.lower().startswith("mailto:"):
+            # Browsers read a backslash before the query as a slash, so the host ends there.
+            href = _BEFORE_QUERY.sub(lambda path: path[0].replace("\\", "/"), href, count=1)
+        try:
+            parts = urlsplit(urljoin(self._base, href))
+            if parts.scheme == "mailto":
+                return parts.geturl()
+            if parts.scheme not in ("https", "http") or not parts.hostname:
+                return ""
+        except ValueError:  # a malformed host
+            return ""
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+class _PageReader:
+    """Collects the text of one page, piece by piece, and writes the address of each link behind its words."""
+
+    def __init__(self, links: PageLinks) -> None:
+        self.links = links
+        self.pieces: list[str] = []
+        #: Where the words of the open links begin, their addresses, and their names, in case they have no words.
+        self._open: list[tuple[int, str, str]] = []
+        #: The place of the last piece with words.
+        self._last_words = -1
+
+    def add(self, text: str) -> None:
+        """Add text of the page."""
+        if text.strip():
+            self._last_words = len(self.pieces)
+        self.pieces.append(text)
+
+    def start(self, element: Any) -> None:
+        """Note the beginning of a link, or write a link that has no words."""
+        if element.tag == "a" and element.get("href"):
+            self._open.append((len(self.pieces), self.links.next(element.get("href")), _label_of(element)))
+        elif element.tag == "img" and self._open and not self._open[-1][2]:
+            self._open[-1] = (*self._open[-1][:2], _label_of(element))
+        elif element.tag in _WORDLESS_LINKS:
+            words, attribute = _WORDLESS_LINKS[element.tag]
+            self._write_link(_label_of(element) or words, element.get(attribute) or "")
+        elif element.tag == "meta" and (element.get("http-equiv") or "").lower() == "refresh":
+            target = _REFRESH.match(element.get("content") or "")
+            self._write_link("This page leads on", target[1].rstrip("\"' ") if target else "")
+
+    def end(self, element: Any) -> None:
+        """Write the address of a link that ends here, before the line breaks at its end."""
+        if element.tag != "a" or not element.get("href"):
+            return
+        start, address, label = self._open.pop()
+        if not address:
+            return
+        has_words = self._last_words >= start
+        if not has_words and label:
+            self.add(label)
+        breaks: list[str] = []
+        while has_words and len(breaks) < _MAX_MOVED_BREAKS and not self.pieces[-1].strip():
+            breaks.append(self.pieces.pop())
+        # Longer words are no address, and need not be compared with it.
+        words = "".join(self.pieces[start : start + _MAX_MOVED_BREAKS])
+        self.add(address_note(words, address))
+        self.pieces += reversed(breaks)
+
+    def _write_link(self, words: str, href: str) -> None:
+        address = self.links.next(href)
+        if address:
+            self.add(f"\n{words}{address_note(words, address)}\n")
+
+
+def _label_of(element: Any) -> str:
+    """Return the name of a link or a picture that shows no words, in one line; "" for none."""
+    labels = (" ".join((element.get(name) or "").split()) for name in _LABELS)
+    return next((label for label in labels if label), "")
 
 
 #: For `tools: [sayso.agent.toolbox.web]` in the YAML: every public host is allowed.

@@ -327,10 +327,22 @@ def value_of(result: CallToolResult) -> Any:
     if isinstance(value, dict) and list(value) == ["result"]:  # how servers wrap a plain value: it was an object once
         value = value["result"]
     value = sender.without_binaries(value)
-    if not notes:
+    links = [] if result.structured_content is None else _links_beside(result)
+    if not notes and not links:
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return "\n".join(filter(None, [text, *notes]))
+    return "\n".join(filter(None, [text, *links, *notes]))
+
+
+def _links_beside(result: CallToolResult) -> list[str]:
+    """Return the links of a result whose addresses its structured content does not name."""
+    structured = json.dumps(result.structured_content, ensure_ascii=False)
+    links = [block for block in result.content if block.type == "resource_link"]
+    return [_link(block) for block in links if str(block.uri) not in structured]
+
+
+def _link(block: Any) -> str:
+    return f"{block.title or block.name}: {block.uri}"
 
 
 def error_text(result: CallToolResult, secrets: Sequence[str]) -> str:
@@ -350,7 +362,7 @@ def _text(result: CallToolResult) -> str:
             case "text":
                 texts.append(block.text)
             case "resource_link":
-                texts.append(f"{block.title or block.name}: {block.uri}")
+                texts.append(_link(block))
             case "resource":
                 texts.append(getattr(block.resource, "text", ""))
     return "\n".join(filter(None, texts))

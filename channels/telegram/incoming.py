@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sayso.channels.links import MAX_ADDRESSES, with_address
+from sayso.channels.links import MAX_ADDRESSES, address_note, with_address
 from sayso.channels.mentions import without_mentions
 from sayso.channels.types import (
     AddressChange,
@@ -63,8 +63,7 @@ def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
     found = []
     for link in links[:MAX_ADDRESSES]:
         start, end = _span(text, link)
-        words = text[start:end]
-        found.append((end, with_address(words, str(link.get("url") or "")).removeprefix(words)))
+        found.append((end, address_note(text[start:end], str(link.get("url") or ""))))
     return sorted(found)
 
 
@@ -112,7 +111,15 @@ def _notes_of(message: TelegramJson) -> tuple[str, ...]:
     elif "location" in message:
         notes.append(_location(message["location"]))
     notes += [f"{what}, which cannot be read here" for kind, what in _UNREADABLE.items() if kind in message]
+    notes += _link_buttons(message)
     return tuple(" ".join(note.split()) for note in notes)
+
+
+def _link_buttons(message: TelegramJson) -> list[str]:
+    """Return the buttons of a forwarded message, or of one written by a bot, that open an address."""
+    rows = (message.get("reply_markup") or {}).get("inline_keyboard") or []
+    links = [key for row in rows for key in row if key.get("url")]
+    return [f"button {with_address(str(link.get('text') or ''), str(link['url']))}" for link in links[:MAX_ADDRESSES]]
 
 
 def _location(point: TelegramJson) -> str:

@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso.agent import Agent, ToolExecutionError, ToolParameterError
-from sayso.agent.toolbox.web import MAX_PAGE_BYTES, MAX_PART_CHARS, WebRules, fetch_page, fetch_tool, text_of_html
+from sayso.agent.toolbox.web import (
+    MAX_LINKS,
+    MAX_PAGE_BYTES,
+    MAX_PART_CHARS,
+    WebRules,
+    fetch_page,
+    fetch_tool,
+    text_of_html,
+)
 from sayso.channels import http as fetch
 
 PUBLIC = "93.184.215.14"
@@ -333,7 +341,8 @@ PATHOLOGICAL = {
     "lines": "\n" * 1_000_000, "blanks": " " * 1_000_000, "blank lines": " \n" * 500_000,
     "cells": "<td>" * 250_000, "foster": "<div><table></div></table>" * 38_000, "one tag": "<" + "a" * 999_999,
     "unread": "<svg><style>" * 80_000, "values": "<a " + "= " * 450_000, "blank value": "<a =" + " " * 900_000,
-    "breaks": "<br>" * 250_000,
+    "breaks": "<br>" * 250_000, "links": "<a href=x>" * 90_000, "open links": "<a href=x><div>" * 60_000,
+    "cards": "<a href=x><h3>t</h3></a>" * 40_000, "refresh": "<meta http-equiv=refresh content='" + "0" * 900_000,
 }  # fmt: skip
 
 
@@ -377,6 +386,89 @@ def test_a_page_is_read_as_people_see_it():
 def test_odd_markup_swallows_no_text(page: str, told: str):
     """What browsers show is read: tags that close themselves, quotes that open nothing, empty comments."""
     assert text_of_html(page) == told
+
+
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("<a href='https://e.org/1'>our site</a>.", "our site (https://e.org/1)."),
+        ("<a href='../orders?id=1&amp;x=2#top'>Orders</a>", "Orders (https://shop.example/orders?id=1&x=2#top)"),
+        ("<a href='//cdn.example/x'>x</a>", "x (https://cdn.example/x)"),
+        ("<head><base href='https://e.org/b/'></head><a href=c>x</a>", "x (https://e.org/b/c)"),
+        ("<head><base href='javascript:1'></head><a href=c>x</a>", "x (https://shop.example/a/c)"),
+        ("<a href='HTTP://e.org'>x</a> <a href='mailto:a@b.example'>mail</a>", "x (http://e.org) mail (a@b.example)"),
+        ("<a href='https://e.org/'>e.org</a>", "e.org"),
+        ("<a href=c><h3>Lamp</h3><p>8 EUR</p></a>more", "Lamp\n\n8 EUR (https://shop.example/a/c)\n\nmore"),
+        (
+            "<ul><li><a href=c>a</a><li><a href=d>b</a></ul>",
+            "- a (https://shop.example/a/c)\n- b (https://shop.example/a/d)",
+        ),
+        ("<a href=cart><img src=i.png alt='Your cart'></a>", "Your cart (https://shop.example/a/cart)"),
+        ("<a href=cart aria-label='Your  cart'><svg></svg></a>", "Your cart (https://shop.example/a/cart)"),
+        ("<map><area href=z alt=Berlin></map>", "Berlin (https://shop.example/a/z)"),
+        ("<frameset><frame src=menu.html title=Menu></frameset>", "Menu (https://shop.example/a/menu.html)"),
+        (
+            "<head><meta http-equiv=Refresh content=\"0; URL='new'\"></head>",
+            "This page leads on (https://shop.example/a/new)",
+        ),
+    ],
+)
+def test_where_a_link_leads_stands_behind_its_words(page: str, told: str):
+    """The address is absolute, so that it can be fetched: links, cards, pictures, maps, frames, pages that moved."""
+    assert text_of_html(page, "https://shop.example/a/b?q=1#f") == told
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        "javascript:alert(1)", "java\nscript:alert(1)", " JavaScript:x", "data:text/html,x", "vbscript:x", "file:///etc",
+        "blob:https://e.org/1", "tel:+4930", "#top", "b?q=1#part", "", " ", "https://", "http://[", "http:///x",
+        "//user:pw@", "https://e.org/" + "a" * 2_001,
+    ],
+)  # fmt: skip
+def test_what_leads_to_no_other_page_is_left_out(href: str):
+    """What runs code, a place on the same page, what is malformed, and what is too long."""
+    assert text_of_html(f"<a href='{href}'>words</a>", "https://shop.example/a/b?q=1") == "words"
+
+
+@pytest.mark.parametrize(
+    ("href", "told"),
+    [
+        ("https://ada:secret@e.org/x", "https://e.org/x"),
+        ("//ada@e.org/x", "https://e.org/x"),
+        ("https://good.example\\@evil.example/", "https://good.example/@evil.example/"),
+        ("https://e.org/) yes (", "https://e.org/%29%20yes%20%28"),
+    ],
+)
+def test_an_address_holds_no_password_and_no_other_words(href: str, told: str):
+    """It is also read as browsers read it, and ends where its bracket ends."""
+    assert text_of_html(f"<a href='{href}'>x</a>", "https://shop.example/") == f"x ({told})"
+
+
+def test_links_refer_to_the_address_after_redirects():
+    """A short link leads to another host, and its page names only paths."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.headers["host"] == "s.example":
+            return httpx.Response(302, headers={"Location": "https://shop.example/a/b"})
+        return html("<a href='c'>next</a>")(request)
+
+    assert Web(answer).get("https://s.example/1") == "next (https://shop.example/a/c)"
+
+
+def test_addresses_of_a_page_are_limited_in_number():
+    """The text says how many are missing."""
+    told = text_of_html("<a href=x>a</a> " * (MAX_LINKS + 2), "https://e.org/")
+    assert told.count("https://e.org/x") == MAX_LINKS
+    assert told.endswith("a a\n\n[the addresses of 2 further links are left out]")
+
+
+def test_no_address_is_cut_by_the_end_of_a_part():
+    """Half an address leads nowhere."""
+    web = Web(html(f"{'x' * (MAX_PART_CHARS - 20)} <a href=/abc>next page</a>"))
+    parts = [web.get("https://example.com/", part=part) for part in (1, 2)]
+    assert parts[1] == "[part 2 of 2]\n(https://example.com/abc)"
+    assert parts[0].endswith("x next page ")
 
 
 def test_a_long_page_comes_in_parts():

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent
+from mcp.types import BlobResourceContents, CallToolResult, EmbeddedResource, ResourceLink, TextContent
 
 from sayso.agent import Agent, AgentConfig
 from sayso.agent.messages import Message, Role, ToolCall
@@ -123,3 +123,11 @@ def test_base64_in_lines_is_detected() -> None:
     """Mail and PEM use lines; for an unknown type only the size is given."""
     lines = base64.encodebytes(bytes(range(256)) * 3).decode()
     assert FileSender().without_binaries(f"file:\n{lines}") == "file:\n(binary data, 768 bytes, is left out)\n"
+
+
+def test_links_beside_structured_content_reach_the_model():
+    """Servers repeat text in their structured content, but not always what they link to."""
+    links = [ResourceLink(type="resource_link", name=name, uri=f"https://e.org/{name}") for name in ("report", "known")]
+    structured = {"rows": 3, "source": "https://e.org/known"}
+    told = value_of(CallToolResult(content=links, structured_content=structured))
+    assert told == '{"rows": 3, "source": "https://e.org/known"}\nreport: https://e.org/report'

@@ -208,6 +208,19 @@ def test_message_shortcut_quotes_the_message(read):
     assert (shared.conversation.address, shared.media[0].ref) == ("D0ADA", "https://files.slack.com/x.png")
 
 
+def test_address_behind_words_is_written_out_in_each_kind_of_message(read):
+    """Edited, forwarded and quoted messages show people words only, as new ones do."""
+    link = "see <https://e.org/1|this>"
+    edited = turn(read(signing.slack_edit("1.1", link, "see")))
+    forwarded = turn(read(signing.slack_text("1.1", "look", attachments=[{"is_share": True, "text": link}])))
+    message = {"ts": "1.1", "user": "U0BOB", "text": link}
+    chosen = {"callback_id": "read", "trigger_id": "1.2", "message": message, "channel": {"id": "D0ADA"}}
+    quoted = turn(read(signing.slack_interaction("message_action", **chosen)))
+    told = "see this (https://e.org/1)"
+    assert (edited.text, quoted.quoted) == (told, told)
+    assert forwarded.notes == (f"shared message of somebody: {told}",)
+
+
 def test_forwarded_yes_decides_nothing(read):
     """platforms.md 3.1: attachments hold another person's text; the preview of a pasted link is no message."""
     shared = {"is_share": True, "text": "yes", "files": [{"id": "F1", "mode": "tombstone"}]}

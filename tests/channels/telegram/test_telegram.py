@@ -138,6 +138,18 @@ def test_address_in_a_quote_and_beside_the_name_of_the_bot_is_written_out(media:
     assert (turn.text, turn.quoted) == ("this (https://e.org/1)", "see this (https://e.org/1)")
 
 
+def test_address_of_an_edited_and_a_forwarded_message_reaches_the_model(media: MemoryMedia):
+    """A forwarded message keeps its buttons, which people see as words only."""
+    link = {"type": "text_link", "offset": 4, "length": 4, "url": "https://e.org/1"}
+    edited = signing.telegram_edit(1, "see this", message_id=7, entities=[link])
+    keys = [{"text": "Open order", "url": "https://e.org/o/42"}, {"text": "Pay", "callback_data": "x"}]
+    forward = {"forward_origin": {"sender_user_name": "Ada"}, "reply_markup": {"inline_keyboard": [keys]}}
+    forwarded = signing.telegram_text(2, "see this", entities=[link], **forward)
+    turns = [read(media, update).turns[0] for update in (edited, forwarded)]
+    assert [turn.text for turn in turns] == ["see this (https://e.org/1)"] * 2
+    assert turns[1].notes == ("forwarded from Ada", "button Open order (https://e.org/o/42)")
+
+
 def test_yes_with_a_hidden_address_is_no_plain_yes(media: MemoryMedia):
     """A word that leads elsewhere says more than yes."""
     link = {"type": "text_link", "offset": 0, "length": 3, "url": "https://e.org/1"}
