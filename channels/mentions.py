@@ -47,4 +47,6 @@ def _joined(before: str, after: str) -> str:
         return f"{words_before}{marks[:1]}\n{words_after}"
     if marks:
         return f"{words_before}{marks[0]} {words_after}"
-    return f"{words_before} {words_after}" if between else f"{words_before}{words_after}"
+    if between:
+        return f"{words_before} {words_after}"
+    return f"{words_before}{words_after}"

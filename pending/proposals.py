@@ -412,7 +412,9 @@ def is_undo(action: PendingAction) -> bool:
 def undone_result(undo: PendingAction) -> str:
     """Return what the action reported that an undo takes back, as Markdown; "" if it reported nothing."""
     result = str(undo.args.get("result", ""))
-    return Markdown(result) if undo.args.get("is_markdown") else as_markdown(result)
+    if undo.args.get("is_markdown"):
+        return Markdown(result)
+    return as_markdown(result)
 
 
 def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
@@ -420,12 +422,14 @@ def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
     undo_actions = []
     for effect in reversed(effects):
         action = effect.action
-        kind = {"is_markdown": True} if isinstance(effect.result, Markdown) else {}
+        args: dict[str, Any] = {"of": action.pending_action_id, "args": action.args, "result": effect.result}
+        if isinstance(effect.result, Markdown):
+            args["is_markdown"] = True
         undo_action = PendingAction(
             user_id=action.user_id,
             kind=UNDO_PREFIX + action.kind,
             preview=texts_for(action.language).undo(action.preview),
-            args={"of": action.pending_action_id, "args": action.args, "result": effect.result} | kind,
+            args=args,
             channel_id=action.channel_id,
             conversation_id=action.conversation_id,
             ttl_seconds=seconds,

@@ -568,7 +568,9 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("done", as_kind_of(value.text, _bounded(storable(value.text))), output)
     if value is None:
         return EffectEnd("done")
-    raw = as_json(value) if isinstance(value, ToolResult | dict | list) else value
+    raw = value
+    if isinstance(value, ToolResult | dict | list):
+        raw = as_json(value)
     text = _in_words(raw)
     output = _bounded(storable(str(raw)))
     return EffectEnd("done", text, output if output != text else "")

@@ -315,13 +315,16 @@ class ConversationProcessor:
         rate_limiter = self._draft_limiters.get(channel.name)
         if rate_limiter is None:
             rate_limiter = self._draft_limiters[channel.name] = DraftRateLimiter(pace)
+        before_first = None
+        if queued.turn.in_group:
+            before_first = partial(self.mailbox.follow_question, lease)
         return DraftMessage(
             channel,
             queued,
             self.notes,
             gap=pace.draft_gap,
             rate_limiter=rate_limiter,
-            before_first=partial(self.mailbox.follow_question, lease) if queued.turn.in_group else None,
+            before_first=before_first,
         )
 
     async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:

@@ -192,7 +192,10 @@ class ReplySender:
             pace = replace(pace, chat_gap=0.0)
             reply = replace(reply, ahead=0.0)
         await self._wait_for_slot(lease, reply, channel.name, pace)
-        async with self._file_places.of(channel) if delivery.reply.media else contextlib.nullcontext():
+        place: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+        if delivery.reply.media:
+            place = self._file_places.of(channel)
+        async with place:
             if not is_held():
                 raise LeaseLost(lease.conversation)
             began, (parent, link) = time.perf_counter(), reply.trace if tracing.is_tracing() else ("", "")
@@ -304,7 +307,9 @@ def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "lef
         return "sent"
     if not receipt.message_id and reply.optional:
         return "left_out"
-    return "edited" if receipt.message_id in ("", reply.edits) else "sent"
+    if receipt.message_id in ("", reply.edits):
+        return "edited"
+    return "sent"
 
 
 class RedisOutbox:

@@ -130,7 +130,9 @@ def _shown_as_it_is(preview: CheckedPreview | str | ToolResult) -> CheckedPrevie
     """Return what a preview function returned, with its text as Markdown."""
     if isinstance(preview, CheckedPreview):
         return replace(preview, text=as_markdown(preview.text))
-    return as_markdown(preview) if isinstance(preview, str) else preview
+    if isinstance(preview, str):
+        return as_markdown(preview)
+    return preview
 
 
 class _LiteralFormatter(string.Formatter):
@@ -252,7 +254,9 @@ async def _join(chunks: AsyncGenerator[Any, Any], chunk_callback: ChunkCallback 
 def _joined(chunks: Sequence[str]) -> str:
     """Return the chunks as one text: as Markdown if one of them is."""
     text = "".join(chunks)
-    return Markdown(text) if any(isinstance(chunk, Markdown) for chunk in chunks) else text
+    if any(isinstance(chunk, Markdown) for chunk in chunks):
+        return Markdown(text)
+    return text
 
 
 def _passed_on(chunk: Any, chunk_callback: ChunkCallback | None) -> str:

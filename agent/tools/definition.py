@@ -338,7 +338,9 @@ class ProposalDraft:
     @property
     def values_digest(self) -> str:
         """The digest of the values in the preview that count, "" if its whole text does."""
-        return self.preview.digest if isinstance(self.preview, CheckedPreview) else ""
+        if isinstance(self.preview, CheckedPreview):
+            return self.preview.digest
+        return ""
 
     def propose(self, reason: str = "") -> ToolResult:
         """Ask the user of the current channel run to confirm; `reason` is why. Raises ToolExecutionError."""

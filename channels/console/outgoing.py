@@ -164,7 +164,9 @@ def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:
             rest = takewhile(lambda each: each.type != "link_close", tokens[index + 1 :])
             label = "".join(each.content for each in rest)
             suffixes.append((f' "{title}"' if title else "") + address)
-            hidden_address = href if allowed and hides_host(escape_html(label), href) else ""
+            hidden_address = ""
+            if allowed and hides_host(escape_html(label), href):
+                hidden_address = href
         if token.type == "link_close" and suffixes[-1]:
             yield Token("text", "", 0, content=suffixes[-1])
         if token.type == "link_close":

@@ -397,8 +397,10 @@ def _bare_url(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] != ":":
         return False
     scheme = _SCHEME_BEFORE.search(state.src, max(0, state.pos - 6), state.pos)
-    rest = address_after(state.src, state.pos, state.posMax) if scheme else ""
-    if scheme is None or not rest:
+    if scheme is None:
+        return False
+    rest = address_after(state.src, state.pos, state.posMax)
+    if not rest:
         return False
     state.pos += len(rest)
     if not silent and (state.linkLevel or not state.pending.endswith(scheme[0])):

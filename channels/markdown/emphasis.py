@@ -20,7 +20,7 @@ from markdown_it.utils import EnvType
 
 def is_cjk(char: str) -> bool:
     """Return whether a character is as wide as Chinese, Japanese and Korean ones, or a half-width form of these."""
-    return unicodedata.east_asian_width(char) in "WFH" if char else False
+    return bool(char) and unicodedata.east_asian_width(char) in "WFH"
 
 
 def is_inside_word(name: str, neighbor: str) -> bool:

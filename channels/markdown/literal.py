@@ -84,8 +84,10 @@ def _escaped_lines(text: str) -> Iterator[str]:
         words = line.lstrip()
         indent = line[: len(line) - len(words)]
         # Markdown drops the spaces at the beginning of a line, or takes them for code, but not one that is encoded.
-        encoded = f"&#{ord(indent[0])};{indent[1:]}" if indent and words.strip() else indent
-        yield encoded + escaped(words, at_start=not indent, keeps_addresses=True)
+        kept_indent = indent
+        if indent and words.strip():
+            kept_indent = f"&#{ord(indent[0])};{indent[1:]}"
+        yield kept_indent + escaped(words, at_start=not indent, keeps_addresses=True)
 
 
 def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) -> str:
@@ -97,7 +99,9 @@ def escaped(line: str, *, at_start: bool = True, keeps_addresses: bool = False) 
     parts = []
     position = 0
     for scheme in _SCHEME.finditer(line) if keeps_addresses else ():
-        rest = address_after(line, scheme.end()) if scheme.start() >= position else ""
+        if scheme.start() < position:  # it is inside of the address before
+            continue
+        rest = address_after(line, scheme.end())
         if rest and not _ENTITY.search(rest):  # a backslash would end the link there
             end = scheme.end() + len(rest)
             parts += [_MARKUP.sub(r"\1\\\2", line[position : scheme.start()]), line[scheme.start() : end]]

@@ -119,7 +119,9 @@ def error_code(response: Any) -> str:
 
 def reaction_to(code: str) -> SlackReaction:
     """Return what follows from an error code. `restricted_action` has many suffixes."""
-    return "barred" if code.startswith("restricted_action") else REACTIONS.get(code, "refused")
+    if code.startswith("restricted_action"):
+        return "barred"
+    return REACTIONS.get(code, "refused")
 
 
 def _error_of(response: Any) -> SendError:

@@ -241,7 +241,9 @@ class TelegramChannel:
     def _first_address(self, conversation: Conversation) -> Conversation:
         """Return the address that the conversation of a supergroup began with, as a group."""
         chat = conversation.chat
-        first = self._cache.get(self._first_key(chat)) if _GROUP_ID.fullmatch(chat) else None
+        if not _GROUP_ID.fullmatch(chat):
+            return conversation
+        first = self._cache.get(self._first_key(chat))
         if first is None:
             return conversation
         self._note_move(first, chat)  # it is remembered for as long as people write there

@@ -114,7 +114,9 @@ def _other_format(fields: Mapping[str, Any]) -> str:
         return f"{text}Install that release (`pip install sayso=={release}`), {then}"
     # Between two releases the number is the same: only the sources of that time can be named.
     taken_at = fields.get("taken_at")
-    day = _utc(taken_at) if isinstance(taken_at, (int, float)) else "DAY"
+    day = "DAY"
+    if isinstance(taken_at, (int, float)):
+        day = _utc(taken_at)
     return f'{text}In a checkout run `git checkout "$(git rev-list -1 --before={day} HEAD)"`, {then}'
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,11 @@ def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Fl
     """Return the WSGI app of one wired process. It serves the metrics of an `endpoint` that asks for a token, and the
     details of health checks to clients with that token.
     """
-    has_token = endpoint is not None and endpoint.has_token
+    pages = list(_pages(services))
+    is_operator: Callable[[str], bool] = _is_no_operator
+    if endpoint is not None and endpoint.has_token:
+        pages.append(endpoint.blueprint())
+        is_operator = endpoint.is_reader
     return create_app(
         services.channels,
         store_of(services),
@@ -71,10 +75,15 @@ def build_app(services: Services, endpoint: MetricsEndpoint | None = None) -> Fl
         readiness=partial(readiness, services),
         health=partial(health, services),
         public_url=services.public_url,
-        pages=[*_pages(services), *([endpoint.blueprint()] if endpoint and has_token else [])],
+        pages=pages,
         bot_id=services.bot_id,
-        is_operator=endpoint.is_reader if endpoint and has_token else lambda _: False,
+        is_operator=is_operator,
     )
+
+
+def _is_no_operator(_: str) -> bool:
+    """Return False for each Authorization header: this process has no token for operators."""
+    return False
 
 
 def _pages(services: Services) -> Iterator[Blueprint]:

@@ -143,7 +143,9 @@ class RegexConfirmParser:
     def reading(self, languages: Iterable[str]) -> RegexConfirmParser:
         """Return a parser that reads these languages too, as far as they have a table."""
         missing = [each for each in languages if each in SHIPPED_LANGUAGES and each not in self.languages]
-        return RegexConfirmParser((*self.languages, *missing), self._emoji) if missing else self
+        if not missing:
+            return self
+        return RegexConfirmParser((*self.languages, *missing), self._emoji)
 
     def is_confirm(self, msg: str) -> bool:
         """Return whether the whole message is a yes, apart from politeness and punctuation."""

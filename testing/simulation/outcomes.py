@@ -123,7 +123,8 @@ class ChatReader:
         return [(bill, replace(aside, in_passing=True)), self._read_part(mark + dropped.string[dropped.end() :])]
 
     def _read_part(self, text: str) -> tuple[str, BillStatement]:
-        statement, named = read_statement(text, self._done), _BILL.findall(text)
+        statement = read_statement(text, self._done)
+        named = _BILL.findall(text)
         if len(set(named)) > 1:
             statement = replace(statement, kind="odd")
         elif not named and statement.marked:

@@ -291,9 +291,11 @@ class SimulationReport:
             f"decisions ended: {endings or 'none'}; agreed to in time, and nothing done: {result.undone}",
             f"replies that say they may be repeats: {result.marked}",
         ]
-        lines += [f"taps of strangers dropped, beyond their limit: {result.dropped}"] if result.dropped else []
+        if result.dropped:
+            lines.append(f"taps of strangers dropped, beyond their limit: {result.dropped}")
         failures = ", ".join(f"{name} {count}" for name, count in self.failed_sends.most_common())
-        lines += [f"sends that platforms failed: {failures}"] if failures else []
+        if failures:
+            lines.append(f"sends that platforms failed: {failures}")
         return [*lines, *self._measured(), *self._away()]
 
     def _measured(self) -> list[str]:

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -115,43 +115,45 @@ class ChatInbox:
 
 async def follow(sent: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]) -> None:
     """Put every message that the platforms receive into its inbox, until cancelled."""
-    read = 0
-    while True:
-        for message in sent()[read:]:
-            read += 1
-            if message["chat"] in inboxes:
-                inboxes[message["chat"]].add(message, time.monotonic())
-        await asyncio.sleep(POLL_SECONDS)
+    async for message in _each_new(sent):
+        if message["chat"] in inboxes:
+            inboxes[message["chat"]].add(message, time.monotonic())
 
 
 async def follow_typing_signs(
     calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
     """Note every "typing" that a platform shows, until cancelled."""
-    read = 0
-    while True:
-        for call in calls()[read:]:
-            read += 1
-            chat = str(call["params"].get(_TYPING_CALLS[call["method"]])) if call["method"] in _TYPING_CALLS else ""
-            if chat in inboxes:
-                inboxes[chat].signs.append(time.monotonic())
-        await asyncio.sleep(POLL_SECONDS)
+    async for call in _each_new(calls):
+        chat = ""
+        if call["method"] in _TYPING_CALLS:
+            chat = str(call["params"].get(_TYPING_CALLS[call["method"]]))
+        if chat in inboxes:
+            inboxes[chat].signs.append(time.monotonic())
 
 
 async def follow_tap_answers(
     calls: Callable[[], Sequence[Mapping[str, Any]]], inboxes: Mapping[str, ChatInbox]
 ) -> None:
     """Put every text that Telegram shows in answer to a tap into the inbox of its chat, until cancelled."""
+    async for call in _each_new(calls):
+        if call["method"] != "answerCallbackQuery" or not call["params"].get("text"):
+            continue
+        number = int(call["params"]["callback_query_id"].removeprefix("cb"))
+        for inbox in inboxes.values():
+            if number in inbox.tapped:
+                inbox.add_tap_answer(number, call["params"]["text"], time.monotonic())
+
+
+async def _each_new(
+    entries: Callable[[], Sequence[Mapping[str, Any]]],
+) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield each entry of a list that grows, and wait for further ones until cancelled."""
     read = 0
     while True:
-        for call in calls()[read:]:
+        for entry in entries()[read:]:
             read += 1
-            if call["method"] != "answerCallbackQuery" or not call["params"].get("text"):
-                continue
-            number = int(call["params"]["callback_query_id"].removeprefix("cb"))
-            for inbox in inboxes.values():
-                if number in inbox.tapped:
-                    inbox.add_tap_answer(number, call["params"]["text"], time.monotonic())
+            yield entry
         await asyncio.sleep(POLL_SECONDS)
 
 
