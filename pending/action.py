@@ -276,6 +276,12 @@ def split_button_token(token: str) -> tuple[str, str, str] | None:
     return (match[1], match[2], match[3]) if match else None
 
 
+def is_choice_token(token: str) -> bool:
+    """Return whether a button's token is that of an offered answer, not of a question. Verifies nothing."""
+    parts = split_button_token(token)
+    return parts is not None and parts[1].isdigit()
+
+
 def _mac(key: bytes, text: str) -> bytes:
     return hmac.digest(key, f"pend1\0{text}".encode(), "sha256")
 

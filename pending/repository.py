@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -131,6 +131,22 @@ class StoredAction:
         owner = (action.user_id, action.channel_id or "direct", action.conversation_id or action.user_id)
         place = scope.conversation
         return signed_pid == self.pid and owner == (scope.user_id, place.channel, place.address)
+
+    def verified(self, signer: ActionSigner, scope: Scope) -> StoredAction:
+        """Return the action if it is genuine, or else one that holds nothing of its record.
+
+        The `action` of such a one has its id and its state, but no kind, no arguments and no
+        language, and its preview is CHANGED. So what is said of it repeats nothing of a record that
+        was changed in the store, and a yes to it is refused.
+        """
+        if self.is_genuine(signer, scope):
+            return self
+        return replace(self, record="", mac="")
+
+    @property
+    def is_changed(self) -> bool:
+        """Return whether `verified` found that the record is not what was signed."""
+        return not self.record
 
     @cached_property
     def _parsed_record(self) -> tuple[str, PendingAction]:

@@ -126,7 +126,8 @@ class Settlement:
         `plan` is the id of the plan whose step it is. `deadline`, by `time.monotonic`, is when it must have ended.
         Raises LeaseLost and StaleTurn when the worker must stop or read again.
         """
-        if not stored.is_genuine(self._signer, claim.scope):
+        stored = stored.verified(self._signer, claim.scope)
+        if stored.is_changed:
             return await self._refuse_tampered(claim, stored)
         if not _may_decide(claim, stored.action, plan):
             return None
@@ -160,8 +161,10 @@ class Settlement:
         verdict, stored = await self._repository.decide(decision)
         if stored is None:
             return None
-        claim, action = Claim(decision.scope, stored.pid, decision.by), stored.action
-        is_genuine = stored.is_genuine(self._signer, claim.scope) and _may_decide(claim, action)
+        claim = Claim(decision.scope, stored.pid, decision.by)
+        stored = stored.verified(self._signer, claim.scope)
+        action = stored.action
+        is_genuine = not stored.is_changed and _may_decide(claim, action)
         if verdict in ("mine", "stale"):  # Redis compared unsigned fields, with which the signed record must agree
             is_genuine &= (
                 decision.expected_kind in ("", action.kind)
@@ -185,9 +188,10 @@ class Settlement:
 
     async def recover(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose process died at it, and say honestly what is known. Runs nothing."""
-        action = stored.action
-        if not stored.is_genuine(self._signer, claim.scope):
+        stored = stored.verified(self._signer, claim.scope)
+        if stored.is_changed:
             return await self._refuse_tampered(claim, stored)
+        action = stored.action
         if stored.state == "started" and action.kind == PLAN_KIND:
             return await self._end_interrupted_plan(claim, action)
         if stored.state == "started":
@@ -446,7 +450,7 @@ class Settlement:
     async def _refuse_tampered(self, claim: Claim, stored: StoredAction) -> ConfirmOutcome:
         """End an action whose record is not what the user saw.
 
-        A started one can no longer be called off: its end is unknown, and its changed preview is not repeated.
+        A started one can no longer be called off: its end is unknown.
         """
         if stored.state != "started":
             return await self._cancel_tampered(claim, stored)

@@ -110,12 +110,15 @@ class PendingActionStore:
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
     ) -> PendingAction | None:
-        """Return the action that waits in a scope, None when there is none or its window has closed."""
+        """Return the action that waits in a scope, None when there is none or its window has closed.
+
+        Of an action whose record was changed it has no kind, and another preview.
+        """
         scope = scope_of(user_id, channel_id, conversation_id)
         stored = run_without_loop(self.repository.find_open(scope.conversation.id, scope.id))
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
-        return stored.action
+        return stored.verified(self.signer, scope).action
 
     def pop_if_confirmed(
         self,

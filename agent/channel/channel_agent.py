@@ -55,13 +55,13 @@ from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.records import versioned
 from sayso.channels.types import Reply, Turn, random_id
-from sayso.pending.action import split_button_token
+from sayso.pending.action import is_choice_token, split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
-from sayso.pending.repository import WAITING_STATES, Claim
+from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
 from sayso.pending.turns import (
     CHOICE_KIND,
@@ -155,28 +155,14 @@ class ChannelAgent:
         """
         summarizes = self.agent.config.summarize_on_trim
         memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
-        texts, user = self.texts_for_turn(queued.turn, memory), queued.turn.scope.id
-        long_texts = LongTexts(self._text_store, user)
-        store_file = partial(self._files.store, queued.turn)
-        context = TurnContext(
-            turn=queued.turn,
-            user=user,
-            live=queued.live,
-            tapped=queued.tapped,
-            memory=memory,
-            received_at=queued.received_at,
-            texts=texts,
-            run=self._channel_run(queued.turn, texts),
-            lease=lease,
-            seq=queued.seq,
-            timers=queued.timers,
-            journal=TurnJournal(self._journals, lease, queued, store_file, long_texts) if self._journals else None,
-            stream_listener=hear,
-            long_texts=long_texts,
-            lost_at=queued.lost_at,
-            is_loss_told=queued.is_loss_told,
-            summarizes=summarizes,
-        )
+        texts = self.texts_for_turn(queued.turn, memory)
+        context = self._queued_context(queued, lease, memory, texts)
+        long_texts = LongTexts(self._text_store, context.user)
+        journal = None
+        if self._journals is not None:
+            store_file = partial(self._files.store, queued.turn)
+            journal = TurnJournal(self._journals, lease, queued, store_file, long_texts)
+        context = replace(context, journal=journal, stream_listener=hear, long_texts=long_texts)
         answer = await self._answer(context)
         language = context.texts.language
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
@@ -195,11 +181,12 @@ class ChannelAgent:
         with own_context(ToolEnvironment) as own:
             own.run, own.received_files = context.run, lambda: self._files.received(context)
             own.spool_folder = self._files.spool_folder
+            tap = context.turn.tap
             settled = context.settled
-            if settled and settled.action.kind != CHOICE_KIND:
+            if settled and not (tap and is_choice_token(tap.data)):  # an offered answer settles nothing
                 effects = await self.store.settlement.effects(context.turn.scope, settled)
                 return (await self._confirmation.answer_ended(context, settled, effects)).about(settled)
-            if context.turn.tap:
+            if tap:
                 return (await self._confirmation.handle_tap(context)).about(context.tapped)
             if context.turn.kind == "anonymous":
                 return fixed_answer(context, context.texts.anonymous())
@@ -343,19 +330,7 @@ class ChannelAgent:
         except (ValueError, KeyError, TypeError):  # which may be why the turn failed
             memory = memory_from_json("", self.agent.memory)
             is_readable = False
-        context = TurnContext(
-            turn=queued.turn,
-            user=queued.turn.scope.id,
-            live=queued.live,
-            tapped=queued.tapped,
-            memory=memory,
-            received_at=queued.received_at,
-            texts=texts,
-            run=self._channel_run(queued.turn, texts),
-            lease=lease,
-            seq=queued.seq,
-            summarizes=summarizes,
-        )
+        context = self._queued_context(queued, lease, memory, texts)
 
         unclear = [texts.unknown(literal(call.tool_name)) for call in run.unclear]
         text = _join([*unclear, failure_text])
@@ -417,7 +392,8 @@ class ChannelAgent:
         turn = Turn(f"ask-{random_id()}", scope.conversation, user_id, message)
         context = replace(await self._load_context(turn), shows_buttons=False)
         live = context.live
-        if live and args_digest not in (None, live.action.args_digest) and self.parser.is_confirm(message):
+        is_other = live is not None and args_digest not in (None, live.action.args_digest)
+        if live and is_other and not live.is_changed and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
             self._outcomes.write_outcome(context, live, "dropped")
             await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
@@ -446,17 +422,64 @@ class ChannelAgent:
             self._memories[key] = memory
             while len(self._memories) > MAX_MEMORIES:
                 self._memories.popitem(last=False)
-        received_at, texts = live.looked_at if live else time.time(), self.texts_for_turn(turn, memory)
+        received_at = live.looked_at if live else time.time()
+        context = self._context(
+            turn,
+            live=live,
+            tapped=tapped,
+            memory=memory,
+            received_at=received_at,
+            texts=self.texts_for_turn(turn, memory),
+        )
+        return replace(context, journal=RunRecord())
+
+    def _queued_context(
+        self, queued: QueuedTurn, lease: Lease, memory: ConversationMemory, texts: Texts
+    ) -> TurnContext:  # fmt: skip
+        """Return a turn of a mailbox with everything that its worker was given."""
+        context = self._context(
+            queued.turn,
+            live=queued.live,
+            tapped=queued.tapped,
+            memory=memory,
+            received_at=queued.received_at,
+            texts=texts,
+        )
+        return replace(
+            context,
+            lease=lease,
+            seq=queued.seq,
+            timers=queued.timers,
+            lost_at=queued.lost_at,
+            is_loss_told=queued.is_loss_told,
+        )
+
+    def _context(
+        self,
+        turn: Turn,
+        *,
+        live: StoredAction | None,
+        tapped: StoredAction | None,
+        memory: ConversationMemory,
+        received_at: float,
+        texts: Texts,
+    ) -> TurnContext:
+        """Return a turn with what every turn needs. Nothing of a record that was changed gets any further."""
+        signer = self.store.signer
+        if live is not None:
+            live = live.verified(signer, turn.scope)
+        if tapped is not None:  # in a group it may be another person's, who is named in it
+            owner = replace(turn.scope, user_id=tapped.action.user_id)
+            tapped = tapped.verified(signer, owner)
         return TurnContext(
             turn=turn,
-            user=user,
+            user=turn.scope.id,
             live=live,
             tapped=tapped,
             memory=memory,
             received_at=received_at,
             texts=texts,
             run=self._channel_run(turn, texts),
-            journal=RunRecord(),
             summarizes=self.agent.config.summarize_on_trim,
         )
 

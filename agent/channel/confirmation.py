@@ -32,7 +32,6 @@ from sayso.pending.consent import (
 )
 from sayso.pending.proposals import Effect, is_undo
 from sayso.pending.repository import (
-    CHANGED,
     EXECUTED_STATES,
     OPEN_STATES,
     WAITING_STATES,
@@ -93,7 +92,7 @@ class ConfirmationHandler:
         outcome = await self.outcome_text(context.turn.scope, stored)
         text = outcome
         if stored.state == "done":
-            text = _texts_of(stored).already_done(self._preview(context.turn.scope, stored))
+            text = _texts_of(stored).already_done(stored.action.preview)
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)
         answer = await self._answer_outcome(context, stored, text)
@@ -142,6 +141,8 @@ class ConfirmationHandler:
         """Confirm, cancel, repeat or drop the pending action, as the turn says."""
         if not context.turn.decides:  # a caption, a transcript or an edit cannot be a yes
             return await self.drop_and_run(context, live)
+        if live.is_changed:
+            return await self._decide_on_changed(context, live)
         action = live.action
         answer = self.read_answer(context.turn, live, context.seq)
         is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)
@@ -158,10 +159,29 @@ class ConfirmationHandler:
                 return await self._confirm(context, live)
         if answer.intent or not may_ask_again or quotes_another(context.turn, live):
             return await self.drop_and_run(context, live)
-        if asks_back(self._parser, context.turn.text):
+        return await self._answer_no_decision(context, live)
+
+    async def _answer_no_decision(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Answer a message that is neither a yes nor a no. If it is not about the question, it drops the question."""
+        message = context.turn.text
+        if asks_back(self._parser, message):
             return self._explain(context, live)
-        if is_unclear(self._parser, context.turn.text, action.language):
+        if is_unclear(self._parser, message, live.action.language):
             return self._ask_again(context, live)
+        return await self.drop_and_run(context, live)
+
+    async def _decide_on_changed(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
+        """Refuse a yes to a question whose record was changed. Anything else ends the question, too.
+
+        It is not asked again: the user would be shown other words than those that were signed. Its
+        language is not known, so the answer is read in that of the turn.
+        """
+        turn = context.turn
+        intent = read_answer(self._parser, turn.text, context.texts.language).intent
+        if intent == "confirm" or live.state not in WAITING_STATES:
+            return await self._confirm(context, live)
+        if intent == "cancel":
+            return await self._cancel(context, live)
         return await self.drop_and_run(context, live)
 
     def read_answer(self, turn: Turn, live: StoredAction, seq: int) -> ParsedAnswer:
@@ -207,7 +227,8 @@ class ConfirmationHandler:
         begun = stored.state in EXECUTED_STATES
         if known := (begun and await self._store.settlement.report(scope, stored)) or stored.outcome_text:
             return known
-        preview, texts = self._preview(scope, stored), _texts_of(stored)
+        texts = _texts_of(stored)
+        preview = stored.action.preview
         match stored.state:
             case "expired":
                 return texts.expired(preview)
@@ -219,18 +240,6 @@ class ConfirmationHandler:
                 return texts.failed(preview)
         return texts.stale()
 
-    def _preview(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the preview of an action. Nothing of a changed record is repeated."""
-        if not stored.is_genuine(self._store.signer, scope):
-            return CHANGED
-        return stored.action.preview
-
-    def _undo(self, scope: Scope, stored: StoredAction) -> StoredAction | None:
-        """Return the action if it undoes others. A changed record does not say what it was."""
-        if not stored.is_genuine(self._store.signer, scope):
-            return None
-        return stored if is_undo(stored.action) else None
-
     async def settle_failed_turn(
         self, context: TurnContext, failure_text: str, run: InterruptedRun, *, for_history: str
     ) -> TurnChange:
@@ -241,15 +250,19 @@ class ConfirmationHandler:
         """
         turn = context.turn
         conversation = turn.conversation.id
+        signer = self._store.signer
         live = await self._store.repository.find_open(conversation, context.user)
+        if live is not None:
+            live = live.verified(signer, turn.scope)
         pids = tuple(stored.pid for stored in (context.tapped, live) if stored)
         press = None
         if turn.tap:
-            press = self._store.signer.read_button(turn.tap.data, turn.scope)
+            press = signer.read_button(turn.tap.data, turn.scope)
         is_choice = press is not None and press.choice is not None
         if is_choice:  # a chosen answer settles no action
             pids = ()
-        for stored in await self._store.repository.read(conversation, pids):
+        records = await self._store.repository.read(conversation, pids)
+        for stored in [record.verified(signer, turn.scope) if record else None for record in records]:
             if stored and stored.by == turn.event_id and stored.state in ("claimed", "started", *EXECUTED_STATES):
                 return await self._outcome_of_failed_turn(context, stored)
             if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
@@ -274,9 +287,8 @@ class ConfirmationHandler:
     async def _outcome_of_failed_turn(self, context: TurnContext, stored: StoredAction) -> TurnChange:
         """Return the outcome of an action that the turn claimed, and perhaps started, before it failed."""
         turn = context.turn
-        genuine = stored.is_genuine(self._store.signer, turn.scope)
-        texts = texts_for(stored.action.language if genuine else "")
-        preview = stored.action.preview if genuine else CHANGED  # its text must not be repeated
+        texts = _texts_of(stored)
+        preview = stored.action.preview
         state, outcome, transition = stored.state, "", None
         if state == "claimed":  # it has not started
             state, outcome = "superseded", texts.unsafe(preview)
@@ -287,7 +299,7 @@ class ConfirmationHandler:
             self._outcomes.write_outcome(context, stored, "unknown")
         else:
             outcome = await self.outcome_text(turn.scope, stored)
-        undo = self._undo(turn.scope, stored)
+        undo = _undo(stored)
         if undo or state == stored.state:
             await self._outcomes.refresh(context, undo=undo, compress=False)  # no model: the turn took long
         add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
@@ -325,7 +337,7 @@ class ConfirmationHandler:
     async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Handle a chosen answer as the user's message. It confirms nothing, and can be chosen once."""
         place, turn = press.choice, context.turn
-        if place is None or offer.action.kind != CHOICE_KIND or not offer.is_genuine(self._store.signer, turn.scope):
+        if place is None or offer.action.kind != CHOICE_KIND:
             return fixed_answer(context, context.texts.stale())
         offer = await self._prompts.take_choice(context, offer, place)
         if offer.state != "done":
@@ -350,7 +362,7 @@ class ConfirmationHandler:
         return _for_sender_only(turn, answer, in_tap=is_foreign)
 
     async def _confirm(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
-        if stored.state == "armed":
+        if stored.state == "armed" and not stored.is_changed:
             return about_question(stored, fixed_answer(context, _texts_of(stored).early(stored.action.preview)))
         if stored.state == "shown" and await self._is_hidden(context, stored):
             return await self._cancel(context, stored, _texts_of(stored).unsafe(stored.action.preview))
@@ -384,7 +396,7 @@ class ConfirmationHandler:
         self, context: TurnContext, stored: StoredAction, text: str, files: Sequence[Media] = ()
     ) -> TurnAnswer:
         """Write the outcome of an action into the history, and return the answer that tells it."""
-        undo = self._undo(context.turn.scope, stored)
+        undo = _undo(stored)
         await self._outcomes.refresh(context, undo=undo)
         for_history = await self._outcomes.history_text(context, stored, text)
         beside = _ran_beside(stored)
@@ -396,8 +408,6 @@ class ConfirmationHandler:
         """Return whether the user may no longer use the action's tools, such as after a change of role."""
         selector, action = self._agent.selector, stored.action
         if selector is None or action.is_expired(context.received_at):
-            return False
-        if not stored.is_genuine(self._store.signer, context.turn.scope):  # it is refused later
             return False
         return any([await would_show(selector, tool) == "hidden" for tool in tools_of(action, self._agent.tools)])
 
@@ -418,6 +428,11 @@ def _is_new_words(live: StoredAction, message: str) -> bool:
 def _words_id(message: str) -> str:
     """Return a short name of a message, the same for its spellings in capitals and with other punctuation."""
     return digest("".join(filter(str.isalnum, message.casefold())) or message)[:8]
+
+
+def _undo(stored: StoredAction) -> StoredAction | None:
+    """Return the action if it undoes others."""
+    return stored if is_undo(stored.action) else None
 
 
 def _dropped_text(live: StoredAction) -> str:

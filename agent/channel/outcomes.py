@@ -87,7 +87,7 @@ class OutcomeHistory:
         at = context.received_at
         if outcome == "expired":
             at = stored.expires_at
-        self.write_outcomes(context, self._ids(context.turn.scope, stored), outcome, at)
+        self.write_outcomes(context, _ids(stored), outcome, at)
 
     def write_outcomes(self, context: TurnContext, ids: Iterable[str], outcome: ActionOutcome, at: float) -> None:
         """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
@@ -109,7 +109,7 @@ class OutcomeHistory:
 
         The next turn reads the record again.
         """
-        ids = self._ids(context.turn.scope, stored)
+        ids = _ids(stored)
         results = {}
         for message in context.memory.get_history():
             links = tuple(ActionLink(link.id) if link.id in ids else link for link in message.actions)
@@ -126,10 +126,9 @@ class OutcomeHistory:
         if stored.state not in EXECUTED_STATES:
             return outcome_text
         action = stored.action
-        scope = context.turn.scope
         is_plan = action.kind == PLAN_KIND
 
-        if is_plan or stored.state == "unknown" or not self._is_genuine(scope, stored):
+        if is_plan or stored.state == "unknown":
             answer, _, _ = outcome_text.partition("\n")
         elif stored.state == "done":
             answer = texts_for(action.language).done(action.preview, "")
@@ -139,7 +138,7 @@ class OutcomeHistory:
             # A refused yes ran no tool: the history keeps the refusal, which is all that the user read.
             answer = next((each for each in refusals if outcome_text.startswith(each)), texts.failed(action.preview))
 
-        ids = self._ids(scope, stored)
+        ids = _ids(stored)
         is_linked = any(link.id in ids for link in _links(context))
         raw = _raw_text(stored)
         if is_plan or is_undo(action) or is_linked or not raw:
@@ -148,15 +147,11 @@ class OutcomeHistory:
 
     async def _link_to_undo(self, context: TurnContext, undo: StoredAction) -> None:
         """Link the results that an undo takes back to the undo, so that they are read again."""
-        scope = context.turn.scope
-        if not undo.is_genuine(self._store.signer, scope):
-            return
-
-        parts = [undo]
+        parts: list[StoredAction | None] = [undo]
         if undo.action.kind == PLAN_KIND:
-            steps = await self._store.repository.read(scope.conversation.id, step_ids(undo.action))
-            parts = [step for step in steps if step and step.is_genuine(self._store.signer, scope)]
-        undo_ids = {str(part.action.args.get("of", "")): part.pid for part in parts}
+            steps = await self._read_by_id(context.turn.scope, step_ids(undo.action))
+            parts = list(steps.values())
+        undo_ids = {str(part.action.args.get("of", "")): part.pid for part in parts if part}
 
         results = {}
         for message in context.memory.get_history():
@@ -180,8 +175,10 @@ class OutcomeHistory:
         return {**records, **await self._read_by_id(scope, sorted(plans))}
 
     async def _read_by_id(self, scope: Scope, ids: Sequence[str]) -> dict[str, StoredAction | None]:
+        """Return the actions with these ids. Nothing of a record that was changed is told to the model."""
+        signer = self._store.signer
         stored = await self._store.repository.read(scope.conversation.id, tuple(ids))
-        return dict(zip(ids, stored, strict=True))
+        return {id_: each.verified(signer, scope) if each else None for id_, each in zip(ids, stored, strict=True)}
 
     def _current(self, link: ActionLink, records: Records, now: float) -> ActionLink:
         """Return the link as the records show it."""
@@ -288,13 +285,13 @@ class OutcomeHistory:
         budget = self._agent.config.budget
         return budget is not None and await budget_refusal(budget, context.memory_scope) is not None
 
-    def _ids(self, scope: Scope, stored: StoredAction) -> frozenset[str]:
-        """Return the id of an action and, of a plan, those of its steps."""
-        is_plan = stored.action.kind == PLAN_KIND and self._is_genuine(scope, stored)
-        return frozenset((stored.pid, *(step_ids(stored.action) if is_plan else ())))
 
-    def _is_genuine(self, scope: Scope, stored: StoredAction) -> bool:
-        return stored.is_genuine(self._store.signer, scope)
+def _ids(stored: StoredAction) -> frozenset[str]:
+    """Return the id of an action and, of a plan, those of its steps."""
+    ids = {stored.pid}
+    if stored.action.kind == PLAN_KIND:
+        ids.update(step_ids(stored.action))
+    return frozenset(ids)
 
 
 def _links(context: TurnContext) -> Iterator[ActionLink]:

@@ -146,15 +146,13 @@ class ConfirmPrompts:
         prompt = prompt_id(turn, stored)
         if not prompt:
             return ()
-        is_choice, kept_text = stored.action.kind == CHOICE_KIND, ""
-        undoes = False
-        if stored.is_genuine(self._store.signer, turn.scope):  # nothing of a modified record is read or repeated
-            undoes = is_undo(stored.action)
-            undone = await self._store.settlement.undone_results(turn.scope, stored) if undoes else ""
-            short = str(stored.action.args["text"]) if is_choice else brief(stored.action.preview)
-            kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else short
-        if is_choice:
-            return ((closed_prompt(prompt, kept_text, state, outcome), ""),)
+        if stored.action.kind == CHOICE_KIND:
+            return ((closed_prompt(prompt, str(stored.action.args["text"]), state, outcome), ""),)
+        kept_text = brief(stored.action.preview)
+        undoes = is_undo(stored.action)
+        if undoes:
+            undone = await self._store.settlement.undone_results(turn.scope, stored)
+            kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else kept_text
         texts = texts_for(stored.action.language)
         match state:
             case "cancelled" if outcome.startswith(texts.cancelled(stored.action.preview)):

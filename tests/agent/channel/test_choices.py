@@ -14,6 +14,7 @@ from sayso.agent.channel.prompts import MAX_KEPT_CHARS
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import RESERVED_PREFIX
 from sayso.pending.turns import CHOICE_KIND
+from tests.agent.channel.test_tampered import rewrite
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel
 
@@ -147,6 +148,24 @@ def test_choice_is_not_taken_by_a_typed_yes(make_shop):
     shop = make_shop(ASK, "Sure?", "What do you mean?", labels=("Yes", "No"))
     shop.say("hm")
     assert shop.say("yes") == "What do you mean?"
+
+
+def test_choice_whose_record_was_changed_before_its_answer_is_refused(shop):
+    """The worker died once the choice was taken. The label that the store has as its outcome is not signed."""
+    small = shop.buttons["Small"]
+    shop.rig.accept(turn(tap=small))
+    shop.agent.agent.arun, answer = killed, shop.agent.agent.arun
+    with pytest.raises(RedisError):
+        shop.work()
+    shop.agent.agent.arun = answer
+    shop.rig.end_lease()
+    rewrite(shop, small[1:23], "{}")
+    assert shop.work() == texts_for("en").stale()
+
+
+async def killed(*_: object, **__: object) -> None:
+    """Fail as a worker that is killed."""
+    raise RedisError("killed")
 
 
 @pytest.mark.parametrize("step", ["claim", "start", "finish"])

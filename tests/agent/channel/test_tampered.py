@@ -10,9 +10,12 @@ import pytest
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.repository import StoredAction
-from tests.contracts.rigs import CHAT, MemoryRig
+from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.workers.fakes import Bot
 
 WORDS = texts_for("en")
+#: What stands in place of a preview that was changed.
+CHANGED = "an action that was changed"
 
 
 def steps(bot) -> list[str]:
@@ -217,3 +220,122 @@ def test_further_tap_repeats_no_changed_text(make_bot):
     bot.say(tap=tap)
     change(bot, tap[1:23])
     assert bot.say(tap=tap) == WORDS.already_done("an action that was changed")
+
+
+def ask_and_change(make_bot, **options) -> Bot:
+    """Return a bot whose open question "Delete A" reads "Forget A" in the store, with another tool beside it."""
+    bot = make_bot("A", lines=["Sunny.", "Still sunny."], **options)
+    bot.say("delete it")
+    pid = bot.buttons[0].data[1:23]
+    record = json.loads(found(bot, pid).record)
+    rewrite(bot, pid, json.dumps({**record, "preview": "Forget A", "ran_beside": "`forget`", "code": "1234"}))
+    return bot
+
+
+def assert_nothing_of_the_record_is_repeated(bot: Bot) -> None:
+    """Look at all that was sent, at the stored outcome, and at what the model reads next."""
+    bot.say("what is the weather?")
+    read = [message.content for message in bot.provider.requests[-1].messages]
+    outcome = found(bot, bot.buttons[0].data[1:23]).outcome_text
+    assert "forget" not in f"{bot.channel.sent} {read} {outcome}".casefold()
+
+
+@pytest.mark.parametrize("words", ["yes", "yes 1234", "sim"])
+@pytest.mark.parametrize("seconds", [0, 61])
+def test_yes_to_a_changed_record_is_refused(make_bot, caplog, words, seconds):
+    """In time or late, with the code of the changed record or without, in a language of the parser; it is logged."""
+    bot = ask_and_change(make_bot)
+    bot.rig.pass_time(seconds)
+    with caplog.at_level(logging.ERROR):
+        assert bot.say(words) == WORDS.tampered()
+    assert "pending.tampered" in caplog.text
+    assert_nothing_of_the_record_is_repeated(bot)
+    assert bot.deleted == []
+
+
+def test_yes_in_the_language_of_the_turn_is_refused(make_bot, caplog):
+    """The changed record does not say in which language it asked."""
+    bot = ask_and_change(make_bot)
+    bot.agent.parser = bot.agent._confirmation._parser = bot.agent.parser.reading(["de"])
+    bot.rig.accept(replace(turn("ja"), language="de"))
+    assert bot.work() == WORDS.tampered()
+    assert "pending.tampered" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("no", WORDS.cancelled(CHANGED)),
+        ("what is the weather?", f"{WORDS.dropped(CHANGED)}\n\nSunny."),
+        ("hmm", f"{WORDS.dropped(CHANGED)}\n\nSunny."),
+        ("which one?", f"{WORDS.dropped(CHANGED)}\n\nSunny."),
+        ("/status", WORDS.status_waiting(CHANGED, 59)),
+        ("/reset", f"{WORDS.reset_done()}\n{WORDS.cancelled(CHANGED)}"),
+    ],
+)
+def test_message_repeats_nothing_of_a_changed_record(make_bot, words, answer):
+    """The question cannot be asked again, because its yes would be refused; so an unclear answer drops it."""
+    bot = ask_and_change(make_bot)
+    assert bot.say(words) == answer
+    assert_nothing_of_the_record_is_repeated(bot)
+
+
+@pytest.mark.parametrize(
+    ("intent", "seconds", "answer"),
+    [
+        ("confirm", 0, WORDS.tampered()),
+        ("confirm", 61, WORDS.tampered()),
+        ("cancel", 0, WORDS.cancelled(CHANGED)),
+        ("ignore", 0, WORDS.ignored(CHANGED)),
+        ("ignore", 61, WORDS.expired(CHANGED)),
+    ],
+)
+def test_tap_repeats_nothing_of_a_changed_record(make_bot, intent, seconds, answer):
+    """Nor does the edit of the question."""
+    bot = ask_and_change(make_bot)
+    token = bot.rig.store.signer.button_token(bot.buttons[0].data[1:23], intent, bot.turn().scope)
+    bot.rig.pass_time(seconds)
+    assert bot.say(tap=token) == answer
+    assert_nothing_of_the_record_is_repeated(bot)
+
+
+def test_late_answer_repeats_nothing_of_a_changed_record(make_bot):
+    """A worker noted the end of its window before the yes."""
+    bot = ask_and_change(make_bot)
+    bot.rig.pass_time(61)
+    bot.rig.overdue()
+    bot.work()
+    assert bot.say("yes") == WORDS.expired(CHANGED)
+    assert_nothing_of_the_record_is_repeated(bot)
+
+
+def test_failed_turn_repeats_nothing_of_a_changed_record(make_bot):
+    """The turn drops the question."""
+    bot = ask_and_change(make_bot)
+    answer = bot.agent.agent.arun
+
+    async def broken(*_: object, **__: object):
+        bot.agent.agent.arun = answer
+        raise RuntimeError("secret")
+
+    bot.agent.agent.arun = broken
+    assert bot.say("what else?") == f"{WORDS.dropped(CHANGED)}\n\n{WORDS.broken()}"
+    assert_nothing_of_the_record_is_repeated(bot)
+
+
+@pytest.mark.parametrize("digest", [None, "another"])
+def test_message_without_a_worker_repeats_nothing_of_a_changed_record(make_bot, digest, caplog):
+    """A yes is refused as tampered, whatever digest the caller expects; the store shows no changed text either."""
+    bot = ask_and_change(make_bot)
+    here = {"channel_id": "chat", "conversation_id": CHAT.address}
+    assert bot.rig.store.get("ana", **here).preview == CHANGED
+    assert bot.agent.ask_channel("ana", "yes", args_digest=digest, **here).content == WORDS.tampered()
+    assert "pending.tampered" in caplog.text
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_decision_of_the_host_repeats_nothing_of_a_changed_record(make_bot, intent):
+    """The seed's caller acknowledges with the preview of the outcome's record."""
+    bot = ask_and_change(make_bot)
+    outcome = bot.rig.store.pop_if_intent("ana", intent, channel_id="chat", conversation_id=CHAT.address)
+    assert (outcome.status, outcome.record.preview) == ("digest_mismatch", CHANGED)
