@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.agent import ChannelAgent
 from sayso.channels.i18n.texts import texts_for
 from sayso.pending.repository import StoredAction
-from tests.contracts.rigs import CHAT, MemoryRig, turn
+from tests.contracts.rigs import CHAT, MemoryRig
 from tests.workers.fakes import Bot
 
 WORDS = texts_for("en")
@@ -222,10 +223,10 @@ def test_further_tap_repeats_no_changed_text(make_bot):
     assert bot.say(tap=tap) == WORDS.already_done("an action that was changed")
 
 
-def ask_and_change(make_bot, **options) -> Bot:
+def ask_and_change(make_bot, request: str = "delete it") -> Bot:
     """Return a bot whose open question "Delete A" reads "Forget A" in the store, with another tool beside it."""
-    bot = make_bot("A", lines=["Sunny.", "Still sunny."], **options)
-    bot.say("delete it")
+    bot = make_bot("A", lines=["Sunny.", "Still sunny."])
+    bot.say(request)
     pid = bot.buttons[0].data[1:23]
     record = json.loads(found(bot, pid).record)
     rewrite(bot, pid, json.dumps({**record, "preview": "Forget A", "ran_beside": "`forget`", "code": "1234"}))
@@ -255,10 +256,10 @@ def test_yes_to_a_changed_record_is_refused(make_bot, caplog, words, seconds):
 
 def test_yes_in_the_language_of_the_turn_is_refused(make_bot, caplog):
     """The changed record does not say in which language it asked."""
-    bot = ask_and_change(make_bot)
-    bot.agent.parser = bot.agent._confirmation._parser = bot.agent.parser.reading(["de"])
-    bot.rig.accept(replace(turn("ja"), language="de"))
-    assert bot.work() == WORDS.tampered()
+    bot = ask_and_change(make_bot, "Bitte lösche die alte Rechnung von gestern")
+    german = ChannelAgent(bot.agent.agent, bot.rig.store, journals=bot.rig.journals, languages=["de"])
+    bot.processor.agents["chat"] = german
+    assert bot.say("ja") == WORDS.tampered()
     assert "pending.tampered" in caplog.text
 
 
@@ -269,7 +270,6 @@ def test_yes_in_the_language_of_the_turn_is_refused(make_bot, caplog):
         ("what is the weather?", f"{WORDS.dropped(CHANGED)}\n\nSunny."),
         ("hmm", f"{WORDS.dropped(CHANGED)}\n\nSunny."),
         ("which one?", f"{WORDS.dropped(CHANGED)}\n\nSunny."),
-        ("/status", WORDS.status_waiting(CHANGED, 59)),
         ("/reset", f"{WORDS.reset_done()}\n{WORDS.cancelled(CHANGED)}"),
     ],
 )
@@ -277,6 +277,13 @@ def test_message_repeats_nothing_of_a_changed_record(make_bot, words, answer):
     """The question cannot be asked again, because its yes would be refused; so an unclear answer drops it."""
     bot = ask_and_change(make_bot)
     assert bot.say(words) == answer
+    assert_nothing_of_the_record_is_repeated(bot)
+
+
+def test_status_repeats_nothing_of_a_changed_record(make_bot):
+    """It says that a question is open."""
+    bot = ask_and_change(make_bot)
+    assert bot.say("/status").endswith(f"left: {CHANGED}")
     assert_nothing_of_the_record_is_repeated(bot)
 
 
