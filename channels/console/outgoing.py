@@ -135,20 +135,35 @@ def _number(opening: Token, items: Sequence[Token]) -> None:
 
 def _unmark_arithmetic(tokens: Sequence[Token]) -> None:
     """Turn marks in the middle of a word back into text: 2*3*4 is arithmetic."""
+    visible = [token for token in tokens if token.type != "text" or token.content]
     opened: list[int] = []
-    for index, token in enumerate(tokens):
+    for index, token in enumerate(visible):
         if token.type not in ("em_open", "strong_open", "s_open", "em_close", "strong_close", "s_close"):
             continue
         if token.nesting == 1:
             opened.append(index)
             continue
         start = opened.pop()
-        before = tokens[start - 1].content[-1:] if start else ""
-        after = tokens[index + 1].content[:1] if index + 1 < len(tokens) else ""
         name = token.type.removesuffix("_close")
-        if is_inside_word(name, before) and is_inside_word(name, after):
-            for mark in (tokens[start], token):
+        if (visible[start + 1].type, visible[index - 1].type) == ("strong_open", "strong_close"):
+            name = "strong"  # ***bold and italic*** is no arithmetic
+        if is_inside_word(name, _text_before(visible, start)) and is_inside_word(name, _text_after(visible, index)):
+            for mark in (visible[start], token):
                 mark.type, mark.tag, mark.nesting, mark.content = "text", "", 0, mark.markup
+
+
+def _text_before(tokens: Sequence[Token], index: int) -> str:
+    """Return the character before a mark and the marks that open right before it."""
+    while index and tokens[index - 1].nesting == 1:
+        index -= 1
+    return tokens[index - 1].content[-1:] if index else ""
+
+
+def _text_after(tokens: Sequence[Token], index: int) -> str:
+    """Return the character after a mark and the marks that close right after it."""
+    rest = (token for token in tokens[index + 1 :] if token.nesting != -1)
+    following = next(rest, None)
+    return following.content[:1] if following else ""
 
 
 def _guard_links(tokens: Sequence[Token]) -> Iterator[Token]:

@@ -19,6 +19,7 @@ from sayso.channels.markdown.dialects import (
     ANSI,
     GAP,
     HTML,
+    MAYBE_GAP,
     MRKDWN,
     PLAIN,
     TERMINAL,
@@ -28,8 +29,9 @@ from sayso.channels.markdown.dialects import (
     hides_host,
     own_hosts,
     plain_host,
+    without_maybe_gaps,
 )
-from sayso.channels.markdown.emphasis import CjkParser, is_cjk, is_inside_word
+from sayso.channels.markdown.emphasis import UnspacedParser, is_inside_word, is_letter, is_unspaced
 from sayso.channels.markdown.literal import address_after
 from sayso.channels.types import Button
 
@@ -112,7 +114,10 @@ def _telegram(md: str) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
 def _render(md: str, dialect: Dialect) -> str:
-    return md if _PLAIN_TEXT.fullmatch(md) else _rendered(md, SyntaxTreeNode(parser().parse(md)), dialect)
+    if _PLAIN_TEXT.fullmatch(md):
+        return md
+    md = md.replace(MAYBE_GAP, "\ufffd")
+    return dialect.finish(_rendered(md, SyntaxTreeNode(parser().parse(md)), dialect))
 
 
 def _rendered(md: str, tree: SyntaxTreeNode, dialect: Dialect) -> str:
@@ -204,10 +209,22 @@ def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{number}{sign} " for number, (_, sign) in zip(digits, items, strict=True)]
 
 
-def _inline(parent: SyntaxTreeNode, dialect: Dialect, active: tuple[str, ...] = (), *, in_link: bool = False) -> str:
-    """Return the text of a paragraph or a part of it. `active` names the marks around it: none is nested in itself."""
+def _inline(
+    parent: SyntaxTreeNode,
+    dialect: Dialect,
+    active: tuple[str, ...] = (),
+    *,
+    in_link: bool = False,
+    around: tuple[str, str] = ("", ""),
+) -> str:
+    """Return the text of a paragraph or a part of it.
+
+    `active` names the marks around it: none is nested in itself. `around` are the characters before and after the part,
+    if no mark stands between.
+    """
     parts: list[str] = []
-    for node, following in itertools.zip_longest(parent.children, parent.children[1:]):
+    children = _shown_children(parent)
+    for node, following in itertools.zip_longest(children, children[1:]):
         match node.type:
             case "softbreak" | "hardbreak":
                 parts.append("\n")
@@ -221,14 +238,26 @@ def _inline(parent: SyntaxTreeNode, dialect: Dialect, active: tuple[str, ...] = 
                 label = "" if node.markup == "autolink" else text + _title(node, dialect)
                 parts.append(_link(dialect, label, str(node.attrGet("href") or "")))
             case "strong" | "em" | "s" as name:
-                text = _inline(node, dialect, (*active, name), in_link=in_link)
-                before = next((part[-1] for part in reversed(parts) if part), "")
-                after = following.content[:1] if following and following.type == "text" else ""
+                before = next((part[-1] for part in reversed(parts) if part), around[0])
+                after = around[1]
+                if following:
+                    after = following.content[:1] if following.type == "text" else ""
                 opening, closing = _marks(node, dialect, active, before, after)
+                is_marked = opening not in ("", node.markup)
+                edges = ("", "") if is_marked else (before, after)
+                text = _inline(node, dialect, (*active, name), in_link=in_link, around=edges)
+                if is_marked and dialect.solid:  # no mark reaches into the next line
+                    first, last = dialect.marks[name]
+                    text = text.replace("\n", f"{last}\n{first}")
                 parts.append(f"{opening}{text}{closing}")
             case _:
                 parts.append(dialect.escape(node.content))
     return "".join(parts)
+
+
+def _shown_children(node: SyntaxTreeNode) -> Sequence[SyntaxTreeNode]:
+    """Return the parts of a text without those that are empty, which the parser leaves between marks."""
+    return [child for child in node.children if child.type != "text" or child.content]
 
 
 def _marks(
@@ -240,19 +269,23 @@ def _marks(
 ) -> tuple[str, str]:
     """Return what stands before and after a formatted text whose neighbors are the characters `before` and `after`."""
     name = node.type
-    touching = is_inside_word(name, before), is_inside_word(name, after)
-    if all(touching) or (any(touching) and dialect.solid and name == "em"):
+    # Three asterisks, as in ***bold and italic***, are none.
+    is_arithmetic = name == "em" and [child.type for child in _shown_children(node)] != ["strong"]
+    touching = [is_inside_word("em" if is_arithmetic else "strong", neighbor) for neighbor in (before, after)]
+    # Slack and WhatsApp show no marks that touch a word, except with a gap beside letters of unspaced scripts.
+    is_stuck = dialect.solid and any(is_inside_word("strong", neighbor) for neighbor in (before, after))
+    if all(touching) or (is_stuck and is_arithmetic):
         # 2*3*4 is arithmetic: no preview may show it as 234.
         return node.markup, node.markup
-    if name in active or (any(touching) and dialect.solid):
+    if name in active or is_stuck:
         return "", ""
 
     opening, closing = dialect.marks[name]
     if dialect.solid:
-        # An invisible character parts the marks from CJK letters, which count as parts of the word.
-        if before.isalnum() and is_cjk(before):
+        # An invisible character parts the marks from these letters, which count as parts of the word.
+        if is_letter(before) and is_unspaced(before):
             opening = f"{GAP}{opening}"
-        if after.isalnum() and is_cjk(after):
+        if is_letter(after) and is_unspaced(after):
             closing = f"{closing}{GAP}"
     return opening, closing
 
@@ -275,7 +308,9 @@ def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
 def _link(dialect: Dialect, label: str, href: str) -> str:
     if not ALLOWED.match(href):
         address = dialect.escape(href)
-        return label if address in ("", label) else f"{label} ({address})".strip()
+        return (
+            label if without_maybe_gaps(address) in ("", without_maybe_gaps(label)) else f"{label} ({address})".strip()
+        )
     link = dialect.link(label, href)
     return f"{link} ({dialect.address(href)})" if dialect.hides and hides_host(label, href) else link
 
@@ -330,7 +365,7 @@ def parser(*, images: bool = True) -> MarkdownIt:
     Raw HTML stays text. Link references are off, because a line like `[x]: y` would disappear from a preview.
     """
     markdown = MarkdownIt("commonmark")
-    markdown.inline = CjkParser()
+    markdown.inline = UnspacedParser()
     parser = (
         markdown.configure("commonmark", {"html": False, "breaks": True})
         .enable(["table", "strikethrough"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ class Dialect:
 
     `solid`: markers do not work in the middle of a word. A table wider than `columns` characters is not aligned,
     because its lines would wrap. `hides`: a link shows only its label. `address` writes the address behind a label if
-    links hide theirs.
+    links hide theirs. `finish` is applied to a whole message.
     """
 
     escape: Wrap
@@ -33,6 +34,7 @@ class Dialect:
     columns: int = 100
     hides: bool = False
     address: Wrap = str
+    finish: Wrap = str
 
 
 #: A symbol for each control character except tab and line end.
@@ -56,13 +58,56 @@ def _prefix(text: str, marker: str) -> str:
     return "\n".join(f"{marker}{line}" for line in text.split("\n"))
 
 
-#: A literal marker that would start formatting on Slack and WhatsApp: it has a partner in the same line.
-_LITERAL = re.compile(r"(?<!\w)([*_~])(?=[^\s*_~][^\n]{0,200}?\1(?!\w))")
+#: Stands behind each character of a text that a platform might read as formatting, until the whole line is known. It is
+#: no character of any text: Unicode reserves it for such uses.
+MAYBE_GAP = "\ufdd0"
+_FORMATTING = re.compile(r"[*_~`]|^\s*[>-]")
+#: A marker that may begin formatting, and one that may end it.
+_MAY_OPEN = re.compile(r"(?<!\w)[*_~](?=[^\s*_~])")
+_MAY_CLOSE = re.compile(r"(?<=\S)[*_~](?!\w)")
 
 
-def _defuse(text: str) -> str:
-    """Insert gaps, since neither platform has an escape character, so that literal markers do not format."""
-    return _LITERAL.sub(rf"\1{GAP}", text.replace("`", f"`{GAP}") if text.count("`") > 1 else text)
+def _with_maybe_gaps(text: str) -> str:
+    return _FORMATTING.sub(rf"\g<0>{MAYBE_GAP}", text)
+
+
+def without_maybe_gaps(text: str) -> str:
+    """Return a part of a message as people see it."""
+    return text.replace(MAYBE_GAP, "")
+
+
+def _with_gaps(text: str, *, line_start: re.Pattern[str]) -> str:
+    """Insert gaps, since neither Slack nor WhatsApp has an escape character, so that no literal marker formats.
+
+    `line_start` matches a line that the platform shows as a quote or as an item of a list. The gap stands behind its
+    group 1, if the marker before that place is literal.
+    """
+    if MAYBE_GAP not in text:
+        return text
+    return "\n".join(_line_with_gaps(line, line_start) for line in text.split("\n"))
+
+
+def _line_with_gaps(line: str, line_start: re.Pattern[str]) -> str:
+    parts = line.split(MAYBE_GAP)
+    ends = list(itertools.accumulate(len(part) for part in parts))[:-1]
+    literal = {end - 1 for end in ends}
+    shown = "".join(parts)
+
+    gaps = set[int]()
+    start = line_start.match(shown)
+    if start and start.end() - 1 in literal:
+        gaps.add(start.end(1))
+    if shown.count("`") > 1:
+        gaps.update(at + 1 for at in literal if shown[at] == "`")
+    # In "*.py" the star begins nothing, unless another one ends it further on in the line.
+    last_closing = {mark[0]: mark.start() for mark in _MAY_CLOSE.finditer(shown)}
+    for mark in _MAY_OPEN.finditer(shown):
+        at = mark.start()
+        if at in literal and last_closing.get(mark[0], 0) > at + 1:
+            gaps.add(at + 1)
+
+    places = [0, *sorted(gaps), len(shown)]
+    return GAP.join(shown[begin:end] for begin, end in itertools.pairwise(places))
 
 
 def _no_fence(text: str) -> str:
@@ -73,14 +118,14 @@ def _no_fence(text: str) -> str:
 def _slack_link(label: str, href: str) -> str:
     target = escape_html(href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E"))
     text = label.replace("\n", " ")
-    if text in ("", target, target.removeprefix("mailto:")):
+    if without_maybe_gaps(text) in ("", target, target.removeprefix("mailto:")):
         return f"<{target}>"
     return f"<{target}|{text}>"
 
 
 def bare_link(label: str, href: str) -> str:
     """Return the label with the address behind it, or only one if they are the same."""
-    if label in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
+    if without_maybe_gaps(label) in ("", href, href.removeprefix("mailto:"), href.removeprefix("tel:")):
         return label or href.removeprefix("mailto:").removeprefix("tel:")
     return f"{label} ({href})"
 
@@ -106,7 +151,7 @@ HTML = Dialect(
     columns=_PHONE,
 )
 MRKDWN = Dialect(
-    escape=lambda text: escape_html(_defuse(text)),
+    escape=lambda text: escape_html(_with_maybe_gaps(text)),
     marks=_MARKERS,
     code=lambda text: escape_html(text) if "`" in text else f"`{escape_html(text)}`",
     pre=lambda text, language: f"```\n{escape_html(_no_fence(text))}\n```",
@@ -115,15 +160,18 @@ MRKDWN = Dialect(
     address=lambda href: _slack_link("", href),
     quote=lambda text, depth: _prefix(text, "&gt; ") if depth > 1 else _prefix(text, "> "),
     columns=_DESKTOP,
+    # Slack takes the escaped sign for a quote, too.
+    finish=functools.partial(_with_gaps, line_start=re.compile(r"(\s*)&gt;")),
 )
 WHATSAPP = Dialect(
-    escape=_defuse,
+    escape=_with_maybe_gaps,
     marks=_MARKERS,
     code=lambda text: text if "`" in text else f"`{text}`",
     pre=lambda text, language: f"```\n{_no_fence(text)}\n```",
     link=bare_link,
     quote=lambda text, depth: _prefix(text, "> "),
     columns=_PHONE,
+    finish=functools.partial(_with_gaps, line_start=re.compile(r"(\s*[>*-])(?=\s)")),
 )
 PLAIN = Dialect(
     escape=str,
@@ -161,7 +209,7 @@ def hides_host(label: str, href: str) -> bool:
         return False
     if any(host == own or host.endswith(f".{own}") for own in own_hosts):
         return False
-    shown = _bare(html.unescape(label))
+    shown = _bare(html.unescape(without_maybe_gaps(label)))
     return bool(label.strip()) and shown not in (_bare(href), _bare(host))  # without a label the address is shown
 
 

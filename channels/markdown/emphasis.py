@@ -1,12 +1,14 @@
-"""Emphasis beside Chinese, Japanese and Korean text, which has no spaces between words.
+"""Emphasis beside text of scripts that put no spaces between words, or write particles and prefixes without one.
 
-CommonMark decides by spaces and punctuation whether `**` opens or closes bold text. In "**「A」**です" the closing mark
-stands between punctuation and a letter, so CommonMark takes it for an opening one and shows the asterisks. The
-parser here treats CJK characters on either side of a mark as it treats spaces.
+These are Chinese, Japanese and Korean, the scripts of Southeast Asia, Arabic and Hebrew. CommonMark decides by spaces
+and punctuation whether `**` opens or closes bold text. In "**「A」**です" the closing mark stands between punctuation
+and a letter, so CommonMark takes it for an opening one and shows the asterisks. The parser here treats characters of
+these scripts on either side of a mark as it treats spaces.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from markdown_it import MarkdownIt
@@ -17,23 +19,40 @@ from markdown_it.rules_inline.state_inline import Scanned
 from markdown_it.token import Token
 from markdown_it.utils import EnvType
 
+#: Hebrew and Arabic; Thai, Lao, Tibetan and Burmese; Khmer; the presentation forms of Hebrew and Arabic.
+_UNSPACED = re.compile(
+    "[\u0590-\u06ff\u0750-\u077f\u08a0-\u08ff\u0e00-\u109f\u1780-\u17ff\ufb1d-\ufdcf\ufdf0-\ufdff\ufe70-\ufefc]"
+)
 
-def is_cjk(char: str) -> bool:
-    """Return whether a character is as wide as Chinese, Japanese and Korean ones, or a half-width form of these."""
-    return bool(char) and unicodedata.east_asian_width(char) in "WFH"
+
+def is_unspaced(char: str) -> bool:
+    """Return whether a character is of a script whose words follow each other without spaces.
+
+    These are characters as wide as Chinese, Japanese and Korean ones, half-width forms of these, and the scripts
+    above. "" is none.
+    """
+    return bool(char) and (unicodedata.east_asian_width(char) in "WFH" or _UNSPACED.match(char) is not None)
+
+
+def is_letter(char: str) -> bool:
+    """Return whether a character is a letter, a digit, or a vowel sign of an unspaced script.
+
+    "" is none of them.
+    """
+    return char.isalnum() or (is_unspaced(char) and unicodedata.category(char).startswith("M"))
 
 
 def is_inside_word(name: str, neighbor: str) -> bool:
     """Return whether a mark beside this character stands inside a word, so that 2*3*4 keeps its asterisks.
 
-    `name` is the mark's type: "strong", "em" or "s". Between CJK letters only a single asterisk, as in
-    单价*数量*折扣, is taken for arithmetic: these scripts put no spaces around bold words.
+    `name` is the mark's type: "strong", "em" or "s". Between letters of unspaced scripts only a single asterisk, as in
+    单价*数量*折扣, is taken for arithmetic.
     """
-    return neighbor.isalnum() and (name == "em" or not is_cjk(neighbor))
+    return is_letter(neighbor) and (name == "em" or not is_unspaced(neighbor))
 
 
-class CjkParser(ParserInline):
-    """Parses inline Markdown. Works as its base class, except beside CJK characters. Keeps no state."""
+class UnspacedParser(ParserInline):
+    """Parses inline Markdown. Works as its base class, except beside unspaced scripts. Keeps no state."""
 
     def parse(self, src: str, md: MarkdownIt, env: EnvType, tokens: list[Token]) -> list[Token]:
         """Append the tokens of a text to `tokens` and return them."""
@@ -68,9 +87,9 @@ def _may_face(inner: str, outer: str) -> bool:
     """Return whether a mark may stand between text that it formats, which ends in `inner`, and other text."""
     if isWhiteSpace(ord(inner)):
         return False
-    if is_cjk(inner) or not _is_punctuation(inner):
+    if is_unspaced(inner) or not _is_punctuation(inner):
         return True
-    return isWhiteSpace(ord(outer)) or _is_punctuation(outer) or is_cjk(outer)
+    return isWhiteSpace(ord(outer)) or _is_punctuation(outer) or is_unspaced(outer)
 
 
 def _is_punctuation(char: str) -> bool:

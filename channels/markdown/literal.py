@@ -30,7 +30,15 @@ _NUMBER_AT_START = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")
 _MAY_BE_MARKUP = re.compile(r"[\\`\[\]<&~*_\r] | ^[\s\#>|+=:-] | ^\d+[.)]", re.VERBOSE | re.MULTILINE)
 #: The scheme of an address that Markdown links by itself, and what follows the scheme.
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?(?=://)", re.IGNORECASE)
-_REST = re.compile(r"://[^\s<>\"`|\\\[\]]+")
+#: It ends before marks around bold or struck text, and before what no address has unencoded: quotation marks, and the
+#: punctuation of Chinese and Japanese, which no space follows.
+_REST = re.compile(
+    r"""://(?:(?!\*\*|~~)[^\s<>"`|\\\[\]\u00ab\u00bb\u201c-\u201e\u3001\u3002\u3008-\u3011\u3014\u3015"""
+    r"""\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f])+"""
+)
+#: Punctuation of the sentence that may follow an address. The last four are an ellipsis, an apostrophe, and the comma
+#: and the question mark of Arabic.
+_AFTER_ADDRESS = ".,;:!?*_~'\u2026\u2019\u060c\u061f"
 _ENTITY = re.compile(r"&#?\w+;")
 _LINE_END = re.compile(r"\r\n?|\n")
 
@@ -68,7 +76,7 @@ def address_after(text: str, scheme_end: int, end: int | None = None) -> str:
     rest = match[0] if match else ""
     size = len(rest)
     unopened = rest.count(")") - rest.count("(")
-    while size and (rest[size - 1] in ".,;:!?*_~'" or (rest[size - 1] == ")" and unopened > 0)):
+    while size and (rest[size - 1] in _AFTER_ADDRESS or (rest[size - 1] == ")" and unopened > 0)):
         unopened -= rest[size - 1] == ")"
         size -= 1
     return rest[:size] if size > len("://") else ""

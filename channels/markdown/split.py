@@ -19,8 +19,14 @@ _WINDOW = 4
 #: How many ends are guessed, and how full a piece should be.
 _GUESSES, _FULL = 8, 0.85
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
-#: Spans that a cut would break: links, inline code, bold.
-_SPAN = re.compile(r"\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\)|`[^`\n]+`|\*\*[^*\n]+\*\*|https?://\S+")
+#: Spans that a cut would break: links, inline code, text between marks, addresses.
+_SPAN = re.compile(
+    r"""\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\) | `[^`\n]+`
+        | \*\*(?:[^*\n]|\*(?!\*))+\*\* | ~~[^~\n]+~~ | __[^_\n]+__
+        | (?<![*\\\w])\*(?=[^\s*])[^*\n]+\* | (?<![_\\\w])_(?=[^\s_])[^_\n]+_(?!\w)
+        | https?://\S+""",
+    re.VERBOSE,
+)
 #: A text that at the beginning of a line would be a heading, quote, list, rule, code or link reference. The escape
 #: belongs behind the first group, the digits of a numbered list.
 _BLOCK_START = re.compile(

@@ -12,7 +12,6 @@ from typing import Any
 from sayso.channels.base import DeliveryUncertain, MediaStore, SharedCache, Unreachable, WindowClosed
 from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
-from sayso.channels.markdown.dialects import WHATSAPP
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, split
 from sayso.channels.types import Button, Media, Reply, joined_labels, readable_size
@@ -91,7 +90,7 @@ def plain_fields(reply: Reply, media: MediaStore) -> dict[str, Any]:
     if is_shown(file):
         return {**({"body": text} if text else {}), "media_url": [url]}
     size = f" ({readable_size(file.size)})" if file.size else ""
-    link = f"{WHATSAPP.escape(file.filename or 'file')}{size}\n{url}"
+    link = f"{whatsapp_text(as_markdown(file.filename or 'file'))}{size}\n{url}"
     return {"body": f"{text}\n\n{link}" if text else link}
 
 

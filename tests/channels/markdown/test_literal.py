@@ -76,6 +76,74 @@ def test_any_text_is_shown_as_it_is(text: str):
     assert tidy(plain(as_markdown(text))) == tidy(text)
 
 
+#: A pair of marks that Slack and WhatsApp take for formatting.
+PAIR = r"`[^`\u200b\n]|(?<!\w)([*_~])(?=[^\s\u200b*_~]).*?(?<=\S)\1(?!\w)"
+#: What each of them shows as formatting: a pair, and a quote or a bullet at the beginning of a line.
+FORMATTING = {
+    "slack": re.compile(rf"^\s*(?:>|&gt;)|{PAIR}", re.MULTILINE),
+    "whatsapp": re.compile(rf"^\s*[>*-][ \t]|{PAIR}", re.MULTILINE),
+}
+
+
+def sent(platform: str, text: str) -> str:
+    """Return a text as it is sent, with a word in place of each address."""
+    wire = {"slack": slack_mrkdwn, "whatsapp": whatsapp_text}[platform](as_markdown(text))
+    return re.sub(r"<https?:[^>]*>|https?://e[^\s<>\"`|\\\[\]]*", "address", wire)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> quoted\n  > too",
+        "- a\n* b",
+        "*a https://e.org/x b*",
+        "_https://e.org/_",
+        "_a `b` c_ ~d `e~",
+        "see _x and `y` or z_",
+        "~/.ssh and *.py, *.txt and x*",
+    ],
+)
+@pytest.mark.parametrize("platform", FORMATTING)
+def test_platform_without_an_escape_formats_nothing_in_a_text(platform: str, text: str):
+    """A quote sign, a star and its partner behind an address stay characters: an invisible one parts them."""
+    assert not FORMATTING[platform].search(sent(platform, text))
+
+
+@pytest.mark.parametrize("platform", FORMATTING)
+@given(st.lists(st.sampled_from([each for each in SYNTAX if "`" not in each]), max_size=20).map("".join))
+def test_no_platform_formats_any_text(platform: str, text: str):
+    """Whatever marks stand beside each other in a line."""
+    assert not FORMATTING[platform].search(sent(platform, text))
+
+
+def test_text_with_one_mark_is_sent_without_an_invisible_character():
+    """A path can be copied. Only a pair of marks would format."""
+    for text in ("rm *.py", "cd ~/.ssh", "__init__.py", "a > b - c", "`", "x_y_z", "_x https://e.org/a_b"):
+        assert whatsapp_text(as_markdown(text)) == text
+        assert GAP not in slack_mrkdwn(as_markdown(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("\u8bf7\u770bhttps://e.org/x\u3002\u8c22\u8c22", "https://e.org/x"),
+        ("\uff08https://e.org/x\uff09\u3067\u3059", "https://e.org/x"),
+        ("\u201chttps://e.org/x\u201d", "https://e.org/x"),
+        ("\u00abhttps://e.org/x\u00bb", "https://e.org/x"),
+        ("https://e.org/\u4e2d\u6587_(x)", "https://e.org/\u4e2d\u6587_(x)"),
+        ("https://e.org/x\u061f", "https://e.org/x"),
+        ("**https://e.org/x**\u3067\u3059", "https://e.org/x"),
+        ("~~https://e.org/~u~~", "https://e.org/~u"),
+    ],
+)
+def test_address_ends_before_the_sentence_goes_on(text: str, address: str):
+    """Chinese and Japanese put no space after an address. One that is too long leads nowhere."""
+    for md in (text, as_markdown(text)):
+        assert f'href="{address}"' in telegram_html(md)
+        assert f"<{address}>" in slack_mrkdwn(md)
+        assert "href=" in page_html(md)
+
+
 def test_address_in_a_text_stays_one_link():
     """An escape inside would end the link there, and it would lead elsewhere."""
     assert 'href="https://e.org/_a_/b*c"' in telegram_html(as_markdown("see https://e.org/_a_/b*c."))

@@ -182,12 +182,33 @@ def test_page_shows_the_numbers_of_a_list_as_written():
         ('다음 **"제목"**은', '다음 <b>"제목"</b>은', '다음 *"제목"*\u200b은'),
         ("~~\uff08旧\uff09~~新", "<s>\uff08旧\uff09</s>新", "~\uff08旧\uff09~\u200b新"),
         ("单价*数量*折扣", "单价*数量*折扣", "单价*数量*折扣"),
+        ("*「斜体」*です", "<i>「斜体」</i>です", "_「斜体」_\u200bです"),
+        ("***重要\uff1a***请", "<i><b>重要\uff1a</b></i>请", "_*重要\uff1a*_\u200b请"),
+        ("这***很***好", "这<i><b>很</b></i>好", "这\u200b_*很*_\u200b好"),
+        ("**ราคา:**ดี", "<b>ราคา:</b>ดี", "*ราคา:*\u200bดี"),
+        ("ดี**มาก**ดี", "ดี<b>มาก</b>ดี", "ดี\u200b*มาก*\u200bดี"),
+        ("و**السعر:**جيد", "و<b>السعر:</b>جيد", "و\u200b*السعر:*\u200bجيد"),
+        ("ה**מחיר**", "ה<b>מחיר</b>", "ה\u200b*מחיר*"),
+        ("⚠\ufe0f**注意**", "⚠\ufe0f<b>注意</b>", "⚠\ufe0f*注意*"),
     ],
 )
-def test_text_is_bold_beside_chinese_japanese_and_korean(md: str, telegram: str, whatsapp: str):
+def test_text_is_bold_beside_scripts_without_spaces(md: str, telegram: str, whatsapp: str):
     """CommonMark needs a space there, and Slack and WhatsApp a boundary, which an invisible character makes."""
     assert (telegram_html(md), slack_mrkdwn(md), whatsapp_text(md)) == (telegram, whatsapp, whatsapp)
-    assert bool(re.search("<strong>|<s>", page_html(md))) == ("<" in telegram)
+    assert re.findall("<(?:strong|s|em)>", page_html(md)) == [
+        {"<b>": "<strong>", "<i>": "<em>", "<s>": "<s>"}[mark] for mark in re.findall("<[bis]>", telegram)
+    ]
+
+
+def test_marks_of_slack_and_whatsapp_end_with_each_line():
+    """Neither reaches into the next line: people would see asterisks in place of bold text."""
+    assert (slack_mrkdwn("**a\n*b*\nc** d"), whatsapp_text("~~a\nb~~")) == ("*a*\n*_b_*\n*c* d", "~a~\n~b~")
+
+
+@pytest.mark.parametrize("md", ["a***b***c", "2***3***4", "a**b**c"])
+def test_marks_inside_a_word_stay_whole(md: str):
+    """Neither lost nor formatted in part."""
+    assert {telegram_html(md), slack_mrkdwn(md), whatsapp_text(md), plain(md)} == {md}
 
 
 @pytest.mark.parametrize("md", ["*a **b " * 3000, "[" * 10_000, "> " * 5000, "`" * 9999, "- " * 3000, "*_~" * 4000])
@@ -264,6 +285,15 @@ def test_rest_of_a_cut_line_starts_no_block(rest: str):
     pieces = split(f"{'x' * 30} {rest}", 31)
     assert len(pieces) == 2
     assert plain(pieces[1]) == rest
+
+
+@pytest.mark.parametrize("mark", ["**", "*", "_", "__", "~~"])
+def test_no_cut_is_between_two_marks(mark: str):
+    """A cut would show both marks, and format neither part."""
+    text = f"{'word ' * 20}{mark}some words that belong together{mark}{' word' * 20}"
+    pieces = split(text, 120)
+    assert len(pieces) > 1
+    assert [piece.count(mark) % 2 for piece in pieces] == [0] * len(pieces)
 
 
 def test_escaped_character_stays_escaped():
