@@ -266,6 +266,21 @@ def result_in_words(text: str) -> str:
     return "\n".join(f"{key}: {json_as_text(each)}" for key, each in shown.items()) or "nothing"
 
 
+#: Results that say no more than that an effect took place, as JSON.
+_ONLY_DONE = frozenset(("true", "null", '""', "[]", "{}"))
+
+
+def effect_in_words(text: str) -> str:
+    """Return the result of an effect as text for people: JSON in words, other text as it is.
+
+    "" if it says no more than that the effect took place. Alone, "nothing" would read as if nothing was done.
+    """
+    if text.strip() in _ONLY_DONE:
+        return ""
+    words = result_in_words(text)
+    return "" if words == "nothing" != text else words
+
+
 #: The beginning of a JSON object, or of a list of objects: on a line of its own, or behind other text.
 _OWN_LINE = re.compile(r"^[ \t]*(?=[{\[])", re.MULTILINE)
 _BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')

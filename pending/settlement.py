@@ -24,7 +24,7 @@ from sayso.pending.executors import (
     ToolOutput,
     ToolResult,
     as_json,
-    result_in_words,
+    effect_in_words,
     words_for_person,
 )
 from sayso.pending.proposals import (
@@ -573,7 +573,7 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
     if value is None:
         return EffectEnd("done")
     raw = value
-    if isinstance(value, ToolResult | dict | list):
+    if isinstance(value, ToolResult | dict | list | bool):
         raw = as_json(value)
     text = _in_words(raw)
     output = _bounded(storable(str(raw)))
@@ -584,4 +584,4 @@ def _in_words(value: Any) -> str:
     """Return a result as the user is told it, within the limit of a record. Markdown stays Markdown."""
     if isinstance(value, Markdown):
         return Markdown(_bounded(storable(value)))
-    return _bounded(result_in_words(storable(str(value))))
+    return _bounded(effect_in_words(storable(str(value))))

@@ -19,7 +19,7 @@ from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
 from sayso.agent.run.tool_call import original_error
-from sayso.agent.tools.call_texts import result_text, serialize, unordered_digest
+from sayso.agent.tools.call_texts import effect_text, result_text, serialize, unordered_digest
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
@@ -229,7 +229,7 @@ async def _run_observed(action: PendingAction, config: AgentConfig, executor: Ex
 def _observed_text(value: Any) -> str:
     """Return a result as text for observers. It never raises, because the effect took place."""
     if isinstance(value, ToolOutput):
-        return value.text
+        return value.text or value.output
     try:
         return value if isinstance(value, str) else result_text(serialize(value))
     except Exception:  # a value of any type may raise anything
@@ -299,7 +299,8 @@ def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
     if isinstance(value, Ambiguous | NotFound):  # nothing was done, because the target was missing or ambiguous
         return value
     raw = serialize(value)
-    return ToolOutput(result_text(raw), shorten(raw, MAX_TEXT_CHARS))
+    text = "" if value is None else effect_text(raw)
+    return ToolOutput(text, shorten(raw, MAX_TEXT_CHARS))
 
 
 def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:

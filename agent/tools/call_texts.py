@@ -18,11 +18,11 @@ from pydantic_core import to_jsonable_python
 
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.channels.i18n.invisible import readable
-from sayso.channels.markdown.literal import Markdown, as_markdown, escaped
+from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
-from sayso.pending.executors import ToolResult, as_json, result_in_words
+from sayso.pending.executors import ToolResult, as_json, effect_in_words, result_in_words
 from sayso.pending.proposals import current_context
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
@@ -215,6 +215,13 @@ def truncate(text: str, most: int | None) -> str:
     return f"{text[:head]}\n{marker}\n{text[len(text) - tail :]}"
 
 
+#: What the model reads of a value that has no text.
+_WITHOUT_TEXT = "done, with a {} that cannot be written down"
+_IS_WITHOUT_TEXT = re.compile(_WITHOUT_TEXT.format(r"\w+"))
+#: The JSON of an object whose class says nothing about it: its address in memory.
+_IS_ADDRESS = re.compile(r'"<[^<>]+ object at 0x[0-9a-f]+>"')
+
+
 def serialize(value: Any) -> str:
     """Return a tool's value as the text that the model reads."""
     if isinstance(value, str):
@@ -222,9 +229,12 @@ def serialize(value: Any) -> str:
     if value is None:
         return "done"
     try:
-        return value.to_json() if isinstance(value, ToolResult) else as_json(value)
+        text = value.to_json() if isinstance(value, ToolResult) else as_json(value)
     except Exception:  # the tool has acted: its return value must not fail the turn
-        return f"done, with a {type(value).__name__} that cannot be written down"
+        return _WITHOUT_TEXT.format(type(value).__name__)
+    if _IS_ADDRESS.fullmatch(text):
+        return _WITHOUT_TEXT.format(type(value).__name__)
+    return text
 
 
 def is_async_value(value: Any) -> bool:
@@ -276,9 +286,26 @@ def result_text(content: str) -> str:
 
     "" if nothing is left, such as where a result was only a file.
     """
+    text = _without_notes(content)
+    return text if isinstance(text, Markdown) else result_in_words(text)
+
+
+def effect_text(content: str) -> str:
+    """Return the result of a confirmed call as text for its user, like `result_text`.
+
+    "" as well if the result says no more than that the call was done.
+    """
+    text = _without_notes(content)
+    if isinstance(text, Markdown):
+        return text
+    return "" if _IS_WITHOUT_TEXT.fullmatch(text) else effect_in_words(text)
+
+
+def _without_notes(content: str) -> str:
+    """Return a result without notes for the model. Markdown stays Markdown."""
     text = content
     if _NOTE_START in content:
         text = _FILE_NOTE.sub("", content).strip()
     if mark := _SUMMARY_MARK.match(text):
         text = text[mark.end() :] + (" […]" if mark["cut"] else "")
-    return Markdown(text) if isinstance(content, Markdown) else result_in_words(text)
+    return as_kind_of(content, text)

@@ -31,6 +31,8 @@ MAX_TAG_CHARS = 40
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
+#: A result with at most so many characters is no sentence in any language: "ok", "no", "17".
+MAX_BARE_CHARS = 3
 #: Question marks at the end of a text, and what may stand behind one: emphasis of Markdown.
 _QUESTION_MARKS = "?\uff1f\u061f"
 _EMPHASIS = "*_~"
@@ -159,8 +161,14 @@ class Texts:
     ignored = _about("ignored")
 
     def done(self, preview: str, result: str) -> str:
-        """Return the result of an action, or that it was done if it has none."""
-        return as_markdown(result) or self.say("done", preview=brief(preview))
+        """Return the result of an action, or that it was done if it has none.
+
+        A result that is no sentence, such as "0" or "ok", stands below what was done.
+        """
+        text = as_markdown(result)
+        if text and _is_sentence(result):
+            return text
+        return "\n".join(filter(None, [self.say("done", preview=brief(preview)), text]))
 
     #: Tools that ran at once beside the proposed action, whatever is answered.
     ran_beside = _with("ran_beside", "names")
@@ -426,6 +434,11 @@ def _clock_time(at: float) -> str:
         with contextlib.suppress(ZoneInfoNotFoundError, ValueError, OSError):
             return datetime.fromtimestamp(at, ZoneInfo(name)).strftime("%H:%M")
     return f"{_utc(at):%H:%M} UTC"
+
+
+def _is_sentence(result: str) -> bool:
+    """Return whether a result says something by itself, and is not just a number or a short word."""
+    return len(result.strip()) > MAX_BARE_CHARS and any(map(str.isalpha, result))
 
 
 def _utc(at: float) -> datetime:

@@ -78,10 +78,11 @@ def raises():
     [
         (lambda: "apagado", "executed", "done", "apagado", "apagado"),
         (lambda: None, "executed", "done", WORDS.done("Apagar A", ""), ""),
-        (lambda: 42, "executed", "done", "42", "42"),
+        (lambda: True, "executed", "done", WORDS.done("Apagar A", ""), ""),
+        (lambda: 42, "executed", "done", f"{WORDS.done('Apagar A', '')}\n42", "42"),
         (lambda: GONE, "failed", "failed", f"{WORDS.failed('Apagar A')}\n{GONE.in_words}", None),
     ],
-    ids=["words", "nothing", "number", "typed"],
+    ids=["words", "nothing", "true", "number", "typed"],
 )  # fmt: skip
 def test_confirmed_action_tells_its_outcome(door, executor, status, state, told, result):
     """The tool's return value is the text; without one there is a default text."""

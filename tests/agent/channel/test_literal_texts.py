@@ -17,7 +17,7 @@ def tool_of(**behaviour):
     value = behaviour.pop("value", "done")
 
     @tool(**{"requires_approval": True, "preview": "Delete it", **behaviour})
-    def delete() -> str:
+    def delete() -> object:
         """Delete it."""
         if isinstance(value, Exception):
             raise value
@@ -37,6 +37,30 @@ def test_result_after_a_yes_keeps_its_characters(make):
     bot.say("delete it")
     bot.say("yes")
     assert seen(bot)[-1] == f"Deleted {PATH}"
+
+
+class Order:
+    """A value whose class says nothing about it."""
+
+
+@pytest.mark.parametrize("value", [None, True, {}, [], {"error": None}, b"\xff", Order()], ids=repr)
+def test_result_without_words_says_what_was_done(make, value):
+    """Neither words for the model such as "done", nor a "nothing" that reads as if nothing was done."""
+    bot = make([tool_of(value=value)], ["delete"])
+    bot.say("delete it")
+    bot.say("yes")
+    assert seen(bot)[-1] == "Done: Delete it"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(False, "no"), (0, "0"), (12.5, "12.5"), ("ok", "ok"), ([1, 2], "- 1\n- 2")]
+)
+def test_result_that_is_no_sentence_stands_below_what_was_done(make, value, told):
+    """A "no" or a number alone does not tell whether the tool ran."""
+    bot = make([tool_of(value=value)], ["delete"])
+    bot.say("delete it")
+    bot.say("yes")
+    assert seen(bot)[-1] == f"Done: Delete it\n{told}"
 
 
 def test_failure_after_a_yes_keeps_its_characters(make):

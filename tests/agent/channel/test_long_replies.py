@@ -258,7 +258,13 @@ def test_error_quotes_an_api_in_words(error, told):
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(ISSUE, IN_WORDS), (json.dumps(ISSUE), IN_WORDS), ([{"id": 7}], "- id 7"), ("Sent.", "Sent."), (12.5, "12.5")],
+    [
+        (ISSUE, IN_WORDS),
+        (json.dumps(ISSUE), IN_WORDS),
+        ([{"id": 7}], "- id 7"),
+        ("Sent.", "Sent."),
+        (12.5, "Done: Create\n12.5"),
+    ],
 )
 def test_result_of_an_executor_reaches_people_in_words(value, told):
     """An executor that a tool stashed may return anything, and no tool turns it into text."""
