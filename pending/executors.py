@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from sayso.pending.action import Executor, PendingAction
 from sayso.pending.context import call_context
+from sayso.pending.json_words import decode, decoded, in_line, in_lines
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ class Ambiguous(ToolResult):
             plural = plural[:-1] + "ies"
         else:
             plural += "es" if plural.endswith(("s", "x", "ch", "sh")) else "s"
-        matches = "; ".join(json_as_text(_jsonable(match)) for match in self.matches)
+        matches = "; ".join(in_line(_jsonable(match), everything=True) for match in self.matches)
         return f'Several {plural} match "{self.query}": {matches}: which one?'
 
 
@@ -225,35 +226,18 @@ def _jsonable(value: Any) -> Any:
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_encodable).encode
 
 
-def _is_empty(value: Any) -> bool:
-    """Return whether a JSON value tells people nothing: null, or an empty text, list or object."""
-    return value is None or (isinstance(value, str | list | Mapping) and not value)
-
-
-def json_as_text(value: Any) -> str:
-    """Return a JSON value as text for people. Fields of an object that are empty are left out."""
-    if isinstance(value, Mapping):
-        fields_shown = ((key, item) for key, item in value.items() if not _is_empty(item))
-        return ", ".join(f"{key} {json_as_text(item)}" for key, item in fields_shown) or "nothing"
-    if isinstance(value, list):
-        return ", ".join(json_as_text(item) for item in value) or "nothing"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)
-
-
 def result_in_words(text: str) -> str:
     """Return a result as text for people: JSON in words, other text as it is."""
     try:
-        value = json.loads(text)
+        value = decoded(decode(text))
     except (ValueError, RecursionError):
         return text if "```" in text else json_in_words(text)
     if isinstance(value, list) and value:
-        return "\n".join(f"- {json_as_text(item)}" for item in value)
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        return text  # as it is written: no digit may get lost
+        return in_lines(value)
+    if isinstance(value, str):
+        return value
     if not isinstance(value, dict):
-        return json_as_text(value)
+        return in_line(value)
     kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
     if kind == "ambiguous":
         return Ambiguous(str(entity or ""), str(query), list(value.get("matches") or [])).in_words
@@ -262,8 +246,9 @@ def result_in_words(text: str) -> str:
     for key in ("preview", "message"):
         if kind and isinstance(value.get(key), str):
             return str(value[key])
-    shown = {key: each for key, each in value.items() if key != "kind" and not _is_empty(each)}
-    return "\n".join(f"{key}: {json_as_text(each)}" for key, each in shown.items()) or "nothing"
+    if next(iter(value), "") == "kind":  # where a typed result has it; elsewhere it says something
+        value.pop("kind")
+    return in_lines(value)
 
 
 #: Results that say no more than that an effect took place, as JSON.
@@ -284,7 +269,7 @@ def effect_in_words(text: str) -> str:
 #: The beginning of a JSON object, or of a list of objects: on a line of its own, or behind other text.
 _OWN_LINE = re.compile(r"^[ \t]*(?=[{\[])", re.MULTILINE)
 _BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
-_decode = json.JSONDecoder().raw_decode
+_decode = json.JSONDecoder(parse_float=str).raw_decode
 
 
 def json_in_words(text: str, *, is_quoted: bool = False) -> str:
@@ -309,6 +294,6 @@ def json_in_words(text: str, *, is_quoted: bool = False) -> str:
         )
         ends_line = not text[end:].partition("\n")[0].strip()
         if is_object and (is_quoted or ends_line):
-            pieces += [text[done : found.end()], json_as_text(value)]
+            pieces += [text[done : found.end()], in_line(value) if is_quoted else in_lines(value)]
             done = end
     return "".join([*pieces, text[done:]])

@@ -36,7 +36,7 @@ ISSUE = {
     "labels": [{"name": "bug"}, {"name": "ui"}],
     "user": {"login": "octocat", "gravatar_id": ""},
 }
-IN_WORDS = "node_id: MDU6SXNzdWUx\nnumber: 7\ntitle: Found a bug\nlabels: name bug, name ui\nuser: login octocat"
+IN_WORDS = "Number: 7\nTitle: Found a bug\nLabels: bug, ui\nUser: octocat\n(Technical fields are left out: node ID.)"
 
 
 @tool(requires_approval=True, preview="Export", undo=lambda result: LONG)
@@ -210,8 +210,8 @@ NOTE = file_note("cat (2).png, image/png, 3 bytes")
         (NOTE, ""),
         (f"Here it is.\n{NOTE}", "Here it is."),
         (f"{json.dumps(ISSUE)}\n{NOTE}\n{NOTE}", IN_WORDS),
-        (json.dumps({"name": "cat", "image": NOTE}), "name: cat"),
-        (f"Created.\n{json.dumps(ISSUE)}", f"Created.\n{IN_WORDS.replace(chr(10), ', ').replace(':', '')}"),
+        (json.dumps({"name": "cat", "image": NOTE}), "Name: cat"),
+        (f"Created.\n{json.dumps(ISSUE)}", f"Created.\n{IN_WORDS}"),
         ('```\n{"an": "example"}\n```', '```\n{"an": "example"}\n```'),
         ('Use {"dark": true} as the setting', 'Use {"dark": true} as the setting'),
         ("[compressed from 280 chars] 40 rows", "40 rows"),
@@ -244,7 +244,7 @@ def test_file_of_a_confirmed_tool_needs_no_note():
     [
         (
             'pets answered 422 (Refused) to POST /pets: {"message": "Validation Failed", "errors": [{"code": 3}]}',
-            "pets answered 422 (Refused) to POST /pets: message Validation Failed, errors code 3",
+            "pets answered 422 (Refused) to POST /pets: message Validation Failed, errors (code 3)",
         ),
         ('pets answered 500 to GET /pets: {"node_id": "MDU6", "text": "aaa...', "pets answered 500 to GET /pets: […]"),
         ("pets answered 500: no reason given", "pets answered 500: no reason given"),
@@ -261,7 +261,7 @@ def test_error_quotes_an_api_in_words(error, told):
     [
         (ISSUE, IN_WORDS),
         (json.dumps(ISSUE), IN_WORDS),
-        ([{"id": 7}], "- id 7"),
+        ([{"id": 7}], "- ID 7"),
         ("Sent.", "Sent."),
         (12.5, "Done: Create\n12.5"),
     ],

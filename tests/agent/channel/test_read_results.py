@@ -32,7 +32,7 @@ def reading(value: object, **options: bool):
 @pytest.mark.parametrize("calls", [["look", "delete"], ["delete", "look"]])
 @pytest.mark.parametrize(
     ("value", "words"),
-    [({"owner": "Ada", "open": True}, "owner: Ada\nopen: yes"), (NotFound("bill", "B"), 'I found no bill for "B".')],
+    [({"owner": "Ada", "open": True}, "Owner: Ada\nOpen: yes"), (NotFound("bill", "B"), 'I found no bill for "B".')],
 )
 def test_result_is_shown_above_the_question(make, calls, value, words):
     """The result is in plain text in either order of the calls, and the yes still runs the action."""

@@ -207,8 +207,8 @@ def test_results_are_put_into_words():
     """Typed results become sentences, text is unchanged, and several results are joined."""
     assert told(NotFound("invoice", "x").to_json()) == 'I found no invoice for "x".'
     ambiguous = Ambiguous("company", "x", [{"id": "A"}, "B"]).to_json()
-    assert told(ambiguous) == 'Several companies match "x": id A; B: which one?'
-    assert told("deleted INV-42", '{"total": 3, "paid": true}') == "deleted INV-42\ntotal: 3\npaid: yes"
+    assert told(ambiguous) == 'Several companies match "x": ID A; B: which one?'
+    assert told("deleted INV-42", '{"total": 3, "paid": true}') == "deleted INV-42\nTotal: 3\nPaid: yes"
 
 
 def test_earlier_results_are_not_repeated():
