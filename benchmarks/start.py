@@ -43,6 +43,13 @@ settings = load_settings(Path("{file}"))
 services = bootstrap(settings, data=Path("{data}"), redis_url="redis://127.0.0.1:9/0")
 {then}
 """
+#: The code of `sayso redis status`, up to the server, which does not answer.
+_COMMAND = """
+import contextlib, io
+from sayso.config.cli.main import main
+with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+    main(["redis", "status", "--config", "{file}", "--data", "{data}"])
+"""
 _WORKER = {
     "imports": "import sayso.workers.rq.worker\nfrom sayso.channels.registry import load_sdks",
     "then": "load_sdks(channel.platform for channel in settings.channels.values())",
@@ -80,6 +87,7 @@ def cases(folder: Path) -> dict[str, str]:
         "worker, all three": _wired(folder, _WORKER, _VENDORS),
         "web, console": _wired(folder, _WEB, ["console"]),
         "web, all three": _wired(folder, _WEB, _VENDORS),
+        "redis status": _COMMAND.format(file=folder / "console.yaml", data=folder / "data"),
     }
 
 
@@ -98,7 +106,12 @@ def main() -> None:
 
 def measure(candidates: Mapping[str, str], folder: Path) -> dict[str, Cost]:
     """Return the medians over the rounds. A first, uncounted round compiles the imported modules."""
-    environment = {**os.environ, "SECRET": "s3cret", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    environment = {
+        **os.environ,
+        "SECRET": "s3cret",
+        "REDIS_URL": "redis://127.0.0.1:9/0",
+        "PYTHONPYCACHEPREFIX": str(folder / "compiled"),
+    }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     rounds = [{name: _start(code, environment) for name, code in candidates.items()} for _ in range(ROUNDS + 1)]
     return {name: _median([costs[name] for costs in rounds[1:]]) for name in candidates}

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Protocol, Self,
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from sayso.channels.i18n.texts import LANGUAGES
+from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 if TYPE_CHECKING:

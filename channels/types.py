@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from pydantic import TypeAdapter
@@ -208,12 +208,12 @@ class Turn:
 
     def to_json(self) -> str:
         """Return the turn as JSON, for the mailbox. Raises ValueError if a field has another type."""
-        return versioned(_TURN.dump_json(self, exclude_defaults=True, warnings="error").decode())
+        return versioned(_turns().dump_json(self, exclude_defaults=True, warnings="error").decode())
 
     @classmethod
     def from_json(cls, text: str) -> Turn:
         """Return the turn that `to_json` wrote. Raises OtherVersion, and pydantic.ValidationError for anything else."""
-        return _TURN.validate_json(check_version(text))
+        return _turns().validate_json(check_version(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +273,12 @@ class Reply:
 
     def to_json(self) -> str:
         """Return the reply as JSON, for the outbox."""
-        return _REPLY.dump_json(self, exclude_defaults=True).decode()
+        return _replies().dump_json(self, exclude_defaults=True).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Reply:
         """Return the reply that `to_json` wrote. Raises pydantic.ValidationError for anything else."""
-        return _REPLY.validate_json(text)
+        return _replies().validate_json(text)
 
 
 def named(media: Media) -> Media:
@@ -417,5 +417,15 @@ class Received:
     moved: tuple[str, str] | None = None
 
 
-_TURN = TypeAdapter(Turn)
-_REPLY = TypeAdapter(Reply)
+@cache
+def _turns() -> TypeAdapter[Turn]:
+    """Return what reads and writes turns. Building it takes longer than importing this module, and most commands of an
+    operator read none.
+    """
+    return TypeAdapter(Turn)
+
+
+@cache
+def _replies() -> TypeAdapter[Reply]:
+    """Return what reads and writes replies."""
+    return TypeAdapter(Reply)

@@ -1,19 +1,25 @@
 """Pending: proposals that wait for a yes, and the kernel that runs each confirmed one once."""
 
-from sayso.pending.action import (
-    DEFAULT_IGNORE_TTL_SECONDS,
-    DEFAULT_TTL_SECONDS,
-    PendingAction,
-    PendingActionExistsError,
-    PendingError,
-    compute_args_digest,
-)
-from sayso.pending.consent import ConfirmParser, RegexConfirmParser
-from sayso.pending.context import Confirmation, Person, ToolContext
-from sayso.pending.executors import PendingConfirmation, idempotency_key
-from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending
-from sayso.pending.settlement import ConfirmOutcome
-from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sayso.pending.action import (
+        DEFAULT_IGNORE_TTL_SECONDS,
+        DEFAULT_TTL_SECONDS,
+        PendingAction,
+        PendingActionExistsError,
+        PendingError,
+        compute_args_digest,
+    )
+    from sayso.pending.consent import ConfirmParser, RegexConfirmParser
+    from sayso.pending.context import Confirmation, Person, ToolContext
+    from sayso.pending.executors import PendingConfirmation, idempotency_key
+    from sayso.pending.proposals import current_context, current_user, executor_factory, stash_pending
+    from sayso.pending.settlement import ConfirmOutcome
+    from sayso.pending.store import InMemoryPendingStore, PendingActionStore, RedisPendingStore
 
 __all__ = [
     "DEFAULT_IGNORE_TTL_SECONDS",
@@ -38,3 +44,24 @@ __all__ = [
     "idempotency_key",
     "stash_pending",
 ]
+
+#: The modules that define these names, in the order in which they are searched. They are imported on first use: all
+#: that touches Redis is below this package, and a command of an operator needs none of these modules.
+_MODULES = ("action", "consent", "context", "executors", "proposals", "settlement", "store")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use. Raises AttributeError for any other."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for module_name in _MODULES:
+        module = importlib.import_module(f"{__name__}.{module_name}")
+        if name in vars(module):
+            break
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return all public names, imported or not."""
+    return sorted({*globals(), *__all__})

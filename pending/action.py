@@ -31,6 +31,8 @@ MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
 #: The prefix of our own kinds, which tools must not use.
 RESERVED_PREFIX = "sayso:"
+#: The kind of a plan's own record. A plan has no effect of its own: its steps have.
+PLAN_KIND = f"{RESERVED_PREFIX}plan"
 
 #: Bytes of MAC in a button token: 96 bits, so that the whole token stays under Telegram's 64 bytes.
 BUTTON_MAC_BYTES = 12

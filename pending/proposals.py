@@ -19,6 +19,7 @@ from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.types import Scope, random_id
 from sayso.pending.action import (
     MAX_PREVIEW_CHARS,
+    PLAN_KIND,
     ActionSigner,
     Executor,
     PendingAction,
@@ -38,8 +39,6 @@ F = TypeVar("F", bound=ExecutorFactory)
 
 #: Most proposals of one turn that share a yes. People do not read more, and so do not agree to more.
 MAX_STEPS = 10
-#: The kind of a plan's own record, which no tool can have. A plan has no effect of its own: its steps have.
-PLAN_KIND = "sayso:plan"
 #: A user id that is a phone number, as Twilio and Telegram write it.
 _PHONE = re.compile(r"(?:whatsapp:)?(\+[0-9]{6,15})")
 

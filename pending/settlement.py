@@ -14,7 +14,7 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
 from sayso.channels.redaction import redact
 from sayso.channels.types import Reply, Scope, random_id, storable
-from sayso.pending.action import ActionSigner, ActionState, Executor, PendingAction
+from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, Executor, PendingAction
 from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
 from sayso.pending.executors import (
@@ -28,7 +28,6 @@ from sayso.pending.executors import (
     words_for_person,
 )
 from sayso.pending.proposals import (
-    PLAN_KIND,
     ChannelRun,
     Effect,
     confirmed_run,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 from redis import Redis
 
 from sayso.channels.base import Channel, FollowsMoves, at_first_address
-from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.cluster import ClusterClient
@@ -21,6 +20,8 @@ from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Wa
 
 if TYPE_CHECKING:
     from limits.storage import MemoryStorage, RedisStorage
+
+    from sayso.channels.i18n.texts import TextsForTurn
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels import tracing
 from sayso.channels.base import Overloaded
-from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
 from sayso.channels.records import OtherVersion, check_readable, check_version
 from sayso.channels.types import AddressChange, Received, Reply, Turn, digest, shown_to
@@ -37,6 +36,9 @@ from sayso.pending.turns import (
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries
 from sayso.workers.lease import LEASE_MS, worker_of
+
+if TYPE_CHECKING:
+    from sayso.channels.i18n.texts import Texts, TextsForTurn
 
 log = logging.getLogger(__name__)
 

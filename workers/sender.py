@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from redis.exceptions import RedisError
 
@@ -33,7 +33,6 @@ from sayso.channels.base import (
     WindowClosed,
 )
 from sayso.channels.http import backoff_seconds
-from sayso.channels.i18n.texts import TextsForLanguage
 from sayso.channels.metrics import DELIVERIES, SEND_SECONDS
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
@@ -50,6 +49,9 @@ from sayso.pending.turns import (
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.mailbox import parse_or_release
 from sayso.workers.platform_places import PlatformPlaces
+
+if TYPE_CHECKING:
+    from sayso.channels.i18n.texts import TextsForLanguage
 
 log = logging.getLogger(__name__)
 

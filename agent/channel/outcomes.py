@@ -19,7 +19,8 @@ from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
-from sayso.pending.proposals import PLAN_KIND, is_undo, step_ids
+from sayso.pending.action import PLAN_KIND
+from sayso.pending.proposals import is_undo, step_ids
 from sayso.pending.repository import EXECUTED_STATES, OPEN_STATES, WAITING_STATES, StoredAction
 from sayso.pending.store import PendingActionStore
 

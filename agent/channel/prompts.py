@@ -11,10 +11,10 @@ from sayso.agent.channel.context import TurnAnswer, TurnContext
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Turn
-from sayso.pending.action import ActionState, PendingAction, compute_args_digest, split_button_token
+from sayso.pending.action import PLAN_KIND, ActionState, PendingAction, compute_args_digest, split_button_token
 from sayso.pending.executors import UNDO_PREFIX
 from sayso.pending.limits import KEEP_RECENT_MS
-from sayso.pending.proposals import PLAN_KIND, Effect, Proposal, is_undo, step_ids, undo_proposal
+from sayso.pending.proposals import Effect, Proposal, is_undo, step_ids, undo_proposal
 from sayso.pending.repository import OPEN_STATES, ActionResult, Claim, StoredAction, sign_action
 from sayso.pending.store import PendingActionStore
 from sayso.pending.turns import CHOICE_KIND, LeaseLost, NewAction, StaleTurn, outbox_entry

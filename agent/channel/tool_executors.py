@@ -23,7 +23,7 @@ from sayso.agent.tools.call_texts import effect_text, result_text, serialize, un
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
-from sayso.pending.action import Executor, PendingAction, canonical_json
+from sayso.pending.action import PLAN_KIND, Executor, PendingAction, canonical_json
 from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
 from sayso.pending.executors import (
     UNDO_PREFIX,
@@ -37,7 +37,6 @@ from sayso.pending.executors import (
     ToolOutput,
     ToolResult,
 )
-from sayso.pending.proposals import PLAN_KIND
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from sayso.agent.tools.errors import (
     ToolExecutionError,
     ToolParameterError,
     ToolValidationError,
-    nearest,
 )
 from sayso.agent.tools.json_schema import DEFINITIONS, frozen, plain
 from sayso.agent.tools.json_validation import Repairer, StepBudget, bounded_validator, with_budget
 from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
+from sayso.channels.spelling import nearest
 from sayso.pending.context import with_context
 from sayso.pending.proposals import current_context
 

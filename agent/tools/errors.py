@@ -12,8 +12,7 @@ ToolError
 from __future__ import annotations
 
 import asyncio
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sayso.channels.redaction import redact
@@ -102,14 +101,3 @@ class EffectUnknownError(ToolExecutionError):
 
 class ToolLoadError(ToolError):
     """Raised when a module of tools cannot be found or imported."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name with the most similar spelling; "" if none is similar."""
-    return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), "")
-
-
-def did_you_mean(name: str, known: Iterable[str], form: str = "{}") -> str:
-    """Return "did you mean ...?" in a form such as `"; {}"`; "" if no known name is similar."""
-    close = nearest(name, known)
-    return form.format(f"did you mean {close!r}?") if close else ""

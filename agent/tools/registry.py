@@ -15,11 +15,12 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolOptions, normalize_namespace
-from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError, nearest
+from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.signature import name_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
+from sayso.channels.spelling import nearest
 from sayso.pending.concurrency import run_sync
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from sayso.channels.i18n.texts import LANGUAGES, catalogue, shipped
+from sayso.channels.i18n.catalogue import LANGUAGES, catalogue, shipped
 
 #: How many characters of a message are read. More would add no evidence, and the limit bounds the work.
 MAX_CHARS = 1000

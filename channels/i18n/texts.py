@@ -5,29 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from sayso.channels.i18n.catalogue import FALLBACK, LANGUAGES, catalogue, shipped
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.channels.markdown.split import head
 from sayso.channels.types import Turn
 
-#: One TOML file per language, named by its BCP 47 primary subtag.
-CATALOGUES = Path(__file__).parent / "catalogues"
-#: The languages that have a catalogue, in alphabetical order.
-LANGUAGES = tuple(sorted(path.stem for path in CATALOGUES.glob("*.toml")))
-#: The language for people whose language has no catalogue.
-FALLBACK = "en"
 #: The environment variable with the users' time zone, such as Europe/Berlin.
 ZONE_VARIABLE = "SAYSO_TIMEZONE"
-#: How many characters of a language tag are read.
-MAX_TAG_CHARS = 40
 #: How many characters of a preview are repeated after it was shown whole, so that the result fits in one message of
 #: every platform.
 MAX_REPEATED_CHARS = 300
@@ -44,23 +35,6 @@ _RELATION = re.compile(r"n(?: % (?P<modulus>\d+))? (?P<equals>!?=) (?P<ranges>\d
 def texts_for(language: str = "") -> Texts:
     """Return the texts for a BCP 47 tag: pt for "pt-BR", English for an unknown tag or none."""
     return Texts(language, catalogue(language)) if language in LANGUAGES else texts_for(shipped(language) or FALLBACK)
-
-
-def shipped(tag: str) -> str:
-    """Return the language of a BCP 47 tag, pt for "pt-BR"; "" if it has no catalogue.
-
-    A catalogue names the subtags of scripts in which it is not written: zh is not for zh-Hant.
-    """
-    primary, *others = re.split("[-_]", tag[:MAX_TAG_CHARS].lower())
-    if primary not in LANGUAGES or not set(catalogue(primary)["not_for"]).isdisjoint(others):
-        return ""
-    return primary
-
-
-@cache
-def catalogue(language: str) -> dict[str, Any]:
-    """Return the catalogue of a language in `LANGUAGES`. Raises FileNotFoundError for any other."""
-    return tomllib.loads((CATALOGUES / f"{language}.toml").read_text(encoding="utf-8"))
 
 
 def as_statement(preview: str) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sayso.channels.http import PooledSessions, tls
-from sayso.channels.i18n.texts import LANGUAGES, texts_for
+from sayso.channels.i18n.catalogue import LANGUAGES
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.setup import (
     FORGED,
     CheckResult,

@@ -11,7 +11,8 @@ from pathlib import Path
 from sayso.agent.guards.policy import Decision, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
-from sayso.agent.tools.errors import ToolError, nearest
+from sayso.agent.tools.errors import ToolError
+from sayso.channels.spelling import nearest
 from sayso.config.settings.agent import (
     GUARDRAILS,
     OFFLINE,

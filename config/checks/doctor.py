@@ -29,27 +29,20 @@ from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import SignedWebhook
 from sayso.config.server.processes import FILE as UP_FILE
 from sayso.config.server.processes import Running
-from sayso.config.server.restore import is_restoring
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import find_public_url
+from sayso.config.wiring.data_folder import bot_ids, known_keys
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.libraries import library_problems
-from sayso.config.wiring.stores import (
-    FileStores,
-    bot_ids,
-    find_queue,
-    find_redis,
-    known_keys,
-    open_bucket,
-    risks_of,
-)
+from sayso.config.wiring.redis_parts import find_queue, find_redis, risks_of
+from sayso.config.wiring.stores import FileStores, open_bucket
 from sayso.pending.redis.checks import explain, unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, nodes_of, servers_of
 from sayso.pending.redis.failures import Failure
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.data_loss.resume import halts_of
+from sayso.workers.data_loss.resume import halts_of, is_restoring
 from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
 from sayso.workers.rq.jobs import is_suspended
 

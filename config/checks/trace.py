@@ -18,7 +18,7 @@ from sayso.channels.types import digest
 from sayso.config.checks.story import MessageStory, TracedAction, TracedEvent, TracedReply, TracedTurn
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.stores import RedisParts
+from sayso.config.wiring.redis_parts import RedisParts
 from sayso.pending.audit.collector import UncollectedEntries
 from sayso.pending.audit.ledger import FILE, AuditBody, AuditEntry, AuditLedger, EntrySigner
 from sayso.pending.redis.scripts import SHARDS, LuaScripts

@@ -69,7 +69,7 @@ def _uncollected_entries(options: Options) -> tuple[UncollectedEntries | None, l
     from redis.exceptions import RedisError
 
     from sayso.config.settings.loader import ConfigError, load_settings
-    from sayso.config.wiring.stores import find_redis
+    from sayso.config.wiring.redis_parts import find_redis
     from sayso.pending.audit.collector import UncollectedEntries
     from sayso.pending.redis.client import connect
 
@@ -217,7 +217,7 @@ def _ledger_path(options: Options) -> Path:
 
 def _keys(data: Path) -> list[str]:
     """Return the keys that signed the log. Exits without any: a new key could verify nothing."""
-    from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
+    from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 
     try:
         has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()

@@ -115,7 +115,7 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
     """
     from sayso.config.server.backup import Bot
     from sayso.config.server.embedded_redis import EmbeddedRedis, running_url
-    from sayso.config.wiring.stores import RedisParts
+    from sayso.config.wiring.redis_parts import RedisParts
     from sayso.pending.redis.client import servers_of
 
     settings, data = options.load(), options.data
@@ -138,7 +138,7 @@ def _bot(options: Options, *, without_redis: bool, new: bool = False) -> Iterato
 
 def _keys(options: Options) -> list[str]:
     """Return the secret keys of the environment or the data folder, none where there are none."""
-    from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
+    from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 
     has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (options.data / "secret_keys").exists()
     with _disk_errors(str(options.data), options.data):

@@ -194,7 +194,7 @@ def exit_on_failure(results: Iterable[CheckResult]) -> None:
 
 def check_channel(settings: Settings, channel: str) -> None:
     """Raise click.UsageError unless the configuration has a channel of this name."""
-    from sayso.agent.tools.errors import did_you_mean
+    from sayso.channels.spelling import did_you_mean
 
     if channel not in settings.channels:
         hint = did_you_mean(channel, settings.channels, "{} ")

@@ -102,7 +102,7 @@ def retry(options: Options, delivery: str) -> None:
 @contextmanager
 def _opened(options: Options) -> Iterator[tuple[RedisDeliveries, Callable[[], list[Alert]]]]:
     """Yield the deliveries, and a function that returns the alerts of all channels."""
-    from sayso.config.wiring.bootstrap import open_deliveries
+    from sayso.config.wiring.redis_parts import open_deliveries
 
     settings = options.load()
     with clear_errors():
@@ -135,9 +135,8 @@ def redis() -> None:
 def status(options: Options) -> None:
     """Print whether Redis is halted, and what it lost. Exits with 1 when it is."""
     from sayso.channels.manual import manual
-    from sayso.config.server.restore import backup_being_restored
     from sayso.pending.redis.scripts import SHARDS
-    from sayso.workers.data_loss.resume import halts_of
+    from sayso.workers.data_loss.resume import backup_being_restored, halts_of
     from sayso.workers.data_loss.watermarks import HaltReason
 
     with clear_errors():
@@ -167,7 +166,7 @@ def resume(options: Options) -> None:
 
     It may be killed and run again.
     """
-    from sayso.config.server.restore import is_restoring
+    from sayso.workers.data_loss.resume import is_restoring
     from sayso.workers.data_loss.resume import resume as resume_server
 
     settings = options.load()
@@ -187,7 +186,7 @@ def _checked_client(settings: Settings, data: Path) -> Redis:
 
     After a restart of all processes no other may have compared it. Raises what `clear_errors` handles.
     """
-    from sayso.config.wiring.stores import RedisParts
+    from sayso.config.wiring.redis_parts import RedisParts
     from sayso.workers.data_loss.resume import refuse_old_halt
 
     parts = RedisParts.find(settings, data)
@@ -206,7 +205,7 @@ def migrate(options: Options, *, is_real: bool) -> None:
     processes of another version run, and may be killed and run again.
     """
     from sayso.config.server import migration
-    from sayso.config.wiring.stores import RedisParts
+    from sayso.config.wiring.redis_parts import RedisParts
 
     settings = options.load()
     with clear_errors():

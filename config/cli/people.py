@@ -105,8 +105,8 @@ def erase(options: Options, channel: str, user: str) -> None:
     """
     from redis.exceptions import RedisError
 
+    from sayso.config.wiring.data_folder import open_data
     from sayso.config.wiring.people import erase_person
-    from sayso.config.wiring.stores import open_data
 
     settings = options.load()
     check_channel(settings, channel)
@@ -171,8 +171,8 @@ class _PeopleCommands:
 
 @contextmanager
 def _opened(options: Options, channel: str) -> Iterator[_PeopleCommands]:
-    from sayso.config.wiring.bootstrap import open_people
-    from sayso.config.wiring.people import rules_of
+    from sayso.config.wiring.access import rules_of
+    from sayso.config.wiring.redis_parts import open_people
     from sayso.workers.people import Register, TooManyPeople, UnknownPerson
 
     settings = options.load()

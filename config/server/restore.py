@@ -45,14 +45,12 @@ from sayso.pending.audit.chain import ChainReport
 from sayso.pending.audit.collector import UncollectedEntries, verify
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.redis.scripts import SHARDS
-from sayso.workers.data_loss.resume import Resumed, halt, halts_of, resume
+from sayso.workers.data_loss.resume import RESTORING, Resumed, halt, is_restoring, resume
 from sayso.workers.data_loss.watermarks import FILE as TIDE
 from sayso.workers.data_loss.watermarks import HaltReason, WatermarkFile
 from sayso.workers.deployment import key_digests
 from sayso.workers.recovery import GONE_SECONDS, Heartbeat
 
-#: A key that tells a server that is halted by a restore from one that lost data.
-RESTORING = "restoring"
 #: The folder of work in progress, in the data folder.
 _WORK = ".restore"
 _BLOCK_BYTES = 1024 * 1024
@@ -97,16 +95,6 @@ def restore_backup(file: IO[bytes], bot: Bot, keys: Sequence[str], *, over: bool
             resumed = resume(client, prefix=bot.prefix, restored=True)
             client.delete(f"{bot.prefix}{RESTORING}")
         return Restored(manifest, written, resumed, _verified(bot, client, keys))
-
-
-def is_restoring(client: Redis, *, prefix: str) -> bool:
-    """Return whether a restore has begun and not ended: Redis is halted, and holds a part of a backup."""
-    return bool(client.exists(f"{prefix}{RESTORING}")) and bool(halts_of(client, prefix=prefix))
-
-
-def backup_being_restored(client: Redis, *, prefix: str) -> float:
-    """Return when the backup was taken whose restore has begun and not ended, in Unix seconds; 0 for none."""
-    return float(client.get(f"{prefix}{RESTORING}") or 0) if is_restoring(client, prefix=prefix) else 0.0
 
 
 def _checked(file: IO[bytes], folder: Path) -> Manifest:

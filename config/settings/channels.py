@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
-from sayso.agent.guards.policy import ArgumentForm, problem_of
 from sayso.channels.base import Count, Number, PlatformSettings, Section
 from sayso.channels.registry import BUILT_IN, find_platform
 from sayso.config.settings.agent import ChannelAgentSettings
@@ -26,11 +25,14 @@ class DenyWhenSettings(Section):
     """What the argument may not match: a pattern as in file names, or a comparison where `matches` is `number`.
     Example: `'*@external.com'`.
     """
-    matches: ArgumentForm = "text"
+    matches: Literal["text", "email", "domain", "path", "number"] = "text"
     """What the argument holds, which says how it is read before it is compared. Example: `email`."""
 
     @model_validator(mode="after")
     def _can_match(self) -> Self:
+        # Imported here, as it imports the agent, which takes longer than a whole command of an operator.
+        from sayso.agent.guards.policy import problem_of
+
         if problem := problem_of(self.matches, self.pattern):
             raise ValueError(problem)
         return self

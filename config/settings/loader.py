@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import ValidationError
 
-from sayso.agent.tools.errors import did_you_mean, nearest
 from sayso.channels.redaction import remember, secrets_of
 from sayso.channels.registry import platform_names
 from sayso.channels.setup import is_loopback
+from sayso.channels.spelling import did_you_mean, nearest
 from sayso.config.settings.schema import (
     Origin,
     Settings,

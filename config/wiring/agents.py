@@ -61,9 +61,10 @@ from sayso.config.settings.channels import AnyChannel, PolicySettings
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_
+from sayso.config.wiring.data_folder import open_data
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.observability import TracingError, set_up_tracing
-from sayso.config.wiring.stores import RedisParts, open_data
+from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync

@@ -26,6 +26,7 @@ from sayso.channels.storage.s3 import Bucket
 from sayso.channels.types import Turn
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
+from sayso.config.wiring.access import access_config
 from sayso.config.wiring.agents import (
     AgentDeps,
     build_agents,
@@ -33,9 +34,10 @@ from sayso.config.wiring.agents import (
     reload_on_edit,
     trace_if_configured,
 )
+from sayso.config.wiring.data_folder import bot_ids, open_data
 from sayso.config.wiring.models import Models
-from sayso.config.wiring.people import access_config
-from sayso.config.wiring.stores import FileStores, RedisParts, bot_ids, find_redis, open_data, risks_of
+from sayso.config.wiring.redis_parts import RedisParts, find_redis, risks_of
+from sayso.config.wiring.stores import FileStores
 from sayso.config.wiring.tools import OpenTools
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
@@ -55,7 +57,6 @@ from sayso.workers.data_loss.resume import refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
-from sayso.workers.people import RedisPeople
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
 from sayso.workers.sender import RECEIPTS, ReceiptFiles, RedisOutbox, ReplySender
@@ -285,19 +286,6 @@ def preload(settings: Settings) -> None:
         phrasebook(channel.languages)
     deps.models.preload()
     registry.load_sdks(channel.platform for channel in settings.channels.values())
-
-
-def open_deliveries(settings: Settings, data: Path) -> tuple[RedisDeliveries, RedisAlerts]:
-    """Return the deliveries and the alerts of the channels, for a command. Raises ConfigError."""
-    redis = RedisParts.find(settings, data)
-    return RedisDeliveries(redis.scripts(LUA), redis.wake_up), redis.alerts
-
-
-def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbox]:
-    """Return the people who are approved, blocked or waiting, and the outbox, for a command. Raises ConfigError."""
-    redis = RedisParts.find(settings, data)
-    people = RedisPeople(redis.client, prefix=settings.key_prefix)
-    return people, RedisOutbox(redis.scripts(LUA), redis.wake_up)
 
 
 def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:

@@ -18,8 +18,8 @@ from sayso.channels.base import StoreReceived
 from sayso.channels.registry import load, platform_of
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
+from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
-from sayso.config.wiring.people import rules_of
 from sayso.pending.redis.checks import unreachable
 from sayso.pending.redis.client import AGAIN_SECONDS, RedisUnfit
 from sayso.pending.stop_signals import stop_signals

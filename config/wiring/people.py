@@ -1,4 +1,4 @@
-"""The people of a bot: the access rules of its channels, and the erasure of a person from every store."""
+"""The erasure of a person from every store of a bot."""
 
 from __future__ import annotations
 
@@ -11,42 +11,16 @@ from pathlib import Path
 from sayso.agent.memory.graph import SQLiteTripleStore, TripleStoreError
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.types import Conversation, Scope, owner_of
-from sayso.config.settings.channels import AccessSettings, AnyChannel
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import RELATIONSHIPS, knowledge_memory
-from sayso.config.wiring.stores import FileStores, RedisParts, local_texts
+from sayso.config.wiring.redis_parts import RedisParts
+from sayso.config.wiring.stores import FileStores, local_texts
 from sayso.pending.audit.ledger import FILE as LEDGER
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
-from sayso.workers.access import AccessConfig, AccessRules, redis_quota
 from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
 from sayso.workers.data_loss.notices import NoteFiles
 from sayso.workers.erasure import ErasedPerson, Erasure
-from sayso.workers.people import RedisPeople
-
-
-def rules_of(channel: AnyChannel) -> AccessRules:
-    """Return the access rules of a channel. Without `access` in the YAML all people may talk."""
-    access = channel.access or AccessSettings()
-    return AccessRules(
-        allow=access.allow,
-        block=access.block,
-        pairing=access.pairing,
-        groups=access.groups,
-        chats=access.chats,
-        per_minute=access.per_minute,
-        phones=channel.has_phone_numbers,
-    )
-
-
-def access_config(settings: Settings, redis: RedisParts) -> AccessConfig | None:
-    """Return the access rules of all channels with their lists of people, None where no channel has `access`."""
-    rules_by_channel = {name: rules_of(channel) for name, channel in settings.channels.items() if channel.access}
-    if not rules_by_channel:
-        return None
-    has_limit = any(each.per_minute is not None for each in rules_by_channel.values())
-    quota = redis_quota(redis.client, redis.url, prefix=redis.key_prefix) if has_limit else None
-    return AccessConfig(rules_by_channel, RedisPeople(redis.client, prefix=redis.key_prefix), quota)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, Keywo
 from sayso.agent.extras import LibraryError
 from sayso.agent.toolbox import open_toolbox
 from sayso.agent.tools import Tool, ToolRegistry
-from sayso.agent.tools.errors import ToolError, ToolLoadError, did_you_mean
+from sayso.agent.tools.errors import ToolError, ToolLoadError
 from sayso.agent.tools.loading import LoadedTools, WatchedSource, claim, load_tools
 from sayso.agent.tools.registry import Toolset
 from sayso.agent.toolsets import mcp, openapi
@@ -28,6 +28,7 @@ from sayso.agent.toolsets.openapi_request import Auth
 from sayso.agent.toolsets.refresh import LiveSource, ToolsetRefresher
 from sayso.agent.toolsets.selectors import SelectorLoadError, ToolSelector, UserRoles, find_selector
 from sayso.channels.base import Secret
+from sayso.channels.spelling import did_you_mean
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import (

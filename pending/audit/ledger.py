@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sayso.channels.storage.files import open_database, read_database, transaction
-from sayso.pending.action import ActionSigner, ActionState, derived_keys
-from sayso.pending.proposals import PLAN_KIND
+from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, derived_keys
 
 #: What an entry records: the state that an action changed to.
 Event = ActionState

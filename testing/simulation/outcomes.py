@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from sayso.channels.i18n.texts import catalogue, texts_for
+from sayso.channels.i18n.catalogue import catalogue
+from sayso.channels.i18n.texts import texts_for
 from sayso.testing.simulation.tools import EffectEntry
 
 #: What one message says about a bill. `foreign`: the button belongs to another person; `nothing`: nothing was done;

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.config.server.processes import Child
 from sayso.config.server.up import full_health, python_path
-from sayso.config.wiring.stores import KEYS_VARIABLE, secret_keys
+from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 from sayso.pending.redis.client import connect
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.simulation.profile import Profile

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import Field, ValidationError
 
-from sayso.agent.tools.errors import did_you_mean
 from sayso.channels.base import Section
+from sayso.channels.spelling import did_you_mean
 from sayso.testing.simulation.outcomes import DONE
 
 #: What can be killed.

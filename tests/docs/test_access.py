@@ -11,7 +11,7 @@ from sayso.config.cli.people import people
 from sayso.config.settings.channels import AccessSettings
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.people import rules_of
+from sayso.config.wiring.access import rules_of
 from sayso.workers.access import Admitted, Ignored, UnknownSender
 from tests.docs.pages import part
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sayso import agent
 from sayso.agent.guards.guardrails import Guardrail, GuardrailAction
-from sayso.channels.i18n.texts import catalogue
+from sayso.channels.i18n.catalogue import catalogue
 from tests.docs.pages import part
 
 PAGE = part("guard-the-agent.md", begin="Guardrails, budgets and loops")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sayso.channels.i18n.texts import catalogue
+from sayso.channels.i18n.catalogue import catalogue
 from sayso.channels.types import Conversation
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import Server, process

@@ -20,7 +20,7 @@ from sayso.config.server.embedded_redis import server_binary
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
-from sayso.config.wiring.stores import risks_of
+from sayso.config.wiring.redis_parts import risks_of
 from sayso.pending.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
 from tests.config.processes import sayso
 from tests.flows.system import System, TelegramPerson, free_port, until

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.i18n.texts import texts_for
-from sayso.pending.action import ActionSigner, PendingAction, compute_args_digest
+from sayso.pending.action import PLAN_KIND, ActionSigner, PendingAction, compute_args_digest
 from sayso.pending.executors import UNDO_PREFIX
-from sayso.pending.proposals import PLAN_KIND, Effect, is_step_of, plan_of, step_ids, undo_proposal
+from sayso.pending.proposals import Effect, is_step_of, plan_of, step_ids, undo_proposal
 from sayso.pending.repository import StoredAction
 
 SEAL = ActionSigner(["key"])

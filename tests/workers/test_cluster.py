@@ -16,7 +16,7 @@ from sayso.channels.console.store import Feed
 from sayso.channels.types import Conversation
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
-from sayso.config.wiring.stores import risks_of
+from sayso.config.wiring.redis_parts import risks_of
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
 from sayso.pending.audit.ledger import FILE, AuditLedger
 from sayso.pending.redis.client import ACL_FILE, RedisUnfit, connect, connect_async, open_loop_client

@@ -22,6 +22,8 @@ RESUME_STEP = 1_000_000_000
 MAX_IDS = 8
 #: Keys that Redis looks at per SCAN.
 SCAN_COUNT = 1000
+#: A key that tells a server that is halted by a restore from one that lost data.
+RESTORING = "restoring"
 _KEY = re.compile(r"\{(\d{1,2})\}:(lane|pending):(.+)", re.DOTALL)
 _LIFT = """
 -- Remove the halt. KEYS: tide (the watermark), founded (the identities), halted. ARGV: identities, watermark, reason.
@@ -63,6 +65,16 @@ def _halted_states(client: Redis, prefix: str) -> dict[int, ShardState]:
     answers = run_without_loop(read_shards(ask_over(client), prefix, in_cluster=isinstance(client, ClusterClient)))
     states = {shard: ShardState.of(answer) for shard, answer in answers.items()}
     return {shard: state for shard, state in states.items() if state.halted}
+
+
+def is_restoring(client: Redis, *, prefix: str) -> bool:
+    """Return whether a restore has begun and not ended: Redis is halted, and holds a part of a backup."""
+    return bool(client.exists(f"{prefix}{RESTORING}")) and bool(halts_of(client, prefix=prefix))
+
+
+def backup_being_restored(client: Redis, *, prefix: str) -> float:
+    """Return when the backup was taken whose restore has begun and not ended, in Unix seconds; 0 for none."""
+    return float(client.get(f"{prefix}{RESTORING}") or 0) if is_restoring(client, prefix=prefix) else 0.0
 
 
 def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:

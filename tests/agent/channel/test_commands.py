@@ -21,7 +21,8 @@ from sayso.agent import (
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.loading import load_tools
 from sayso.agent.toolsets.selectors import UserRoles
-from sayso.channels.i18n.texts import LANGUAGES, texts_for
+from sayso.channels.i18n.catalogue import LANGUAGES
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown import plain
 from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender, turn
 from tests.workers.fakes import FakeChannel

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from sayso.channels.i18n.texts import LANGUAGES, texts_for
+from sayso.channels.i18n.catalogue import LANGUAGES
+from sayso.channels.i18n.texts import texts_for
 
 DONE = re.compile(r"Delete A\n\nAlready done at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")
 MAYBE = re.compile(r"Delete A\n\nThis may already have happened at \d\d:\d\d UTC\.\n\nReply \*\*yes\*\* or")

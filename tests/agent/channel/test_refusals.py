@@ -8,7 +8,8 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, ScriptedProvider, ToolCall, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.channels.i18n.texts import LANGUAGES, texts_for
+from sayso.channels.i18n.catalogue import LANGUAGES
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import SHIPPED_LANGUAGES, RegexConfirmParser, names_effect, read_answer
 from tests.contracts.rigs import CHAT, MemoryRig, make_processor, make_sender

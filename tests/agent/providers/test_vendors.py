@@ -33,7 +33,8 @@ from sayso.agent.providers.vendors import (
     OpenAIProvider,
     VendorProvider,
 )
-from sayso.channels.i18n.texts import catalogue, texts_for
+from sayso.channels.i18n.catalogue import catalogue
+from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses

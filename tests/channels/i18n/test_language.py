@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sayso
+from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.language import MAX_CHARS, choose, recognize
-from sayso.channels.i18n.texts import LANGUAGES
 
 WRITTEN = {
     "en": [

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sayso.channels.i18n.texts import LANGUAGES, brief, catalogue, plural_form, texts_for
+from sayso.channels.i18n.catalogue import LANGUAGES, catalogue
+from sayso.channels.i18n.texts import brief, plural_form, texts_for
 from sayso.channels.markdown import plain
 from sayso.channels.markdown.literal import Markdown, as_markdown
 from sayso.pending import RegexConfirmParser

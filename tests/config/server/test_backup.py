@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from sayso.channels.types import Conversation
 from sayso.config.server.backup import BackupError, Bot, macs_of, write_backup
 from sayso.config.server.embedded_redis import EmbeddedRedis
-from sayso.config.server.restore import RESTORING, Restored, restore_backup
+from sayso.config.server.restore import Restored, restore_backup
 from sayso.config.server.snapshot import SnapshotError
 from sayso.config.settings.loader import load_settings
 from sayso.config.settings.schema import Settings
@@ -32,7 +32,7 @@ from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, ve
 from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.redis.client import connect
 from sayso.workers.data_loss.guard import DataLossGuard
-from sayso.workers.data_loss.resume import RESUME_STEP, halt, halts_of
+from sayso.workers.data_loss.resume import RESTORING, RESUME_STEP, halt, halts_of
 from sayso.workers.data_loss.watermarks import HaltReason
 from sayso.workers.people import ListedPerson, RedisPeople
 from sayso.workers.recovery import Heartbeat

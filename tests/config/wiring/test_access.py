@@ -15,8 +15,8 @@ from sayso.config.checks.describe import describe
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.people import access_config, rules_of
-from sayso.config.wiring.stores import RedisParts
+from sayso.config.wiring.access import access_config, rules_of
+from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import build_selector, open_tools
 from sayso.pending.context import context_field
 from sayso.pending.proposals import ChannelRun

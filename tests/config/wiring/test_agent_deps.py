@@ -29,7 +29,7 @@ from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, terminal_agent
 from sayso.config.wiring.bootstrap import bootstrap
-from sayso.config.wiring.stores import RedisParts
+from sayso.config.wiring.redis_parts import RedisParts
 
 PLUGINS = """
 from sayso.agent import AgentObserver

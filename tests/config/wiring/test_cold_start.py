@@ -130,3 +130,25 @@ def test_a_web_process_starts_without_any_vendors_library(loaded):
     ready, _ = loaded(WEB, *PLATFORMS)
     assert {f"sayso.channels.{platform}.adapter" for platform in PLATFORMS} <= ready
     assert not ready & (SDKS | {"matplotlib", "httpx", "requests"})
+
+
+@pytest.mark.parametrize(
+    "args", [["redis", "status"], ["deliveries", "list"], ["people", "list", "bot"], ["migrate"], ["trace", "SM404"]]
+)
+def test_commands_of_an_operator_load_no_agent_and_no_library_of_a_vendor(tmp_path: Path, redis_url: str, args):
+    """The agent alone takes as long as a whole command."""
+    file = tmp_path / "bot.yaml"
+    file.write_text(
+        f"tools: [sayso.examples.invoices]\nchannels:\n  bot: {PLATFORMS['telegram'][:-1]}, access: {{}}}}\n"
+    )
+    code = (
+        "import contextlib, json, sys\nfrom sayso.config.cli.main import main\n"
+        "with contextlib.suppress(SystemExit):\n    main(sys.argv[1:])\n"
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, *args, "-c", str(file), "--data", str(tmp_path / "data")]
+    environment = {**os.environ, "REDIS_URL": redis_url, "SECRET": "s3cret"}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, env=environment)
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert "sayso.config.wiring.redis_parts" in loaded, done.stderr
+    assert not loaded & (SDKS | FOREIGN | {"sayso.agent", "sayso.channels.markdown", "openai", "anthropic", "google"})

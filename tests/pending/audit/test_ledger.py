@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sayso.pending.action import PLAN_KIND
 from sayso.pending.audit.collector import verify
 from sayso.pending.audit.ledger import (
     FILE,
@@ -21,7 +22,6 @@ from sayso.pending.audit.ledger import (
     read_export,
     to_lines,
 )
-from sayso.pending.proposals import PLAN_KIND
 from tests.pending.state_log import AT, KEY, LIFE, SIGNER, StateLog, busy_log, sealed
 
 
