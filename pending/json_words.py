@@ -142,7 +142,7 @@ class _Writer:
             lines = [self._line(key, item) for key, item in fields[:MAX_LINES]]
             return "\n".join(lines + _more(len(fields) - MAX_LINES, "field")) or "nothing"
         rows = list(map(decoded, value))
-        if all(_is_number(row) for row in rows):
+        if len(rows) > MAX_OBJECTS and all(_is_number(row) for row in rows):
             return self.inner(rows, 1, MAX_ROW_FIELDS)
         lines = [f"- {self.inner(row, 1, MAX_ROW_FIELDS)}" for row in rows[:MAX_ROWS]]
         return "\n".join(lines + _more(len(rows) - MAX_ROWS)) or "nothing"
