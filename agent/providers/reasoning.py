@@ -10,48 +10,64 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: The names of XML-like tags around reasoning, such as <think>, <seed:think> and <antThinking>.
+#: The names of XML-like tags around reasoning, such as <think>, <seed:think>, <antThinking> and <deep_think>.
 _NAME = (
-    r"(?:\w+:)?(?:ant|assistant_|internal_|inner_|hidden_)?"
-    r"(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|monologue|chain_of_thought)"
+    r"(?:\w{1,20}[:_])?(?:ant)?"
+    r"(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|monologue|chain[_-]?of[_-]?thoughts?|cot)"
     r"(?:_(?:content|process|block|steps))?"
 )
+_ATTRIBUTES = r"(?:\s[^<>]{0,100})?"
 #: The opening and the closing tag of each form: of most models; Magistral; Kimi; special tokens of Cohere, OpenThinker
-#: and DeepSeek; gpt-oss; Gemma.
+#: and DeepSeek; gpt-oss; Gemma; MedGemma. What gpt-oss writes into its channel "commentary" is a call.
 _FORMS = (
-    (rf"<{_NAME}(?:\s[^<>]{{0,100}})?>", rf"</{_NAME}\s?>"),
+    (rf"<{_NAME}{_ATTRIBUTES}(?<!/)>", rf"</{_NAME}{_ATTRIBUTES}>"),
     (r"\[(?-i:THINK|THINKING|REASONING)\]", r"\[/(?-i:THINK|THINKING|REASONING)\]"),
     (r"◁think(?:ing)?▷", r"◁/think(?:ing)?▷"),
     (
-        r"<[|\uff5c](?:(?:begin|start)[_\u2581](?:of[_\u2581])?)?(?:think(?:ing)?|thought)[|\uff5c]>",
-        r"<[|\uff5c](?:end[_\u2581](?:of[_\u2581])?|/)(?:think(?:ing)?|thought)[|\uff5c]>",
+        r"<[|\uff5c](?:(?:begin|start)[_\u2581](?:of[_\u2581])?)?(?:think(?:ing)?|thought|reasoning)[|\uff5c]>",
+        r"<[|\uff5c](?:end[_\u2581](?:of[_\u2581])?|/)(?:think(?:ing)?|thought|reasoning)[|\uff5c]>",
     ),
-    (r"<\|channel\|>analysis<\|message\|>", r"<\|end\|>"),
+    (
+        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]{0,100}"
+        r"(?:<\|constrain\|>\w{0,20})?<\|message\|>",
+        r"<\|(?:end|call)\|>",
+    ),
     (r"<\|channel>thought\b", r"<channel\|>"),
+    (r"<unused94>thought\b", r"<unused95>"),
 )
 #: The forms whose closing tag means nothing else. It also ends reasoning that has no opening tag.
 _CLOSING_FORMS = range(4)
 #: The forms that are special tokens of a model. A sentence does not mention them by chance.
 _TOKEN_FORMS = range(3, len(_FORMS))
+#: What gpt-oss writes before its answer. All text before it is none of the answer.
+_ANSWER_START = r"(?:<\|end\|>)?(?:<\|start\|>\w*)?<\|channel\|>final[^<]{0,100}<\|message\|>"
 #: What the same models write around the answer that follows the reasoning.
-_ANSWER_MARK = (
-    r"(?:<\|start\|>\w*)?<\|channel\|>final<\|message\|>|<\|return\|>"
-    r"|<[|\uff5c](?:begin|start|end)[_\u2581](?:of[_\u2581])?(?:solution|response)[|\uff5c]>"
-)
+_ANSWER_MARK = r"<\|return\|>|<[|\uff5c](?:begin|start|end)[_\u2581](?:of[_\u2581])?(?:solution|response)[|\uff5c]>"
+#: Tags that some models write around the whole answer, directly after the reasoning.
+_ANSWER_TAG = r"</?(?:(?:final_)?answer|final|response|output)>"
+#: One tag in place of a pair without reasoning.
+_EMPTY = rf"<{_NAME}\s?/>"
 _CLOSINGS = [re.compile(closing, re.IGNORECASE) for _, closing in _FORMS]
 _TAG = re.compile(
     "|".join(
         [f"(?P<open{at}>{opening})" for at, (opening, _) in enumerate(_FORMS)]
         + [f"(?P<close{at}>{_FORMS[at][1]})" for at in _CLOSING_FORMS]
-        + [f"(?P<mark>{_ANSWER_MARK})"]
+        + [
+            f"(?P<start>{_ANSWER_START})",
+            f"(?P<mark>{_ANSWER_MARK})",
+            f"(?P<wrap>{_ANSWER_TAG})",
+            f"(?P<empty>{_EMPTY})",
+        ]
     ),
     re.IGNORECASE,
 )
 #: The beginning of what may become a tag, at the end of the text that has arrived.
 _PARTIAL = re.compile(
     r"""(?:
-        < [/|\uff5c]? (?: [a-z][\w:\u2581]{0,40} [|\uff5c]? (?: \s[^<>\n]{0,100} )? )?  # <think, </think, <|end_of_
-        | <\|(?:start|channel)\|?> [\w<|>]{0,60}  # several tokens of gpt-oss and Gemma
+        # <think, </think, <|end_of_
+        < (?: [|\uff5c]?/? ) (?: [a-z][\w:\u2581/-]{0,60} [|\uff5c]? (?: \s[^<>]{0,100} )? )?
+        | <\|(?:start|channel|end)\|?> [^\n]{0,300}  # several tokens of gpt-oss and Gemma
+        | <unused94> \w{0,10}
         | \[ /? [A-Z]{0,10}
         | ◁ /? \w{0,10}
     )\Z""",
@@ -62,6 +78,7 @@ _STARTS = re.compile(r"[<\[◁]")
 #: Characters before and after a tag that is quoted.
 _QUOTES = frozenset("`\"'\u201c\u201e\u00ab\u2018(")
 _QUOTES_AFTER = frozenset("`\"'\u201c\u201d\u00bb\u2019)")
+_PUNCTUATION = frozenset(".,;:!?)")
 _FENCES = ("```", "~~~")
 #: How many characters of a line are looked at for a fence.
 _LINE_START_CHARS = 40
@@ -126,6 +143,10 @@ class ReasoningFilter:
         self._form: int | None = None
         #: The reasoning so far, if it may turn out to be text about a tag; else None.
         self._doubtful: list[str] | None = None
+        #: Whether the opening tag in `_doubtful` may be the first word of a sentence.
+        self._begins_sentence = False
+        #: Whether a tag was removed that stands before the whole answer.
+        self._is_wrapped = False
         #: Whether text with a visible character was given, since reasoning was voided.
         self._has_shown = False
         #: Whether reasoning was removed.
@@ -166,8 +187,18 @@ class ReasoningFilter:
         """Skip reasoning up to its closing tag. Return whether there is more to read."""
         found = _CLOSINGS[form].search(self._rest)
         if found:
-            self._rest = self._rest[found.end() :]
-            self._end_reasoning()
+            after = self._rest[found.end() :]
+            if self._begins_sentence and not is_last and not after.strip():  # what follows decides what it is
+                return False
+            inside = self._rest[: found.start()]
+            self._rest = after
+            if self._is_text_about_tags(inside, after):
+                text = "".join([*(self._doubtful or ()), inside, found[0]])
+                self._form = None
+                self._doubtful = None
+                self._show(text, output)
+            else:
+                self._end_reasoning()
             return True
 
         skipped = self._before_partial_tag(is_last=is_last)
@@ -178,6 +209,15 @@ class ReasoningFilter:
             self._form = None
             self._show("".join(self._doubtful), output)
         return False
+
+    def _is_text_about_tags(self, inside: str, after: str) -> bool:
+        """Return whether a pair of tags is part of a sentence: "Use <think>...</think> for it"."""
+        if self._doubtful is None:
+            return False
+        if self._begins_sentence and _goes_on(after):
+            return True
+        content = "".join([*self._doubtful[1:], inside])
+        return self._has_shown and bool(content.strip()) and not any(map(str.isalnum, content))
 
     def _before_partial_tag(self, *, is_last: bool) -> str:
         """Return what has arrived before the beginning of a tag whose end has not arrived yet."""
@@ -226,24 +266,52 @@ class ReasoningFilter:
     def _is_boundary(self, found: re.Match[str], after: str, output: list[str | Voided]) -> bool:
         """Begin or end reasoning at a tag. Return False for a tag that a text is about, which stays."""
         kind = str(found.lastgroup)
+        if kind == "start":
+            return self._begin_answer(output)
         if kind == "mark":
             return self._has_removed
+        if kind == "empty":
+            self._may_strip = not self._has_shown
+            return not self._has_shown
+        if kind == "wrap":
+            return self._unwrap(found[0])
         form = int(kind.removeprefix("open").removeprefix("close"))
         if kind.startswith("open"):
             return self._open(form, found[0], after)
         return self._close(form, after, output)
 
+    @property
+    def _is_quoted(self) -> bool:
+        """Return whether the next character stands in code or directly after a quotation mark."""
+        return self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
+
+    def _begin_answer(self, output: list[str | Voided]) -> bool:
+        """Void all text before the mark of an answer. Return False for a mark that a text is about."""
+        if self._is_quoted:
+            return False
+        self._void(output)
+        return True
+
+    def _unwrap(self, tag: str) -> bool:
+        """Return whether a tag stands around the whole answer, so that it is removed."""
+        if tag.startswith("</"):
+            return self._is_wrapped
+        self._is_wrapped = self._has_removed and not self._has_shown
+        return self._is_wrapped
+
     def _open(self, form: int, tag: str, after: str) -> bool:
         """Begin reasoning at an opening tag. Return False for a tag that a text is about."""
-        is_quoted = self._is_fenced or self._line.is_in_code or self._line.last in _QUOTES
         is_tight = not after[:1].isspace() or after[:1] == "\n"
         is_word = self._has_shown and not is_tight and form not in _TOKEN_FORMS  # "Use <think> to start"
-        if is_quoted or is_word:
+        if self._is_quoted or is_word:
             self._mentioned.add(form)
             return False
         self._form = form
+        self._begins_sentence = not self._has_shown and _goes_on(after)
         is_certain = not self._has_shown or self._line.is_blank or form in _TOKEN_FORMS
-        self._doubtful = None if is_certain else [tag]
+        self._doubtful = None
+        if self._begins_sentence or not is_certain:
+            self._doubtful = [tag]
         return True
 
     def _close(self, form: int, after: str, output: list[str | Voided]) -> bool:
@@ -256,12 +324,24 @@ class ReasoningFilter:
             return False
         if self._line.last in _QUOTES and after[:1] in _QUOTES_AFTER:
             return False
-        ends_line = not after.strip() or after.lstrip(" \t")[:1] == "\n"
-        if self._line.last.isspace() and not self._line.is_blank and not ends_line:  # "the tag </think> ends it"
+        if self._is_word(after):  # "the tag </think> ends it"
             return False
         if self._has_removed and not after.strip():  # a stray tag at the end of an answer
             return True
         self.has_unopened = self.has_unopened or not self._has_removed
+        self._void(output)
+        return True
+
+    def _is_word(self, after: str) -> bool:
+        """Return whether a closing tag is a word of a sentence."""
+        if not self._has_shown:
+            return _goes_on(after)
+        ends_line = not after.strip() or after.lstrip(" \t")[:1] == "\n"
+        begins_sentence = after[:1] == " " and after.lstrip()[:1].isupper()
+        return self._line.last.isspace() and not self._line.is_blank and not ends_line and not begins_sentence
+
+    def _void(self, output: list[str | Voided]) -> None:
+        """Take back all text that was given or held back. What comes next is the answer."""
         if self._has_shown and not self._holds:
             output[:] = [VOIDED]
         self._held.clear()
@@ -269,7 +349,6 @@ class ReasoningFilter:
         self._is_fenced = False
         self._line = _Line()
         self._end_reasoning()
-        return True
 
     def _show(self, text: str, output: list[str | Voided]) -> None:
         """Give a text of the answer, or hold it back, and follow its lines for code and quotes."""
@@ -289,6 +368,13 @@ class ReasoningFilter:
             self._held.append(text)
         else:
             output.append(text)
+
+
+def _goes_on(after: str) -> bool:
+    """Return whether a sentence goes on after a tag: with a small letter after a space, or with punctuation."""
+    if after[:1] == " ":
+        return after.lstrip()[:1].islower()
+    return after[:1] in _PUNCTUATION
 
 
 def split_reasoning(answer: str) -> tuple[str, bool]:
