@@ -73,8 +73,8 @@ class ConversationState:
     inbox: deque[WaitingTurn] = field(default_factory=deque)
     outbox: deque[tuple[int, str, str]] = field(default_factory=deque)
     seen: OrderedDict[str, tuple[int, float]] = field(default_factory=OrderedDict)
-    #: By the id of a message, the digest of what it shows, and when it was received.
-    contents: OrderedDict[str, tuple[str, float]] = field(default_factory=OrderedDict)
+    #: By the id of a message, the kind of its turn, the digest of what it shows, and when it was received.
+    contents: OrderedDict[str, tuple[str, str, float]] = field(default_factory=OrderedDict)
     histories: OrderedDict[str, str] = field(default_factory=OrderedDict)
     timer_entries: dict[str, TimerEntry] = field(default_factory=dict)
     #: By user, when their allowance is full again.
@@ -140,9 +140,11 @@ class ConversationState:
         return number if now - at < SEEN_MS / 1000 else 0
 
     def is_unchanged(self, turn: Turn, now: float) -> bool:
-        """Return whether the turn's message was received with the same content before."""
-        content, at = self.contents.get(turn.message_key, ("", -inf))
-        return bool(content) and content == turn.content and now - at < SEEN_MS / 1000
+        """Return whether the turn's message was received with the same content before, or is older than its edit."""
+        kind, content, at = self.contents.get(turn.message_key, ("", "", -inf))
+        if not turn.content or now - at >= SEEN_MS / 1000:
+            return False
+        return content == turn.content or (kind == "edit" and turn.kind != "edit")
 
     def close(self, reason: str) -> None:
         """Mark the address as closed until the user writes, unless a turn waits already."""

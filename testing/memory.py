@@ -125,7 +125,7 @@ class MemoryConversations(MemoryDeliveries):
             state.inbox.append(WaitingTurn(state.received, now - waited, tapped, turn))
             remember(state.seen, turn.event_id, (state.received, now), MAX_EVENTS)
             if turn.message_id and turn.content:
-                remember(state.contents, turn.message_key, (turn.content, now), MAX_EVENTS)
+                remember(state.contents, turn.message_key, (turn.kind, turn.content, now), MAX_EVENTS)
             return Accepted("new", state.received)
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:

@@ -100,8 +100,8 @@ class Accepted:
     """What the inbox did with a turn. A `spooled` turn is on this machine's disk and has no number yet.
 
     Nothing is stored, and the platform need not send it again, of an `unchanged` turn (an edit without a visible
-    change), an `ignored` one, an `unknown_sender`'s, and a `rate_limited` one, whose sender has sent too many on this
-    channel.
+    change, or a message that arrives after its own edit), an `ignored` one, an `unknown_sender`'s, and a
+    `rate_limited` one, whose sender has sent too many on this channel.
     """
 
     outcome: Outcome
@@ -150,6 +150,7 @@ class RedisMailbox:
                 "event": turn.event_hash,
                 "message": digest(turn.message_key) if turn.message_id else "",
                 "content": turn.content if turn.message_id else "",
+                "edit": turn.kind == "edit",
                 "user": turn.scope.id,
                 "tapped": tapped or "-",
                 "addressed": turn.addressed,

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
-from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable
+from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
 from sayso.channels.types import (
     AddressChange,
     Conversation,
@@ -141,7 +141,7 @@ class RequestParser:
         if is_edit and (message.get("edited") or {}).get("user") != message["user"]:
             return Received(ignored="change that its author did not make")
         before = event.get("previous_message") or {}
-        if is_edit and (message.get("text") or "") == (before.get("text") or ""):
+        if is_edit and unformatted(message.get("text") or "") == unformatted(before.get("text") or ""):
             return Received(ignored="change without new text")
         # An app_mention and its twin of message.channels have different event ids but the same ts, or, if an edit added
         # the mention, the same edited.ts.
@@ -169,7 +169,7 @@ class RequestParser:
             kind="edit" if is_edit else "message",
             notes=() if is_edit else tuple(notes_of(message)),
             in_group=not is_direct,
-            content=content_digest(text),  # the event of an edit may lack the files
+            content=content_digest(unformatted(text)),  # the event of an edit may lack the files
             written_at=float(ts),
         )
 

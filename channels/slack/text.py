@@ -19,6 +19,10 @@ FILE_ID = re.compile(r"F[A-Z0-9]{2,40}")
 _TOKEN = re.compile(r"<([^<>]*)>")
 #: A mention of any person. The id is compared afterwards: a pattern made from a long id would take seconds.
 _MENTION = re.compile(r"<@([^<>|]+)(?:\|[^<>]*)?>")
+#: Words that are bold, italic, struck or code.
+_MARKED = re.compile(r"(?<!\w)([*_~]|`{1,3})(?=[^\s*_~`])([^\n]{0,300}?[^\s*_~`])\1(?!\w)")
+#: How many marks around the same words are looked through.
+_DEEPEST_MARK = 3
 _UNKNOWN_TYPE = "application/octet-stream"
 #: Fields of a form's element that hold its input, beside those that begin with `selected_`.
 _INPUT_FIELDS = ("value", "rich_text_value", "files")
@@ -39,6 +43,17 @@ def readable(text: str, bot: str) -> str:
     """Return Slack's escaped text as people see it, without mentions of the bot."""
     text = without_mentions(text, [mention.span() for mention in _MENTION.finditer(text) if mention[1] == bot])
     return _TOKEN.sub(_readable_token, text).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
+
+
+def unformatted(text: str) -> str:
+    """Return what Slack's escaped text says, with mentions and without marks around words.
+
+    It tells an edit of the words from a link that Slack recognized, and from words that were made bold.
+    """
+    words = readable(text, "")
+    for _ in range(_DEEPEST_MARK):
+        words = _MARKED.sub(r"\2", words)
+    return words
 
 
 def _readable_token(token: re.Match[str]) -> str:

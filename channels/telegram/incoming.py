@@ -95,14 +95,22 @@ def _file(file: TelegramJson, mime_type: str) -> Media:
 
 
 def _content_of(message: TelegramJson) -> str:
-    """Return a digest of the text, the file and the other content. The id of a file for downloads may change."""
+    """Return a digest of the text, the file and the other content that its author may edit.
+
+    The id of a file for downloads may change, and so may buttons, by the bot through which the message was sent.
+    """
     files = [*(message.get("photo") or ())[-1:], *(message[kind] for kind in ("sticker", *_FILES) if kind in message)]
     ids = (str(file.get("file_unique_id") or file.get("file_id") or "") for file in files)
-    return content_digest(_readable(message), *ids, *_notes_of(message))
+    return content_digest(_readable(message), *ids, *_content_notes(message))
 
 
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
     """Return descriptions of content that is neither text nor a file, one line each, and of the text's author."""
+    return tuple(" ".join(note.split()) for note in (*_content_notes(message), *_link_buttons(message)))
+
+
+def _content_notes(message: TelegramJson) -> list[str]:
+    """Return the descriptions without those of buttons."""
     notes = [describe(message[kind]) for kind, describe in _NOTES.items() if kind in message]
     if "venue" in message:  # it repeats the location
         venue = message["venue"]
@@ -110,9 +118,7 @@ def _notes_of(message: TelegramJson) -> tuple[str, ...]:
         notes.append(f"{_location(venue['location'])} ({place})")
     elif "location" in message:
         notes.append(_location(message["location"]))
-    notes += [f"{what}, which cannot be read here" for kind, what in _UNREADABLE.items() if kind in message]
-    notes += _link_buttons(message)
-    return tuple(" ".join(note.split()) for note in notes)
+    return notes + [f"{what}, which cannot be read here" for kind, what in _UNREADABLE.items() if kind in message]
 
 
 def _link_buttons(message: TelegramJson) -> list[str]:

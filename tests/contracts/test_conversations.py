@@ -136,6 +136,17 @@ def test_edit_without_a_visible_change_is_not_stored(rig):
     assert shows("", "m3") == shows("", "m3") == shows("c", "") == shows("c", "") == "new"
 
 
+def test_message_that_arrives_after_its_own_edit_is_not_stored(rig):
+    """A platform sends a refused webhook again, after that of the edit. The older words would run last."""
+
+    def accept(event: str, kind: str, content: str):
+        return rig.accept(replace(turn(event=event), kind=kind, message_id="m1", content=content)).outcome
+
+    assert accept("e2", "edit", "charge 6") == "new"
+    assert accept("e1", "message", "charge 5") == "unchanged"
+    assert accept("e3", "edit", "charge 7") == "new"
+
+
 def test_message_of_a_chat_with_a_new_id_is_no_edit_of_an_old_one(rig):
     """A supergroup numbers its messages anew: its first "yes" is not the group's first "yes"."""
     first = replace(turn("yes"), message_id="5", content="a")

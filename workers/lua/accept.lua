@@ -1,6 +1,6 @@
 -- needs: actions, conversation, inbox, keys, outbox, queue
 -- Store a turn once and wake its conversation.
--- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in the
+-- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), edit (whether it is one), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in the
 -- conversation already), stop, tap, tap_or_status, waited_ms (how long the turn waited elsewhere), seen_ms (how long
 -- the event is remembered), max_waiting (turns here), max_conversations (of this shard, with work), per_minute and
 -- in_one_go (turns of one user).
@@ -17,8 +17,10 @@ if first then
 end
 
 -- A message that was received with the same content was edited without a visible change: a reaction, a link preview.
+-- A message that arrives after its own edit is out of date.
 local shown = args.content ~= '' and shard .. ':content:' .. conversation .. ':' .. args.message
-if shown and redis.call('GET', shown) == args.content then return {'unchanged', '0'} end
+local kind, content = string.match(shown and redis.call('GET', shown) or '', '^(%a+) (.*)$')
+if content == args.content or (kind == 'edit' and not args.edit) then return {'unchanged', '0'} end
 
 -- Return whether a turn of this user waits or is being worked on.
 local function has_turn()
@@ -80,7 +82,7 @@ local coming, stopped = is_worker_expected(), args.stop and has_turn()
 local seq = next_number('received')
 redis.call('RPUSH', inbox, table.concat({seq, now() - args.waited_ms, args.user, args.tapped, ARGV[2]}, ' '))
 redis.call('SET', seen, seq, 'PX', args.seen_ms)
-if shown then redis.call('SET', shown, args.content, 'PX', args.seen_ms) end
+if shown then redis.call('SET', shown, (args.edit and 'edit ' or 'message ') .. args.content, 'PX', args.seen_ms) end
 redis.call('HSET', lane, 'heard', math.max(lane_number('heard'), now() - args.waited_ms))
 keep_conversation()
 if stopped then

@@ -51,6 +51,8 @@ def changed(message: dict[str, Any], before: dict[str, Any], channel: str = "D0A
     ("message", "before", "reason"),
     [
         ({"edited": {"user": "U0ADA"}}, {}, "change without new text"),
+        ({"edited": {"user": "U0ADA"}}, {"text": "*_yes_*"}, "change without new text"),
+        ({"edited": {"user": "U0ADA"}}, {"text": "`yes`"}, "change without new text"),
         ({"edited": {"user": "U0BOB"}}, {"text": "no"}, "change that its author did not make"),
         ({}, {"text": "no"}, "change that its author did not make"),
         ({"user": "U0BOT", "edited": {"user": "U0BOT"}}, {"text": "no"}, "sent by a bot"),
@@ -62,6 +64,22 @@ def changed(message: dict[str, Any], before: dict[str, Any], channel: str = "D0A
 def test_change_that_is_no_edit_is_ignored(read, message: dict, before: dict, reason: str):
     """platforms.md 3.1: the event also comes for unfurls, our own updates and deleted parents of threads."""
     assert read(changed(message, before)).ignored == reason
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("see http://e.org", "see <http://e.org|e.org>"),
+        ("see <https://e.org>", "see https://e.org"),
+        ("charge order 5", "charge *order* ~5~"),
+        ("a &amp; b", "a & b"),
+    ],
+)
+def test_words_with_other_marks_are_the_same_content(read, one: str, other: str):
+    """Only then is an edit worth an answer if it changes the words; the event may not say what they were."""
+    first, second = (turn(read(signing.slack_edit(ROOT, text, "before"))).content for text in (one, other))
+    assert first == second
+    assert turn(read(signing.slack_edit(ROOT, f"{other}6", "before"))).content != first
 
 
 @pytest.mark.parametrize(("channel", "thread"), [("D0ADA", ""), ("C0OPS", ROOT)])

@@ -61,9 +61,13 @@ def test_body_that_is_not_json_is_a_bad_hook(media: MemoryMedia):
     ],
 )
 def test_edit_without_a_change_has_the_content_of_its_message(media: MemoryMedia, message: dict):
-    """The first reaction, a link preview and a task that was done change nothing that was written."""
+    """A reaction, a link preview, a task that was done and other buttons change nothing that was written."""
     (turn,) = read(media, message).turns
-    edit = {**message["message"], "edit_date": 1795204805, "link_preview_options": {"url": "https://e.org"}}
+    look = {
+        "link_preview_options": {"url": "https://e.org"},
+        "reply_markup": {"inline_keyboard": [[{"text": "More", "url": "https://e.org"}]]},
+    }
+    edit = {**message["message"], "edit_date": 1795204805, **look}
     (edited,) = read(media, {"update_id": 2, "edited_message": edit}).turns
     assert (edited.message_id, edited.content) == (turn.message_id, turn.content)
     assert turn.content
@@ -83,6 +87,14 @@ def test_edit_that_people_see_has_another_content(media: MemoryMedia, change: di
     (edited,) = read(media, {"update_id": 2, "edited_message": {**message["message"], **change}}).turns
     assert (edited.kind, edited.message_id) == ("edit", turn.message_id)
     assert edited.content != turn.content
+
+
+def test_edit_that_makes_words_bold_has_the_content_of_its_message(media: MemoryMedia):
+    """The words are the same."""
+    message = signing.telegram_text(1, "charge order 5")
+    bold = {"entities": [{"type": "bold", "offset": 7, "length": 7}]}
+    edit = {"update_id": 2, "edited_message": {**message["message"], **bold}}
+    assert read(media, edit).turns[0].content == read(media, message).turns[0].content
 
 
 def test_file_is_the_same_under_a_new_id_for_downloads(media: MemoryMedia):
