@@ -59,8 +59,9 @@ class AgentResult:
     its tool calls, "" where it wrote or called nothing. `reasoning` is the last one that is not empty.
     `provider_used` is the name of the provider that answered last.
     `messages` is the transcript of this run alone, including the user's messages: the addition to the history.
-    `unclear` are the calls with an unknown outcome: a killed or stopped attempt had started them, or the called service
-    never answered. `beside` are the replies of terminal tools in the same answer as a proposal.
+    `unclear` are the calls with an unknown outcome: a killed or stopped attempt had started them, the called service
+    never answered, or they took longer than their time limit.
+    `beside` are the replies of terminal tools in the same answer as a proposal.
     `choices` are the answers that tools offered as buttons; the last offer counts.
     `failure` tells why there was no answer when `stop_reason` is "provider_error". `failure_cause` tells operators the
     status, code and model of a failure or of an empty answer. `refusal` is the model's own text when it refused.

@@ -43,7 +43,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
-from sayso.agent.run.state import NoJournal
+from sayso.agent.run.state import UNKNOWN_NOTE, NoJournal
 from sayso.agent.tools.call_texts import literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.agent.tools.screening import unfenced
@@ -610,14 +610,18 @@ def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -
 
 
 def _is_result(content: str) -> bool:
-    """Return whether what a model read of a call is a result: no error, and no proposal."""
+    """Return whether what a model read of a call is a result: no error, no proposal, and no unknown outcome."""
     if content.startswith("Error"):
         return False
     try:
         value = json.loads(content)
     except ValueError:
         return True
-    return not (isinstance(value, dict) and value.get("kind") == PendingConfirmation.kind)
+    if not isinstance(value, dict):
+        return True
+    is_proposal = value.get("kind") == PendingConfirmation.kind
+    is_unknown = value.get("note") == UNKNOWN_NOTE
+    return not (is_proposal or is_unknown)
 
 
 def _join(paragraphs: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from sayso.agent.channel.context import TurnContext
 from sayso.agent.channel.long_texts import MAX_TEXT_CHARS, shorten
 from sayso.agent.guards.budget import book_usage, budget_refusal
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
+from sayso.agent.run.state import UNKNOWN_NOTE
 from sayso.agent.run.tool_results import Compressor, summarized_result
 from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
@@ -32,7 +33,7 @@ _NOTES: Mapping[ActionOutcome, str] = {
     "denied": "The user said no. Nothing was done.",
     "expired": "The user did not answer in time. Nothing was done.",
     "dropped": "It was not carried out, and the user is not asked any more.",
-    "unknown": "It may have taken effect or not. Do not repeat it without asking the user.",
+    "unknown": UNKNOWN_NOTE,
     "undone": "It was done, and undone later.",
 }
 #: The note of a refusal outside of a turn: a no of the user, or of the program that asked.

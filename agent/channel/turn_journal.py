@@ -267,7 +267,8 @@ def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
             proposed += [each.action.pending_action_id for each in outcome.proposals]
             # The beginning of a long text is what the history keeps of it, too.
             message = replace(outcome.message, pictures=(), kept=entries.long_texts.get(at, {}).get("content"))
-            if outcome.timers or outcome.artifacts or outcome.choices:
+            has_more = outcome.timers or outcome.artifacts or outcome.choices
+            if has_more and not outcome.unclear:  # which is JSON, and says itself that nothing is certain
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
             messages.append(message)
     return InterruptedRun(tuple(messages), tuple(unclear), tuple(proposed))

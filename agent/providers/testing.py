@@ -22,7 +22,7 @@ ScriptLine = Message | str | ToolCall | list[ToolCall] | Exception
 Wish = ToolCall | Sequence[ToolCall | Sequence[ToolCall]]
 
 #: How the result of a call that ran at once begins if it was not done, and its outcome.
-_NOT_DONE = {"Error": "failed", "Outcome unknown": "unknown", "Not run": "dropped"}
+_NOT_DONE = {"Error": "failed", "Not run": "dropped"}
 #: Ids of calls and names of tools that all vendors accept.
 _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

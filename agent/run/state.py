@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
@@ -36,14 +37,27 @@ RunTextListener = Callable[[str], Awaitable[None]]
 WITHHELD = "(withheld)"
 #: Result of a call that had not started when the run was stopped.
 NOT_RUN = "Not run: the run was stopped before this call began."
-#: Result of a call that a worker had started when it died, or that the called service never answered.
-UNCLEAR = (
-    "Outcome unknown: this call was interrupted, and it may have taken effect or not. Do not repeat it without asking "
-    "the user."
-)
+#: What a model is told of a call whose outcome is unknown.
+UNKNOWN_NOTE = "It may have taken effect or not. Do not repeat it without asking the user."
 
 #: Result of a call that follows a terminal one, where calls run one after another.
 NOT_RUN_AFTER_TERMINAL = "Not run: the run ended with an earlier call of the same answer."
+
+
+def unknown_outcome(error: str = "") -> str:
+    """Return the result of a call that may have taken effect or not, as JSON.
+
+    It has the form in which a model reads the outcomes of calls that were proposed first. `error`
+    says what went wrong, "" if nothing is known.
+    """
+    outcome = {"outcome": "unknown", "error": error, "note": UNKNOWN_NOTE}
+    if not error:
+        del outcome["error"]
+    return json.dumps(outcome, ensure_ascii=False)
+
+
+#: Result of a call that a worker had started when it died or was stopped.
+UNCLEAR = unknown_outcome()
 
 
 @dataclass(slots=True)
@@ -55,7 +69,8 @@ class CallOutcome:
     ends: Literal["", "pending", "terminal"] = ""
     #: The text for the user, if the run ends with this call.
     final_text: str = ""
-    #: Whether the outcome is unknown: the worker died during the call, or the called service never answered.
+    #: Whether the outcome is unknown: the worker died during the call, the called service never answered, or the call
+    #: took too long.
     unclear: bool = False
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[ProposedAction, ...] = ()

@@ -18,7 +18,7 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
-from sayso.agent.run.state import UNCLEAR, CallOutcome, RunState, text_digest
+from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
 from sayso.agent.run.tool_results import cache_key, load_result
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
@@ -186,14 +186,13 @@ class ToolCaller:
         except ToolCallRefused as exc:
             return ToolRun(CallOutcome(call, f"Error: {exc}"), error=exc)
         except EffectUnknownError as exc:
-            text = f"Error: {exc}"
-            outcome = _outcome(call, await result_for_model(tool, text), text)
-            if not tool.repeatable:
-                outcome = replace(_outcome(call, f"{outcome.content}\n{UNCLEAR}", text), unclear=True)
-            return ToolRun(outcome, error=exc)
+            if tool.repeatable:
+                return ToolRun(await _error_outcome(request, exc), error=exc)
+            text = str(exc)
+            content = unknown_outcome(await result_for_model(tool, text))
+            return ToolRun(replace(_outcome(call, content, text), unclear=True), error=exc)
         except ToolError as exc:
-            text = str(exc) if str(exc).startswith("Error ") else f"Error: {exc}"
-            return ToolRun(_outcome(call, await result_for_model(tool, text), text), error=exc)
+            return ToolRun(await _error_outcome(request, exc), error=exc)
 
     async def _apply_policy(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, propose the call or ask for approval, as the policy decided."""
@@ -266,16 +265,29 @@ async def invoke(
     *,
     checked: ValidatedArguments | None = None,
 ) -> Any:
-    """Return the tool's value. Of the time limits of the tool and of the agent (`seconds`), the shorter one applies."""
+    """Return the tool's value. Of the time limits of the tool and of the agent (`seconds`), the shorter one applies.
+
+    Raises EffectUnknownError at the end of that time: nothing can stop a tool that runs in a thread.
+    """
     if seconds is None:
         return await tool.ainvoke(dict(parameters), chunks, checked=checked)
     try:
         async with execution_timeout(seconds):
             return await tool.ainvoke(dict(parameters), chunks, checked=checked)
     except TimeoutError as exc:
-        raise ToolCallRefused(
-            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running"
+        raise EffectUnknownError(
+            f"Tool {tool.name!r} timed out: it gave no result within {seconds} seconds; it may still be running",
+            tool_name=tool.name,
+            error=exc,
         ) from exc
+
+
+async def _error_outcome(request: ToolRequest, error: ToolError) -> CallOutcome:
+    """Return the outcome of a call that failed."""
+    text = str(error)
+    if not text.startswith("Error "):
+        text = f"Error: {text}"
+    return _outcome(request.call, await result_for_model(request.tool, text), text)
 
 
 async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:

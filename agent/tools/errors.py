@@ -96,7 +96,7 @@ class ToolExecutionError(ToolError):
 
 
 class EffectUnknownError(ToolExecutionError):
-    """Raised when a call was sent to another system and no answer came: it may have taken effect."""
+    """Raised when a call may have taken effect: another system gave no answer, or the tool took too long."""
 
 
 class ToolLoadError(ToolError):

@@ -37,7 +37,13 @@ from sayso.agent.tools.definition import (
     name_in_words,
     returns_awaitable,
 )
-from sayso.agent.tools.errors import FATAL_ERRORS, ToolError, ToolExecutionError, ToolValidationError
+from sayso.agent.tools.errors import (
+    FATAL_ERRORS,
+    EffectUnknownError,
+    ToolError,
+    ToolExecutionError,
+    ToolValidationError,
+)
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
@@ -223,7 +229,7 @@ class Tool(ToolDefinition):
         """Run the tool and return its own value; a sync one in a thread, with a copy of this context.
 
         `checked` is the result of `check` with these parameters, for this call alone. Raises ToolParameterError,
-        ToolExecutionError after the tool's own `timeout`, and what the tool raises.
+        EffectUnknownError after the tool's own `timeout`, and what the tool raises.
         """
         seconds = self.metadata.timeout
         if seconds is None:
@@ -236,10 +242,12 @@ class Tool(ToolDefinition):
         except TimeoutError as exc:
             if not limit.expired():
                 raise  # the tool's own
-            raise ToolExecutionError(
+            raise EffectUnknownError(
                 f"tool {self.name!r} timed out: it gave no result within {seconds:g} seconds; it may still be running",
-                tool_name=self.name, error=exc, params=parameters,
-            ) from exc  # fmt: skip
+                tool_name=self.name,
+                error=exc,
+                params=parameters,
+            ) from exc
 
     def _declared(self) -> AbstractContextManager[Any]:
         """Tell `stash_pending` which tool calls it, and what the tool declares."""

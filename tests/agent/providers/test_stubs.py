@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sayso.agent import Agent, AgentConfig, Message, Role, ToolCall, tool
 from sayso.agent.providers.base import ProviderRequest, astream_call, join_items
 from sayso.agent.providers.testing import BelievingModel, InvalidHistory, LocalProvider, ScriptedProvider, check_history
-from sayso.agent.run.state import NOT_RUN, UNCLEAR
+from sayso.agent.run.state import NOT_RUN, UNCLEAR, UNKNOWN_NOTE
 
 
 def request(*messages, model="local"):
@@ -132,7 +132,7 @@ def results_of(*contents: str) -> list[Message]:
         (['{"outcome": "denied", "note": "The user said no."}'], "pay denied: The user said no."),
         (['{"outcome": "done", "result": {"id": 7}}'], 'pay done: {"id": 7}'),
         (["Error: no money"], "pay failed: Error: no money"),
-        ([UNCLEAR], f"pay unknown: {UNCLEAR}"),
+        ([UNCLEAR], f"pay unknown: {UNKNOWN_NOTE}"),
         ([NOT_RUN], f"pay dropped: {NOT_RUN}"),
         (['{"outcome": "denied"}', '{"outcome": "done", "result": "paid"}'], "pay done: paid"),
     ],
