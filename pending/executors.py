@@ -270,30 +270,47 @@ def effect_in_words(text: str) -> str:
 _OWN_LINE = re.compile(r"^[ \t]*(?=[{\[])", re.MULTILINE)
 _BEHIND_TEXT = re.compile(r'(?=\{\s*"[^"\n]*"\s*:|\[\s*\{\s*")')
 _decode = json.JSONDecoder(parse_float=str).raw_decode
+#: How many brackets of a text are tried that begin no JSON. An error of `json` counts the lines before it, which
+#: takes time in proportion to the text.
+MAX_NO_JSON = 1000
 
 
 def json_in_words(text: str, *, is_quoted: bool = False) -> str:
     """Return a text with the JSON objects that stand on lines of their own in words, for people.
 
     With `is_quoted` it is an error that quotes an answer of another system: then an object may also stand behind other
-    text, and one that is cut off is left out.
+    text, and one that is cut off is left out. What was read in vain is not read again from a bracket inside it, and
+    the rest of a text with many such brackets stays as it is: the work grows with the text, not with its square.
     """
     pieces: list[str] = []
     done = 0
+    tried = 0
+    failures = 0
     for found in (_BEHIND_TEXT if is_quoted else _OWN_LINE).finditer(text):
-        if found.end() < done:  # it is a part of the object before
+        if found.end() < max(done, tried):  # it is a part of the object before
             continue
         try:
             value, end = _decode(text, found.end())
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as exc:
             if is_quoted:
                 return "".join([*pieces, text[done : found.end()], "[…]"])
+            failures += 1
+            if failures == MAX_NO_JSON:
+                break
+            # Deep nesting and numbers of thousands of digits do not say where they are: then the rest stays as it is.
+            tried = getattr(exc, "pos", len(text))
             continue
         is_object = isinstance(value, dict) or (
             isinstance(value, list) and any(isinstance(each, dict) for each in value)
         )
-        ends_line = not text[end:].partition("\n")[0].strip()
-        if is_object and (is_quoted or ends_line):
+        if is_object and (is_quoted or _ends_line(text, end)):
             pieces += [text[done : found.end()], in_line(value) if is_quoted else in_lines(value)]
             done = end
     return "".join([*pieces, text[done:]])
+
+
+def _ends_line(text: str, at: int) -> bool:
+    """Return whether only white space follows in the line of this position."""
+    line_end = text.find("\n", at)
+    rest = text[at:] if line_end < 0 else text[at:line_end]
+    return not rest.strip()

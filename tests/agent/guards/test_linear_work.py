@@ -26,10 +26,32 @@ from sayso.channels.slack.text import readable as readable_in_slack
 from sayso.pending import RegexConfirmParser
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import is_unclear, read_answer
+from sayso.pending.executors import json_in_words, result_in_words
 
 HOSTILE = "*a*a*a*b*c*@x"
 #: Pieces of which long hostile texts are made.
-PIECES = ("a", " ", "\n", "@", '"', "(a", "<a", "a@", "../", "xn--a", "yes ", "<<<data a>>>\n", "<@", "¿?", "1,", "a:")
+PIECES = (
+    "a",
+    " ",
+    "\n",
+    "[\n",
+    "{\n",
+    "[1\n",
+    "[]\n",
+    "@",
+    '"',
+    "(a",
+    "<a",
+    "a@",
+    "../",
+    "xn--a",
+    "yes ",
+    "<<<data a>>>\n",
+    "<@",
+    "¿?",
+    "1,",
+    "a:",
+)
 #: What an address was before it was found in linear time.
 ADDRESS = re.compile(r"(\"[^\"]*\"|[^\s<>()\[\],;:\"'@]+)\s*@\s*([^\s<>(),;:\"'@?&]+)")
 PARSER = RegexConfirmParser(("en", "de"))
@@ -53,6 +75,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "readable": readable,
     "result": result_text,
     "history": without_notes,
+    "words": result_in_words,
+    "words of an error": lambda text: json_in_words(text, is_quoted=True),
     "slack": lambda text: readable_in_slack(text, "U0BOT"),
     "mentions": lambda text: without_mentions(text, [(at, at + 1) for at in range(0, min(len(text), 2000), 2)]),
 }
