@@ -82,6 +82,9 @@ _PUNCTUATION = frozenset(".,;:!?)")
 _FENCES = ("```", "~~~")
 #: How many characters of a line are looked at for a fence.
 _LINE_START_CHARS = 40
+#: How much white space may arrive before something is decided. A model that writes nothing else must
+#: not make each further piece cost more than the one before.
+MAX_WHITE_SPACE = 1000
 
 
 @dataclass(slots=True)
@@ -246,13 +249,15 @@ class ReasoningFilter:
                 text = self._before_partial_tag(is_last=is_last)
             # White space before the first word may stand before a tag.
             if not self._has_shown and not is_last and not text.strip():
+                self._rest = self._rest[-MAX_WHITE_SPACE:]
                 return False
             self._rest = self._rest[len(text) :]
             self._show(text, output)
             return False
 
         after = self._rest[found.end() :]
-        if not is_last and not after.strip():  # what follows the tag decides what it is
+        # What follows the tag decides what it is.
+        if not is_last and len(after) <= MAX_WHITE_SPACE and not after.strip():
             return False
         before = self._rest[: found.start()]
         if self._has_shown or before.strip():

@@ -16,6 +16,8 @@ from sayso.agent.channel.prompts import short_effect
 from sayso.agent.guards.guardrails import PatternGuardrail, TopicGuardrail
 from sayso.agent.guards.policy import MAX_READ_CHARS, ToolPolicy, _address_parts, matches_form, matches_text
 from sayso.agent.messages import without_notes
+from sayso.agent.providers.reasoning import ReasoningFilter
+from sayso.agent.toolbox.text import text_stats
 from sayso.agent.tools.call_texts import literal, result_text
 from sayso.agent.tools.screening import fenced, suspicions, unfenced
 from sayso.channels.i18n.invisible import readable
@@ -50,6 +52,8 @@ PIECES = (
     "<@",
     "¿?",
     "1,",
+    ".",
+    "<think>",
     "a:",
 )
 #: What an address was before it was found in linear time.
@@ -57,6 +61,15 @@ ADDRESS = re.compile(r"(\"[^\"]*\"|[^\s<>()\[\],;:\"'@]+)\s*@\s*([^\s<>(),;:\"'@
 PARSER = RegexConfirmParser(("en", "de"))
 REDACTOR = Redactor()
 REDACTOR.remember(["aaaaaaaaaaaaab", "a secret value"])
+
+
+def in_pieces(text: str) -> None:
+    """Read a text as an answer that arrives in pieces of a few characters."""
+    reading = ReasoningFilter()
+    for start in range(0, len(text), 10):
+        reading.feed(text[start : start + 10])
+    reading.end()
+
 
 READERS: dict[str, Callable[[str], Any]] = {
     "deny_when, text": lambda text: matches_text(text, HOSTILE),
@@ -77,6 +90,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "history": without_notes,
     "words": result_in_words,
     "words of an error": lambda text: json_in_words(text, is_quoted=True),
+    "text tools": text_stats,
+    "reasoning": in_pieces,
     "slack": lambda text: readable_in_slack(text, "U0BOT"),
     "mentions": lambda text: without_mentions(text, [(at, at + 1) for at in range(0, min(len(text), 2000), 2)]),
 }
@@ -98,7 +113,7 @@ def test_work_grows_with_the_text_and_not_with_its_square(name: str):
     """Eight times the text takes about eight times the work: a quadratic reader takes 64 times."""
     read = READERS[name]
     for piece in PIECES:
-        short, long = (f"x{piece * (size // len(piece))}x" for size in (12_500, 100_000))
+        short, long = (f"{piece * (size // len(piece))}x" for size in (12_500, 100_000))
         before = seconds(read, short)
         # Below two milliseconds the clock says nothing about growth, and no person waits.
         assert seconds(read, long) < 28 * max(before, 0.002), piece
