@@ -28,8 +28,9 @@ ExecutorFactory = Callable[[PendingAction], Executor | None]
 Reconciler = Callable[[PendingAction], Any]
 
 
-#: How the tool of an action compares with the one that its user was shown. `unknown`: that could not be found out.
-Comparison = Literal["same", "changed", "unknown"]
+#: How the tool of an action compares with the one that its user was shown. `gone`: nothing may run the action any
+#: more, such as after its tool was removed or denied. `unknown`: it could not be found out.
+Comparison = Literal["same", "changed", "gone", "unknown"]
 
 
 class ToolKinds(Protocol):
@@ -41,10 +42,10 @@ class ToolKinds(Protocol):
     def executor(self, action: PendingAction, own: ExecutorFactory | None) -> Executor | None:
         """Return what performs a confirmed action now. None: nothing may. Raises what a tool's author may raise."""
 
-    async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
+    async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown; with `render` its preview as well.
 
-        Without such a tool it is `same`: what else may run is not known here. Raises nothing.
+        `has_own`: something else than a tool can run the action. Raises nothing.
         """
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
@@ -93,9 +94,10 @@ class Executors:
 
     async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown; with `render` its preview as well."""
-        if self.tools is None:
-            return "same"
-        return await self.tools.compare(action, render=render)
+        has_own = action.pending_action_id in self._closures or action.kind in self._factories
+        if self.tools is not None:
+            return await self.tools.compare(action, render=render, has_own=has_own)
+        return "same" if has_own else "gone"
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""

@@ -391,7 +391,12 @@ def is_step_of(plan: PendingAction, number: int, stored: StoredAction | None) ->
 
 
 def _step_entry(step: PendingAction) -> dict[str, str]:
-    return {"id": step.pending_action_id, "kind": step.kind, "digest": step.args_digest}
+    return {
+        "id": step.pending_action_id,
+        "kind": step.kind,
+        "asked_by": step.asked_by,
+        "digest": step.args_digest,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,8 +178,8 @@ class Settlement:
             case "mine":
                 refusal = await self._refusal(claim, action, render=True)
                 if refusal:  # it has a start, but no effect
-                    await self._repository.finish(claim, decision.by, ActionResult("failed", refusal))
-                    return _refused_outcome(action, refusal)
+                    await self._repository.finish(claim, decision.by, ActionResult("failed", refusal.outcome_text))
+                    return refusal
                 return await self._run_started(claim, action, self._executors.take(action), decision.by, None)
             case "stale":
                 return await self.recover(claim, stored)
@@ -233,9 +233,7 @@ class Settlement:
         if refusal or (executor is None and action.kind != PLAN_KIND):
             if state == "started":  # by an earlier worker, whose tool is gone or has changed
                 return await self._end_interrupted(claim, action)
-            outcome = _no_executor_outcome(action)
-            if refusal:
-                outcome = _refused_outcome(action, refusal)
+            outcome = refusal or _no_executor_outcome(action)
             if not await self._move(claim, ("claimed",), "failed", outcome.outcome_text):
                 raise StaleTurn(f"{claim.conversation}: another worker has taken the action further")
             return outcome
@@ -247,8 +245,8 @@ class Settlement:
                 return await self._end_interrupted(claim, action)
         raise StaleTurn(f"{claim.conversation}: the action changed before it was started")
 
-    async def _refusal(self, claim: Claim, action: PendingAction, *, render: bool) -> str:
-        """Return why the action must not run, in words for its user; "" if its tools are those that were shown.
+    async def _refusal(self, claim: Claim, action: PendingAction, *, render: bool) -> ConfirmOutcome | None:
+        """Return the outcome of an action that must not run; None if its tools are those that were shown.
 
         With `render` the previews are compared too. A plan is refused as a whole before its first step; later its steps
         are compared one by one, without their previews, which earlier steps may have changed.
@@ -264,11 +262,14 @@ class Settlement:
         with _confirmed(claim, action):
             for each in actions:
                 comparison = await self._executors.compare(each, render=render)
-                if comparison == "changed":
-                    return texts.tool_changed(each.preview)
-                if comparison == "unknown":
-                    return texts.unsafe(each.preview)
-        return ""
+                match comparison:
+                    case "changed":
+                        return _refused_outcome(action, texts.tool_changed(each.preview))
+                    case "gone":
+                        return _no_executor_outcome(action, texts.unsafe(each.preview))
+                    case "unknown":
+                        return _refused_outcome(action, texts.unsafe(each.preview))
+        return None
 
     async def _run_started(
         self, claim: Claim, action: PendingAction, executor: Executor | None, attempt: str, deadline: float | None
@@ -498,9 +499,9 @@ def _refused_outcome(action: PendingAction, text: str) -> ConfirmOutcome:
     return ConfirmOutcome("digest_mismatch", replace(action, state="failed", outcome=text), outcome_text=text)
 
 
-def _no_executor_outcome(action: PendingAction) -> ConfirmOutcome:
-    """Return the outcome of an action that nothing in this process can run."""
-    text = texts_for(action.language).unsafe(action.preview)
+def _no_executor_outcome(action: PendingAction, text: str = "") -> ConfirmOutcome:
+    """Return the outcome of an action that nothing in this process can run, or may run by now."""
+    text = text or texts_for(action.language).unsafe(action.preview)
     return ConfirmOutcome("no_executor", replace(action, state="failed", outcome=text), outcome_text=text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from time import perf_counter
@@ -70,7 +70,7 @@ class ToolExecutors:
         executor = factory(action) if factory else None
         return None if executor is None else partial(_run_observed, action, self._config(), executor)
 
-    async def compare(self, action: PendingAction, *, render: bool) -> Comparison:
+    async def compare(self, action: PendingAction, *, render: bool, has_own: bool) -> Comparison:
         """Compare the tool of an action with the one that was shown; with `render` its preview as well.
 
         An undo, and what a tool's own code asked, have no preview that could be made again. Raises nothing.
@@ -78,6 +78,10 @@ class ToolExecutors:
         ids = {"kind": action.kind, "pending": action.pending_action_id}
         names = {action.kind.removeprefix(UNDO_PREFIX), action.asked_by} - {""}
         try:
+            refusal = self._why_gone(action, has_own=has_own)
+            if refusal:
+                log.warning(refusal, extra=ids)
+                return "gone"
             for tool in filter(None, map(self._find, sorted(names))):
                 if await self._compare_with(tool, action, render=render) == "changed":
                     log.warning("pending.tool_changed", extra=ids)
@@ -86,6 +90,35 @@ class ToolExecutors:
             log.error("pending.not_compared", extra=ids, exc_info=original_error(exc))
             return "unknown"
         return "same"
+
+    def _why_gone(self, action: PendingAction, *, has_own: bool) -> str:
+        """Return the log event that says why nothing may run an action by now, "" if something may.
+
+        Its own tool must be there and allowed, and so must the tool whose code asked: who removes or denies
+        that one withdraws its questions. An undo needs no permission: it only takes back what was done.
+        """
+        name = action.kind.removeprefix(UNDO_PREFIX)
+        tool = self._find(name)
+        if tool is None and (name in self._known or not has_own):
+            return "pending.tool_gone"
+        if action.kind != name:
+            return ""
+        if tool is not None and self._is_denied(tool, action.args):
+            return "pending.denied"
+        if not action.tool_digest:  # no tool has asked
+            return ""
+        asking = self._find(action.asked_by or name)
+        if asking is None:
+            return "pending.tool_gone"
+        # The arguments of the call that asked are not stored: only a rule without arguments can deny it.
+        return "pending.denied" if self._is_denied(asking, None) else ""
+
+    def _is_denied(self, tool: Tool, args: Mapping[str, Any] | None) -> bool:
+        """Return whether the policy denies a call by now; without arguments, whether it denies every call."""
+        policy = self._config().tool_policy
+        if args is None:
+            return policy is not None and policy.unconditional_denial(tool.name) is not None
+        return effective_decision(tool, args, policy).decision == "deny"
 
     async def _compare_with(self, tool: Tool, action: PendingAction, *, render: bool) -> Comparison:
         """Compare an action with its tool, or with the tool whose code asked. Raises what its author's code raises."""
@@ -113,13 +146,12 @@ class ToolExecutors:
             return "same" if is_same else "changed"
 
         preview = readable(draft.text)
-        if preview == action.preview:
+        if preview.split() == action.preview.split():  # white space says nothing else
             return "same"
         # The record has the arguments in another order than the model gave them, and a set has none.
         values = tool.validate(action.args).values()
         has_any_order = tool.preview is None or any(map(_has_any_order, values))
-        has_same_words = _words(preview) == _words(action.preview)
-        return "same" if has_any_order and has_same_words else "changed"
+        return "same" if has_any_order and _has_same_words(preview, action.preview) else "changed"
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""
@@ -145,7 +177,7 @@ class ToolExecutors:
         refusal = ""
         if not _is_same_definition(tool, action):
             refusal = "pending.other_version"
-        elif effective_decision(tool, action.args, self._config().tool_policy).decision == "deny":
+        elif self._is_denied(tool, action.args):
             refusal = "pending.denied"
         if refusal:
             log.warning(refusal, extra={"kind": action.kind, "pending": action.pending_action_id})
@@ -160,9 +192,14 @@ def _is_same_definition(tool: Tool, action: PendingAction) -> bool:
     return not is_of_this_kind or action.version in ("", tool.version)
 
 
-def _words(text: str) -> list[str]:
-    """Return the words and numbers of a text, in alphabetical order."""
-    return sorted(re.findall(r"\w+", text))
+def _has_same_words(one: str, other: str) -> bool:
+    """Return whether two texts have the same words, numbers and signs, in any order.
+
+    The signs count by themselves: they stand beside other words in another order of a list. Without
+    them "-5" would be "5".
+    """
+    words = sorted(re.findall(r"\w+", one)) == sorted(re.findall(r"\w+", other))
+    return words and sorted("".join(one.split())) == sorted("".join(other.split()))
 
 
 def _tool_executor(tool: Tool, action: PendingAction) -> Executor | None:
@@ -243,9 +280,11 @@ async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseExc
 
 
 def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
-    """Return the tools that the action, or a step of it, needs."""
-    kinds = [step["kind"] for step in action.args["steps"]] if action.kind == PLAN_KIND else [action.kind]
-    names = {kind.removeprefix(UNDO_PREFIX) for kind in kinds}
+    """Return the tools that the action or a step of it needs: those that run, and those whose code asked."""
+    needed = [action.kind, action.asked_by]
+    if action.kind == PLAN_KIND:
+        needed = [step[name] for step in action.args["steps"] for name in ("kind", "asked_by")]
+    names = {name.removeprefix(UNDO_PREFIX) for name in needed}
     return [tool for tool in tools if tool.name in names]
 
 

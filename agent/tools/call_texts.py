@@ -190,6 +190,26 @@ def unordered_digest(value: Any) -> str:
     return compute_args_digest({"value": value})
 
 
+def definition_digest(definition: Any) -> str:
+    """Return a digest of the definition of a tool, as any value that JSON can express or its text.
+
+    The order of lists and the white space in texts mean nothing to a reader, and many sources write
+    them in another way at each start: a set has no order, and a docstring is indented.
+    """
+    return unordered_digest(_without_layout(to_jsonable_python(definition, fallback=str)))
+
+
+def _without_layout(value: Any) -> Any:
+    """Return a JSON value with single spaces as the only white space in its texts."""
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if isinstance(value, dict):
+        return {name: _without_layout(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_layout(each) for each in value]
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """The `result` of a call that succeeded, or the `error` of one that failed, in words for the model.

@@ -13,18 +13,18 @@ from types import GenericAlias, MethodType
 from typing import Any, ClassVar, Self, Unpack, overload
 
 from pydantic import BaseModel
-from pydantic_core import CoreSchema, SchemaSerializer, core_schema, to_jsonable_python
+from pydantic_core import CoreSchema, SchemaSerializer, core_schema
 
 from sayso.agent.tools.arguments import HiddenArguments, SchemaArguments, TypedArguments, ValidatedArguments
 from sayso.agent.tools.call_texts import (
     REASON,
     ChunkCallback,
     await_value,
+    definition_digest,
     is_async_value,
     join_chunks,
     preview_text,
     serialize,
-    unordered_digest,
     with_reason,
 )
 from sayso.agent.tools.context import ArtifactsOfCall
@@ -404,7 +404,8 @@ class Tool(ToolDefinition):
     def definition_digest(self) -> str:
         """The digest of all that a person's yes relies on, besides the arguments and the preview's text.
 
-        A changed description, schema, preview template or version makes it another tool. The code is not in it: each
+        A changed description, schema, preview template or version makes it another tool; another order or other
+        white space in them does not. The code is not in it: each
         deployment would end all open questions, and `version` is for a change that neither the schema nor the preview
         shows.
         """
@@ -415,7 +416,7 @@ class Tool(ToolDefinition):
             "parameters": thawed(self._compiled.schema),
             "preview": template,
         }
-        return unordered_digest(to_jsonable_python(parts, fallback=str))
+        return definition_digest(parts)
 
     @functools.cached_property
     def _compiled(self) -> TypedArguments | SchemaArguments:

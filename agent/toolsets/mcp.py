@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sayso.agent.tools.call_texts import ToolOutcome, file_note
+from sayso.agent.tools.call_texts import ToolOutcome, definition_digest, file_note
 from sayso.agent.tools.context import MAX_ARTIFACT_BYTES, emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolValidationError
@@ -35,7 +35,6 @@ from sayso.agent.toolsets.base import (
     UnclearOutcome,
     UnusableSchema,
     bounded_description,
-    digest,
     failed,
     legal_names,
     map_texts,
@@ -178,7 +177,7 @@ class McpToolProvider:
                 bounded_description(scrub(definition.description or "", self._server.secrets), definition.name),
                 safe_schema(definition.input_schema),
                 screen_output=True,
-                version=digest(definition.model_dump(mode="json", by_alias=True, exclude_none=True)),
+                version=self._version(definition),
                 metadata=ToolMetadata(tags={tag for tag, applies in tags.items() if applies}),
                 read_only=is_read_only,
                 idempotent=bool(hints and hints.idempotent_hint),
@@ -187,6 +186,14 @@ class McpToolProvider:
             self.left_out[definition.name] = str(exc)
         except Exception as exc:  # a server may send anything, and one tool must not hide the others
             self.left_out[definition.name] = f"{type(exc).__name__}: {exc}"
+
+    def _version(self, definition: Definition) -> str:
+        """Return the version of a tool: a digest of its definition and of the server that would run it.
+
+        What only informs programs and screens does not count: some servers write it anew at each start.
+        """
+        fields = definition.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"meta", "icons"})
+        return definition_digest({"definition": fields, "place": self._server.place})
 
 
 #: Pause after a first failure before a server is tried again, in seconds; it doubles with each further failure.

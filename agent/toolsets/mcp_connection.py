@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
@@ -384,6 +386,14 @@ class McpServer:
 
     def __str__(self) -> str:
         return f"the MCP server {self.name!r}"
+
+    @property
+    def place(self) -> str:
+        """What tells this server from another one: its command line, or its address without login and query."""
+        if self.command:
+            return shlex.join(self.command)
+        address = urlsplit(self.url)
+        return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
     @property
     def secrets(self) -> list[str]:

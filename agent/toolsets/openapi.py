@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from email.message import Message
 from email.utils import collapse_rfc2231_value
 from itertools import islice
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sayso.agent.tools.call_texts import ToolOutcome, file_note
+from sayso.agent.tools.call_texts import ToolOutcome, definition_digest, file_note
 from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolValidationError
@@ -28,7 +28,6 @@ from sayso.agent.toolsets.base import (
     UnclearOutcome,
     UnusableSchema,
     bounded_description,
-    digest,
     failed,
     legal_names,
     safe_schema,
@@ -186,13 +185,22 @@ class OpenApiToolProvider:
         request = f"{operation.method.upper()} {operation.path}"
         try:
             schema = safe_schema(operation.schema)
-            facts = [operation.method, operation.path, operation.description, schema, str(api.client.base)]
+            facts = {
+                "method": operation.method,
+                "path": operation.path,
+                "description": operation.description,
+                "schema": schema,
+                "server": str(api.client.base),
+                "body": operation.body_type,
+                "places": {name: asdict(place) for name, place in operation.places.items()},
+                "fixed": dict(self._fixed_of(operation)),
+            }
             tool = Tool(
                 name,
                 bounded_description(operation.description, request),
                 schema,
                 screen_output=True,
-                version=digest([*facts, *self._fixed_of(operation)]),
+                version=definition_digest(facts),
                 read_only=operation.reads_only,
                 metadata=ToolMetadata(tags=tags),
             )

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import Agent, CheckedPreview, NotFound, PendingConfirmation, ScriptedProvider, Tool, ToolCall, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    CheckedPreview,
+    NotFound,
+    PendingConfirmation,
+    RoleBasedSelector,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolPolicy,
+    tool,
+)
 from sayso.agent.channel import tool_executors
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.pending import InMemoryPendingStore, stash_pending
@@ -197,6 +209,7 @@ def test_set_is_the_same_in_any_order():
 
     assert said("a, b", "b, a") == "done"
     assert said("a, b", "b, c").startswith("This has changed")
+    assert said("a: -5", "a: 5").startswith("This has changed")
 
 
 @pytest.mark.parametrize(("description", "runs"), [("Pay", True), ("Pay in USD", False)])
@@ -284,3 +297,75 @@ def test_order_of_arguments_is_no_change(preview):
     bot.ask_channel("ana", "send it")
     bot.ask_channel("ana", "yes")
     assert done == [{"to": "ana", "data": {"year": 2026, "amount": 5}}]
+
+
+def asking(description: str = "Pay", **options: Any) -> Tool:
+    """Return a tool whose own code asks for an action of the kind "pay"."""
+
+    @tool(name="ask", description=description, proposes=True, **options)
+    def ask(euros: int) -> PendingConfirmation:
+        stash_pending(kind="pay", preview=f"Pay {euros} EUR", args={"euros": euros})
+        return PendingConfirmation(action="pay", preview=f"Pay {euros} EUR")
+
+    return ask
+
+
+WITHDRAWALS: dict[str, tuple[list[Tool], AgentConfig]] = {
+    "denied": ([asking()], AgentConfig(tool_policy=ToolPolicy(allow=["*"], deny=["ask"]))),
+    "removed": ([], AgentConfig()),
+}
+
+
+@pytest.mark.parametrize("withdrawal", WITHDRAWALS)
+def test_question_of_a_withdrawn_tool_runs_nothing(withdrawal: str):
+    """An operator who denies or removes the tool that asked withdraws what it asked, whatever executor is left."""
+    ran: list[Any] = []
+    tools, config = WITHDRAWALS[withdrawal]
+    store = InMemoryPendingStore()
+    store.register_executor_factory("pay", lambda action: lambda: ran.append(action.args["euros"]))
+    chat(store, asking()).ask_channel("ana", "pay")
+    said = ChannelAgent(Agent(tools, ScriptedProvider([]), config=config), store).ask_channel("ana", "yes").content
+    assert (said, ran) == ("I could not safely confirm this: Pay 5 EUR\nNothing was done. Please ask again.", [])
+
+
+def test_question_of_a_tool_that_the_role_hides_by_now_runs_nothing():
+    """A person who lost a role cannot use its tools by an older question, nor the tools that only ask."""
+    ran: list[Any] = []
+    roles = {"ana": "admin"}
+    store = InMemoryPendingStore()
+    store.register_executor_factory("pay", lambda action: lambda: ran.append(action.args["euros"]))
+    by_role = RoleBasedSelector(lambda: roles["ana"], allowed={"admin": ["ask"], "guest": []})
+    model = ScriptedProvider([[ToolCall("ask", {"euros": 5}, "c1"), ToolCall("ask", {"euros": 6}, "c2")]])
+    bot = ChannelAgent(Agent([asking()], model, selector=by_role), store)
+    bot.ask_channel("ana", "pay")
+    roles["ana"] = "guest"
+    assert bot.ask_channel("ana", "yes").content.startswith("I could not safely confirm this: ")
+    assert ran == []
+
+
+def test_plan_with_one_withdrawn_step_runs_no_step():
+    """A plan is refused as a whole, not done by half, where the tool of its last step is denied or gone."""
+    ran: list[Any] = []
+    note = Tool("note", "Note", [], lambda: ran.append("note"), requires_approval=True, preview="Write a note")
+    store = InMemoryPendingStore()
+    model = ScriptedProvider([[ToolCall("note", {}, "c1"), ToolCall("pay", {"euros": 5}, "c2")]])
+    ChannelAgent(Agent([note, paying(ran)], model), store).ask_channel("ana", "pay")
+    said = ChannelAgent(Agent([note], ScriptedProvider([])), store).ask_channel("ana", "yes").content
+    assert (said, ran) == ("I could not safely confirm this: Pay 5 EUR\nNothing was done. Please ask again.", [])
+
+
+def test_layout_of_a_definition_is_no_change():
+    """Another indentation of a docstring, or another order of a set, makes no other tool."""
+
+    def made(description: str, required: list[str], preview: str) -> Tool:
+        schema = {"type": "object", "properties": {"euros": {}, "to": {}}, "required": required}
+        return Tool(
+            "pay", description, [], lambda **args: "paid", input_schema=schema, preview=preview, requires_approval=True
+        )
+
+    first = made("Pay\n    in EUR.", ["euros", "to"], "Pay {euros}  EUR ")
+    second = made("Pay in EUR.", ["to", "euros"], "Pay {euros} EUR")
+    store = InMemoryPendingStore()
+    model = ScriptedProvider([ToolCall("pay", {"euros": 5, "to": "bob"}, "c1")])
+    ChannelAgent(Agent([first], model), store).ask_channel("ana", "pay")
+    assert ChannelAgent(Agent([second], ScriptedProvider([])), store).ask_channel("ana", "yes").content == "paid"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.types import Tool as Definition
 
 from sayso.agent import Tool, ToolExecutionError, ToolTag
 from sayso.agent.tools.context import collect_artifacts
@@ -171,7 +172,24 @@ def test_annotations_become_tags_with_the_defaults_of_the_specification(shared_t
     assert (tools["add_line"].idempotent, tools["add_line"].metadata.tags) == (True, {ToolTag.NETWORK})
     assert tools["wipe"].metadata.tags == {ToolTag.DESTRUCTIVE, ToolTag.NETWORK}
     assert not tools["wipe"].repeatable
-    assert all(tool.screen_output and len(tool.version) == 8 for tool in tools.values())
+    assert all(tool.screen_output and tool.version for tool in tools.values())
+
+
+def test_version_is_that_of_the_definition_and_of_its_server():
+    """A yes is for this tool of this server, however the server writes it down today."""
+
+    def version(url: str = "https://a.example/mcp", **changed: Any) -> str:
+        schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a", "b"]}
+        fields = {"name": "pay", "description": "Pay.", "inputSchema": schema, **changed}
+        (made,) = McpToolProvider(url=url)._tools(Definition.model_validate(fields), "pay")
+        return made.version
+
+    other_order = {"type": "object", "properties": {"b": {}, "a": {}}, "required": ["b", "a"]}
+    assert version() == version(inputSchema=other_order) == version(description="Pay.\n")
+    assert version() == version(_meta={"written": "today"}) == version("https://me:secret@a.example/mcp?key=1")
+    different = [version("https://b.example/mcp"), version(description="Pay twice."), version(title="Pay")]
+    different.append(version(annotations={"idempotentHint": True}))
+    assert len({version(), *different}) == 5
 
 
 def test_operator_decides_which_tools_need_approval(shared_tiny: McpToolProvider):

@@ -127,6 +127,19 @@ def test_changed_definition_has_another_version(tmp_path: Path):
     assert len(versions) == 4
 
 
+def test_layout_of_a_document_makes_no_other_version(tmp_path: Path):
+    """A generator that writes the same document in another order ends no open question."""
+
+    def version(required: list[str], summary: str) -> str:
+        schema = {"type": "object", "properties": {"a": {}, "b": {}}, "required": required}
+        body = {"required": True, "content": {"application/json": {"schema": schema}}}
+        document = with_operation("/pets/{id}", "delete", summary=summary, requestBody=body)
+        return tools_of(provider(tmp_path, document=document))["deletePet"].version
+
+    assert version(["a", "b"], "Delete one.") == version(["b", "a"], "Delete\n  one.")
+    assert version(["a", "b"], "Delete one.") != version(["a"], "Delete one.")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
