@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -22,8 +24,22 @@ from sayso.config.settings.schema import Settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
 from sayso.pending.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
+from sayso.pending.redis.scripts import SHARDS
+from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET
+from sayso.testing.platforms.webhooks import telegram_hook, telegram_tap, telegram_text
+from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
+from sayso.workers.data_loss.watermarks import WatermarkFile, keys_of
 from tests.config.processes import sayso
-from tests.flows.system import System, TelegramPerson, free_port, until
+from tests.flows.system import (
+    PATIENCE,
+    HurriedPerson,
+    SlackPerson,
+    System,
+    TelegramPerson,
+    WhatsAppPerson,
+    free_port,
+    until,
+)
 
 
 @dataclass(slots=True)
@@ -47,7 +63,8 @@ class GuardedRedis:
         """Start the server, and wait until the operator can log in."""
         acl = self.folder / "users.acl"
         text = ACL_FILE.read_text().replace("_PASSWORD", "-secret").replace("NAME", "sayso")
-        acl.write_text(re.sub(r"(?m)^(user sayso-.*)$", rf"\1 {self.rules}", text))
+        text = re.sub(r"(?m)^(user sayso-.*)$", rf"\1 {self.rules}", text)
+        acl.write_text(f"{text}user sayso-tester on >TESTER-secret ~* &* +@all\n")
         settings = {"port": "0", "unixsocket": f"{self.folder}/guarded.sock", "aclfile": str(acl), "appendonly": "yes"}
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
         log = (self.folder / "guarded.log").open("wb")
@@ -132,6 +149,126 @@ def test_web_reads_the_state_for_its_metrics_with_the_shipped_acl(system: Guarde
     samples = system.http.get(f"{system.url}/metrics", headers={"Authorization": "Bearer word"}, timeout=10).text
     for line in ("sayso_redis_up 1.0", "sayso_workers 1.0", "sayso_queue_suspended 0.0", "sayso_outbox_replies 0.0"):
         assert line in samples.splitlines(), samples
+
+
+#: What web and worker try at their start, to warn of, and are denied on purpose.
+DENIED_ON_PURPOSE = {("sayso-web", "config|get"), ("sayso-worker", "config|get")}
+
+
+@pytest.fixture
+def system_apart() -> Iterator[GuardedSystem]:
+    """Web and worker as on two machines, since only the web of another machine has notes of its own to tell from."""
+    with tempfile.TemporaryDirectory(prefix="sayso-acl-") as folder:
+        system = GuardedSystem(Path(folder), workers=1, apart=True, environ={"SAYSO_METRICS_TOKEN": "word"})
+        text = system.config.read_text()
+        system.config.write_text(text.replace("confirm_ttl: 0.2}", "confirm_ttl: 0.2, access: {pairing: true}}"))
+        system.redis = GuardedRedis(Path(folder))  # type: ignore[assignment]
+        with system:
+            yield system
+
+
+def test_no_command_of_any_process_is_denied_by_the_shipped_acl(system_apart: GuardedSystem) -> None:
+    """Each process does all that it ever does: the server's log of denials holds only what is denied on purpose."""
+    system = system_apart
+    guarded: GuardedRedis = system.redis  # type: ignore[assignment]
+    talk(system)
+    operate(system)
+    system.workers[0].terminate()  # only the web is there to tell people
+    system.workers[0].wait(PATIENCE)
+    person = lose_a_turn(system)
+    until(lambda: "loss.told" in system.log.read_text())
+    assert denials(guarded) <= DENIED_ON_PURPOSE
+    system.start_worker()
+    assert person.hears()[0]["text"].startswith("A storage failure made me forget what you wrote from")
+    assert denials(guarded) <= DENIED_ON_PURPOSE
+
+
+def talk(system: GuardedSystem) -> None:
+    """Let people ask, answer in words and by taps, in a group too, be refused, stop, and be forgotten."""
+    person, shop, desk = TelegramPerson(system, 71), WhatsAppPerson(system, 72), SlackPerson(system, 73)
+    for each, invoice in ((person, "INV-3"), (shop, "INV-4"), (desk, "INV-7")):
+        each.say(f"delete invoice {invoice}")
+        each.hears()
+        each.say("yes")
+        each.hears()
+    person.say("delete invoice INV-11")
+    person.tap(person.hears()[0]["buttons"][0]["data"])
+    person.hears()
+    for text in ("/status", "/reset", "/stop"):
+        person.say(text)
+        person.hears()
+    ask_in_group(system, -1_002_000_000_074)
+    stranger = HurriedPerson(system, 75)
+    stranger.say("hello")  # gets a code
+    assert len(stranger.hears()) == 1
+
+
+def ask_in_group(system: GuardedSystem, group: int) -> None:
+    """Ask a question in a group; a stranger and then its owner tap its button."""
+    owner, stranger = 5_000_000_076, 5_000_000_077
+
+    def deliver(update: dict[str, Any]) -> None:
+        assert system.post("ops-tg", telegram_hook(TELEGRAM_SECRET, update)).status_code == 200
+
+    deliver(telegram_text(76_001, "@acme_bot delete invoice INV-12", user=owner, chat=group))
+    question = until(lambda: system.ledger(str(group)))[0]
+    for number, user in enumerate((stranger, owner)):
+        deliver(telegram_tap(76_002 + number, question["buttons"][0]["data"], user=user, chat=group))
+    until(lambda: any("is deleted" in entry["text"] for entry in system.ledger(str(group))))
+    until(system.is_settled)
+
+
+def operate(system: GuardedSystem) -> None:
+    """Run the commands of an operator, and read health and metrics."""
+    chat = Conversation("ops-tg", str(5_000_000_071)).id
+    data = ["--data", str(system.worker_data)]  # the machine of the worker has the audit ledger and the key
+    commands = {
+        ("redis status",): 0, ("migrate",): 0, ("doctor",): None,
+        ("trace", chat): 0, ("trace", "SM404"): 3,
+        ("deliveries list",): 0, ("deliveries show", chat): 0, ("deliveries retry", f"{chat}#1"): 3,
+        ("people list", "quick-tg"): 0, ("people approve", "quick-tg", "5000000075"): 0,
+        ("people block", "quick-tg", "5000000075"): 0, ("people forget", "quick-tg", "5000000075"): 0,
+        ("audit show", *data): 0, ("audit verify", *data): 0, ("backup", str(system.data / "backup"), *data): 0,
+        ("people erase", "ops-tg", "5000000071", *data): 0,
+    }  # fmt: skip
+    for command, expected in commands.items():
+        code = system.process(*command).wait(PATIENCE)
+        assert expected in (None, code), (command, code, system.log.read_text()[-3000:])
+    for path in ("/readyz", "/healthz?full", "/metrics"):
+        answer = system.http.get(f"{system.url}{path}", headers={"Authorization": "Bearer word"}, timeout=PATIENCE)
+        assert answer.status_code == 200, answer.text
+
+
+def lose_a_turn(system: GuardedSystem) -> TelegramPerson:
+    """Let Redis lose a turn that it acknowledged, and resume it. Return the person who wrote it."""
+    guarded: GuardedRedis = system.redis  # type: ignore[assignment]
+    files, copy = guarded.folder / "appendonlydir", guarded.folder / "copy"
+    shutil.copytree(files, copy)
+    person = TelegramPerson(system, 78)
+    person.say("delete invoice INV-15")
+    with guarded.login("sayso-tester") as client:
+        writes = sum(int(client.get(keys_of(shard, "sayso:sayso:")[0]) or 0) for shard in range(SHARDS))
+    until(lambda: noted_writes(system) >= writes)
+    guarded.stop()
+    shutil.rmtree(files)
+    copy.rename(files)
+    guarded.start()
+    until(lambda: system.http.get(f"{system.url}/readyz", timeout=PATIENCE).status_code == 503)
+    until(lambda: system.process("redis resume").wait(PATIENCE) == 0)
+    return person
+
+
+def noted_writes(system: GuardedSystem) -> int:
+    """Return how many writing scripts the web has noted on its disk: the sum of its watermarks."""
+    file = WatermarkFile(system.data / "bots" / "sayso" / WATERMARKS)
+    return max((sum(shard.n for shard in shards.values()) for shards in file.read().values()), default=0)
+
+
+def denials(guarded: GuardedRedis) -> set[tuple[str, str]]:
+    """Return which users were denied what: a command, or a key."""
+    with guarded.login("sayso-tester") as client:
+        entries = client.execute_command("ACL", "LOG", 1000)
+    return {(entry["username"], entry["object"].lower()) for entry in entries}
 
 
 def test_table_of_commands_has_every_command_of_a_turn(system: GuardedSystem, redis_client: Redis) -> None:
@@ -228,6 +365,10 @@ def test_start_warns_of_commands_that_only_operators_need(redis_url: str, redis_
     ("user", "command"),
     [
         ("sayso-web", ("GET", "sayso:sayso:{1}:history:tg:x:y")),
+        ("sayso-web", ("RPUSH", "sayso:sayso:{1}:closed", "action")),
+        ("sayso-web", ("SET", "sayso:sayso:{1}:forwarded:tg:x#1", "2")),
+        ("sayso-web", ("HSET", "sayso:sayso:people:tg", "x", "{}")),
+        ("sayso-web", ("ZADD", "sayso:sayso:workers", "1", "x")),
         ("sayso-web", ("BLPOP", "rq:wip:sayso-sayso", "1")),
         ("sayso-web", ("CONFIG", "GET", "requirepass")),
         ("sayso-web", ("LPUSH", "rq:queue:default", "job")),

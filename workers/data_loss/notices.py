@@ -23,6 +23,7 @@ from typing import Any
 from pydantic_core import to_json
 from redis.exceptions import RedisError
 
+from sayso.channels.i18n.language import recognize
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
 from sayso.channels.storage.files import try_lock
 from sayso.channels.types import Conversation, Reply, Scope, Turn, digest
@@ -53,6 +54,8 @@ LOOK_SECONDS = 60.0
 AGAIN_SECONDS = 2.0
 #: The collapse key of the notices: of those that wait in one conversation only the newest is sent.
 LOST = "lost"
+#: Characters of a turn's text in which its language is looked for. Each webhook waits for that.
+MAX_READ_CHARS = 200
 #: Characters of an outcome that a notice tells.
 MAX_TOLD_CHARS = 3000
 _LOCK, _HANDLED = "lock", "handled.json"
@@ -161,10 +164,18 @@ class AcknowledgedWork:
         self._files = files
 
     def note_turn(self, turn: Turn) -> None:
-        """Note that a turn is in the mailbox. Nothing of its text is stored."""
-        only_for = turn.user_id if turn.ephemeral else ""
+        """Note that a turn is in the mailbox. Of its text only the language is stored.
+
+        A notice is written in it: `sayso web`, which tells of the turns that it accepted, may not read histories.
+        """
         self._files.add(
-            {**_about(turn.scope), "event": turn.event_hash, "language": turn.language, "only_for": only_for}
+            {
+                **_about(turn.scope),
+                "event": turn.event_hash,
+                "written_in": recognize(turn.text[:MAX_READ_CHARS]),
+                "language": turn.language,
+                "only_for": turn.user_id if turn.ephemeral else "",
+            }
         )
 
     def note_start(self, claim: Claim, action: PendingAction) -> None:
@@ -285,12 +296,12 @@ class LossNotices:
         """Tell one person since when their turns are lost, if any is."""
         turns = turns[-MAX_TURNS:]
         args = {"user": turns[0]["user"], "turns": [[turn["event"], _ms(turn)] for turn in turns]}
-        places, history = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
+        places = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
         lost = [turns[int(place) - 1] for place in places]
         if not lost:
             return False
-        language = next((turn["language"] for turn in reversed(turns) if turn["language"]), "")
-        texts = self._texts_for_turn(Turn("lost", _conversation(lost[0]), "", _last_text(history), language=language))
+        language = _newest(turns, "written_in") or _newest(turns, "language")
+        texts = self._texts_for_turn(Turn("lost", _conversation(lost[0]), "", "", language=language))
         text = texts.forgot_turns(lost[0]["at"])
         return self._send(lost[-1], text, texts, {"marks": [turn["event"] for turn in lost]}, collapse=LOST)
 
@@ -323,14 +334,10 @@ def _conversation(note: StoredNote) -> Conversation:
     return Conversation(*note["to"])
 
 
-def _last_text(history: str) -> str:
-    """Return the last message of a user in a stored history, "" if there is none: it shows their language."""
-    try:
-        texts = [each["content"] for each in json.loads(history)["messages"] if each["role"] == "user"]
-        lines = [line for line in texts[-1].splitlines() if not line.startswith("[")]  # lines in brackets are ours
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return ""
-    return "\n".join(lines)
+def _newest(turns: Sequence[StoredNote], field: str) -> str:
+    """Return the last text that is not empty in a field of these notes, "" if there is none."""
+    texts = [turn.get(field, "") for turn in turns]
+    return next(filter(None, reversed(texts)), "")
 
 
 def _ms(note: StoredNote) -> int:

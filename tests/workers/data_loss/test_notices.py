@@ -8,7 +8,6 @@ import threading
 import pytest
 from redis.exceptions import RedisError
 
-from sayso.channels.i18n.language import recognize
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Conversation, Turn, digest
 from sayso.pending.action import ActionSigner
@@ -236,13 +235,13 @@ def test_one_process_of_a_machine_tells_at_a_time(rig):
     assert notices(rig).tell() == 1
 
 
-def test_notice_is_in_the_language_of_the_history(rig):
-    """The platform does not report the language, and the text of the lost turn is not stored."""
+def test_notice_is_in_the_language_in_which_the_person_writes(rig):
+    """The platform does not report the language. Of each turn's text only its language is noted."""
     bot = Bot(rig, lines=["eins", "zwei"])
     bot.say("Bitte schreibe mir heute noch einen kurzen Text")
     lose(rig, lambda: bot.say("ja"))
     german = notices(rig)
-    german._texts_for_turn = lambda turn: texts_for(recognize(turn.text))
+    german._texts_for_turn = lambda turn: texts_for(turn.language)
     assert german.tell() == 1
     assert bot.work().startswith("Durch einen Ausfall")
 
