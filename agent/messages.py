@@ -103,9 +103,10 @@ class ActionLink:
 #: Why a model stopped, in the terms of OpenTelemetry's conventions; "" where the vendor does not say.
 FinishReason = Literal["", "stop", "length", "tool_call", "content_filter", "error"]
 
-#: What a failed model call means for the waiting user: no answer at all; too many requests at the vendor; the vendor
-#: rejects this request; the conversation is too long for the model; the answer ended too early.
-FailureKind = Literal["away", "busy", "refused", "too_long", "cut_off"]
+#: What a failed model call means for the waiting user: no answer at all; a wrong key, an unknown model or a used-up
+#: quota, which only the operator can mend; too many requests at the vendor; the vendor rejects this request; the
+#: conversation is too long for the model; the answer ended too early.
+FailureKind = Literal["away", "no_access", "busy", "refused", "too_long", "cut_off"]
 
 
 @dataclass(slots=True)

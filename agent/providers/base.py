@@ -100,6 +100,8 @@ class RequestRefusedError(ProviderError):
 class ProviderConfigurationError(ProviderError):
     """Raised when a provider cannot work as it is configured (seed: Common Pitfalls)."""
 
+    kind: FailureKind = "no_access"
+
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=False)
 

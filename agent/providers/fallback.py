@@ -255,9 +255,13 @@ class _Attempts:
         )
         # The kinds that the caller can cure come first: a shorter transcript, or one without files, helps.
         curable = [error for kind in ("too_long", "refused") for error in errors if error.kind == kind]
-        cause = failure.__cause__ = curable[0] if curable else errors[-1]
+        # Only if no provider gives access, a later attempt is of no use.
+        passing = [error for error in errors if error.kind != "no_access"]
+        cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]
         for name in ("kind", "status", "code", "model", "settings", "refusal"):
             setattr(failure, name, getattr(cause, name))
+        if failure.kind == "no_access" and self._skipped:
+            failure.kind = "away"
         return failure
 
 

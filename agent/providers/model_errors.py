@@ -35,6 +35,8 @@ _SECRETS = re.compile(r"\b(?:sk|pk|rk|gsk|xai)-[\w*.-]{4,}|\bAIza[\w*-]{6,}|\bBe
 _RETRYABLE = frozenset({408, 409, 425})
 #: Statuses that are caused by the content of the request, so that every vendor would refuse it.
 _REFUSALS = frozenset({400, 413, 422})
+#: Statuses that do not change before the operator acts: a wrong key, an empty account, a closed door, an unknown model.
+_NO_ACCESS = frozenset({401, 402, 403, 404})
 #: The status of a request that is too large.
 _TOO_LARGE = 413
 #: Statuses with which vendors and servers refuse a request that is too long.
@@ -108,12 +110,7 @@ class _Translation:
         error.model = exc.model_name
         error.code = self._cleaned(exc.provider_error_code or exc.provider_error_type or "")
         error.status = exc.status_code if isinstance(exc, ModelHTTPError) else None
-        if _is_too_long(exc, error.status):
-            error.kind = "too_long"
-        elif error.status in _OVERLOADED:
-            error.kind = "busy"
-        elif _is_filtered(exc):
-            error.code = FILTERED
+        _set_kind(error, exc)
         return error
 
     def cause(self, exc: Exception) -> Exception | None:
@@ -192,6 +189,18 @@ def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
     if isinstance(exc, ModelContextWindowExceededError) or status == _TOO_LARGE:
         return True
     return status in _MAYBE_TOO_LONG and says_too_long(_message(exc.body))
+
+
+def _set_kind(error: ProviderError, exc: ModelAPIError) -> None:
+    """Set what the error means for the user, where its class does not say it."""
+    if _is_too_long(exc, error.status):
+        error.kind = "too_long"
+    elif error.status in _OVERLOADED:
+        error.kind = "busy"
+    elif _is_filtered(exc):
+        error.code = FILTERED
+    elif error.status in _NO_ACCESS or isinstance(exc, ModelQuotaExceededError):
+        error.kind = "no_access"
 
 
 def _is_filtered(exc: ModelAPIError) -> bool:

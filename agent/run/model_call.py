@@ -63,6 +63,13 @@ JITTER = 0.25
 MAX_HALVINGS = 6
 #: HTTP statuses with which a vendor rejects a request because of its content.
 _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
+#: What the operator can do where a vendor gives no access, by HTTP status; for all others the quota is used up.
+_ACCESS_ADVICE = {
+    401: "the vendor refuses the key: see agent.api_key",
+    403: "this key may not use the model: see the rights of agent.api_key",
+    404: "the vendor does not know the model or the address: see agent.model and agent.base_url",
+}
+_QUOTA_ADVICE = "the quota of the account is used up: see the vendor's page for billing"
 
 
 class ModelCaller:
@@ -272,6 +279,8 @@ class ModelCaller:
         if isinstance(error, ProviderConfigurationError):
             # The text of this error is our own: it names a key or a library that is missing.
             extra["advice"] = str(error)
+        elif isinstance(error, ProviderError) and error.kind == "no_access":
+            extra["advice"] = _ACCESS_ADVICE.get(error.status or 0, _QUOTA_ADVICE)
         log.error("model.failed run=%s %s", run.events.run_id, details, extra=extra)
 
     async def _call_with_reductions(

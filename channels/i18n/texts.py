@@ -206,7 +206,9 @@ class Texts:
     not_yours = _fixed("not_yours")
 
     def model_failed(self, kind: str = "away") -> str:
-        """Return why there is no answer: the model is "away", "busy", "refused", "too_long" or "cut_off".
+        """Return why there is no answer.
+
+        `kind` is "away", "no_access", "busy", "refused", "too_long" or "cut_off".
 
         The vendor's own error is for the operator.
         """

@@ -74,7 +74,7 @@ def test_model_failure_gets_a_fitting_reply_and_the_operator_finds_the_cause(ask
     person = WhatsAppPerson(asked, 66)
     failures = (
         ({"status": 429, "code": "rate_limit_exceeded"}, "model_busy", "kind=busy status=429 code=rate_limit_exceeded"),
-        ({"status": 401, "message": "no"}, "model_away", "kind=away status=401 code=invalid_request_error"),
+        ({"status": 401, "message": "no"}, "model_no_access", "kind=no_access status=401 code=invalid_request_error"),
         ({"text": ""}, "model_away", "kind=empty"),
     )
     for step, words, _ in failures:

@@ -155,13 +155,14 @@ def test_failure_of_all_providers_names_each():
 
 
 def test_failure_is_permanent_only_if_all_are():
-    """If every provider has a rate limit, the error is a rate limit."""
+    """Only then the user is told that a later attempt is of no use. If all have a rate limit, the error is one."""
     bad = Vendor("a", ProviderConfigurationError("no key"))
     limited = Vendor("b", RateLimitedError("slow down"))
-    for vendors, retryable in (([bad, bad], False), ([bad, limited], True)):
+    for vendors, retryable in (([bad, bad], False), ([bad, limited], True), ([limited, bad], True)):
         with pytest.raises(ProviderError) as caught:
             ask(FallbackProvider(vendors))
         assert caught.value.retryable is retryable
+        assert caught.value.kind == ("busy" if retryable else "no_access")
     with pytest.raises(RateLimitedError):
         ask(FallbackProvider([limited, limited]))
 

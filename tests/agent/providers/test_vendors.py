@@ -243,7 +243,10 @@ def test_forked_process_has_its_own_clients(monkeypatch: pytest.MonkeyPatch) -> 
         ("openai", {"text": "Half an", "finish": "content_filter"}, "refused", "code=content_filter"),
         ("anthropic", {"finish": "content_filter"}, "refused", "code=content_filter"),
         ("gemini", {"finish": "content_filter"}, "refused", "code=content_filter"),
-        ("openai", {"status": 401, "message": "Incorrect API key"}, "away", "status=401"),
+        ("openai", {"status": 401, "message": "Incorrect API key"}, "no_access", "status=401"),
+        ("anthropic", {"status": 404, "message": "model: claude-9"}, "no_access", "status=404"),
+        ("gemini", {"status": 403, "message": "no"}, "no_access", "status=403"),
+        ("openai", {"status": 429, "code": "insufficient_quota"}, "no_access", "code=insufficient_quota"),
         ("openai", {"status": 500}, "away", "status=500"),
     ],
 )
@@ -259,6 +262,24 @@ def test_final_failure_is_logged_with_its_cause_and_explained_to_the_user(
     assert all(part in lines[0] for part in ("model.failed", f"kind={kind}", cause, "model="))
     assert "private" not in lines[0]
     assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")[f"model_{kind}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (401, "invalid_api_key", "api_key"),
+        (404, "model_not_found", "agent.model"),
+        (429, "insufficient_quota", "quota"),
+    ],
+)
+def test_log_names_what_the_operator_can_do(
+    server: Server, caplog: pytest.LogCaptureFixture, status: int, code: str, advice: str
+) -> None:
+    """A wrong key, model or an empty account does not pass by itself."""
+    server.script({"status": status, "code": code})
+    Agent((), provider=MAKERS["openai"](server.url), config=AgentConfig(max_retries=0)).run("hello")
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert advice in vars(line)["advice"]
 
 
 @pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
