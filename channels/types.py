@@ -6,6 +6,7 @@ import hashlib
 import mimetypes
 import re
 import secrets
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -35,6 +36,19 @@ def random_id(size: int = 16) -> str:
 def storable(text: str) -> str:
     """Return the text with each lone surrogate, which JSON can express but UTF-8 cannot, replaced by "?"."""
     return text.encode("utf-8", "replace").decode()
+
+
+def one_line(text: str) -> str:
+    """Return a name without line ends, control characters, direction marks and other characters that people cannot see.
+
+    The two joiners stay: letters of many scripts and parts of emoji have another shape beside them.
+    """
+    return "".join(char for char in text if char in _JOINERS or unicodedata.category(char) not in _UNSEEN)
+
+
+#: Joiners, and the Unicode categories of control, format and separating characters.
+_JOINERS = "\u200c\u200d"
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 @lru_cache(maxsize=4096)

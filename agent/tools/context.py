@@ -10,6 +10,7 @@ import hashlib
 import mimetypes
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -327,18 +328,29 @@ def received_files() -> tuple[ReceivedFile, ...]:
 
 
 def received_file(name: str = "") -> ReceivedFile:
-    """Return the last file of this name (case is ignored) that the user sent; without a name, the last file of all.
+    """Return the last file of this name that the user sent; without a name, the last file of all.
+
+    Case is ignored; and, if no file has exactly this name, all but letters and digits, since the model reads names
+    with other brackets and without invisible characters.
 
     A tool that runs after a confirmation finds the files that were there when it was proposed: a file that arrives in
     between cancels the question, as any other message does. Raises ValueError, in words for the model, for no file.
     """
     files = received_files()
     matches = [each for each in files if not name or each.filename.casefold() == name.casefold()]
+    if not matches:
+        letters = _letters_of(name)
+        matches = [each for each in files if letters and _letters_of(each.filename) == letters]
     if matches:
         return matches[-1]
     names = [each.filename for each in files[-MAX_LISTED_FILES:]]
     available = f"there are {names!r}" if names else "no file was sent in this conversation yet"
     raise ValueError(f"file {name!r} was not sent: {available}" if name else available)
+
+
+def _letters_of(name: str) -> str:
+    """Return the letters and digits of a name in lower case. An accent may be a character of its own in some names."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFC", name).casefold()))
 
 
 @dataclass(slots=True)

@@ -6,12 +6,13 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import collapse_rfc2231_value
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from sayso.agent.tools.call_texts import ToolOutcome, definition_digest, file_note
 from sayso.agent.tools.context import emit_artifact
@@ -45,6 +46,7 @@ from sayso.agent.toolsets.openapi_document import (
 )
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
 from sayso.channels.http import Resolve, addresses_of, content_type_of, decoded, origin_of
+from sayso.channels.storage.media import file_label
 from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:
@@ -319,15 +321,29 @@ def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
 def _filename_of(disposition: str) -> str:
     """Return the file name in a Content-Disposition header, without any path; "" if it has none.
 
-    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266).
+    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266). Some servers encode the latter in
+    another way; browsers decode it too.
     """
     header = Message()
     header["content-disposition"] = disposition or "inline"
     parameters = header.get_params([], header="content-disposition")
     names = [value for name, value in parameters if name.lower() == "filename"]
     encoded = [value for value in names if isinstance(value, tuple)]
-    name = collapse_rfc2231_value((encoded or names or [""])[0])
-    return name.replace("\\", "/").rpartition("/")[2][:200]
+    if encoded:
+        return file_label(collapse_rfc2231_value(encoded[0]))
+    return file_label(_decoded(names[0] if names else ""))
+
+
+def _decoded(name: str) -> str:
+    """Return a file name without the encoding of mail headers or of addresses, if it has one."""
+    try:
+        if name.startswith("=?"):
+            return str(make_header(decode_header(name)))
+        if " " not in name:
+            return unquote(name, errors="strict")
+    except (ValueError, LookupError):
+        pass
+    return name
 
 
 def _is_text(kind: str) -> bool:

@@ -15,6 +15,8 @@ from sayso.channels.types import Button, Conversation, Media, Reply, Tap, Turn
 
 #: Words that end the conversation.
 GOODBYE = ("exit", "quit", "/exit", "/quit")
+#: The longest name of a file in bytes that all file systems take.
+MAX_NAME_BYTES = 255
 #: The only conversation, and the only user.
 CONVERSATION = Conversation("terminal", "terminal")
 
@@ -84,7 +86,7 @@ class Terminal:
     def _save(self, media: Media) -> str:
         """Save a file in `folder`, whatever path its name has, and return the result as text."""
         data = file_to_send(self._read_file, media.ref)
-        name = TERMINAL.escape(Path(media.filename).name)
+        name = _fitting(TERMINAL.escape(Path(media.filename).name))
         path = self._folder / (name if name not in ("", "..") else "file")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -92,3 +94,10 @@ class Terminal:
         except OSError as exc:
             return f"cannot save {name!r}: {exc.strerror}"
         return f"saved {path}"
+
+
+def _fitting(name: str) -> str:
+    """Return a file name that file systems take: at most MAX_NAME_BYTES bytes, with its ending."""
+    ending = Path(name).suffix.encode()
+    stem = name.encode()[: -len(ending) or None]
+    return (stem[: MAX_NAME_BYTES - len(ending)] + ending)[:MAX_NAME_BYTES].decode(errors="ignore")

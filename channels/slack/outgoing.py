@@ -88,8 +88,10 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
 
 def link_text(media: Media, size: int, url: str) -> str:
     """Return the Markdown for a file that Slack does not accept: its name, its size in bytes and its URL."""
-    name = (media.filename or "file").replace("`", "'")
-    return f"`{name}` ({readable_size(size)}): {url}"
+    name = media.filename or "file"
+    # As code it is no link, which Slack would make of a name such as a.zip.
+    shown = as_markdown(name) if "`" in name else f"`{name}`"
+    return f"{shown} ({readable_size(size)}): {url}"
 
 
 def is_user(chat: str) -> bool:

@@ -23,7 +23,7 @@ from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 from sayso.channels.base import Refused, Unreachable
 from sayso.channels.storage.files import make_private, remove_older
 from sayso.channels.storage.objects import LocalObjects, ObjectStore, StoreUnavailable, sweep
-from sayso.channels.types import Media, random_id
+from sayso.channels.types import Media, one_line, random_id
 
 #: The largest file that is stored, in bytes. Telegram gives bots smaller ones only: FILE_LIMIT in its adapter.
 MAX_BYTES = 25 * 1024 * 1024
@@ -212,7 +212,7 @@ class MediaFiles:
             self._marks.put(f"{_beginning(owner)}.{size}-{ref}", b"")
         if self._files.put(_name(ref), Path(file.name)):
             self._room.add(size)
-        return Media(ref, _proven_type(head, mime_type, is_text=is_text), _label(filename), size, stored=True)
+        return Media(ref, _proven_type(head, mime_type, is_text=is_text), file_label(filename), size, stored=True)
 
     def read(self, ref: str) -> bytes:
         """Return the stored bytes. Raises KeyError for an unknown or removed file, and OSError."""
@@ -237,7 +237,7 @@ class MediaFiles:
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """Return a signed link that expires. Two links to one file differ, so that a link says nothing of others."""
-        token = self._links.dumps([ref, mime_type, _label(filename), random_id(8)])
+        token = self._links.dumps([ref, mime_type, file_label(filename), random_id(8)])
         return f"{self._public_url}/media/{token}"
 
     def open_token(self, token: str) -> LinkedFile:
@@ -343,14 +343,13 @@ def _ref_of(mark: str) -> str:
     return mark.partition("-")[2]
 
 
-def _label(filename: str) -> str:
+def file_label(filename: str) -> str:
     """Return a sender's file name without folders and control characters, cut to 120 characters before its ending.
 
     Spaces of other kinds, such as the narrow one that macOS writes into the names of screenshots, become usual ones.
     """
     name = re.split(r"[/\\]", filename)[-1]
-    spaced = (" " if unicodedata.category(char) == "Zs" else char for char in name)
-    printable = "".join(char for char in spaced if char.isprintable())
+    printable = one_line("".join(" " if unicodedata.category(char) == "Zs" else char for char in name))
     stem, dot, ending = printable.rpartition(".")
     if len(printable) <= 120 or len(ending) > 10:
         return printable[:120]

@@ -21,7 +21,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, never_sent, silence_url_logs
 from sayso.channels.setup import Problem, no_connection, too_many_calls
-from sayso.channels.types import storable
+from sayso.channels.types import one_line
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession, FormData
@@ -163,7 +163,7 @@ _UNSENDABLE = str.maketrans({";": ",", '"': "'", "\\": "_", "/": "_"})
 
 def _sendable_name(filename: str) -> str:
     """Return a file name that arrives unchanged in a form: one line, without the characters that end it."""
-    return "".join(char for char in storable(filename).translate(_UNSENDABLE) if char.isprintable())
+    return one_line(filename.translate(_UNSENDABLE)) or "file"
 
 
 def reaction(exc: Exception) -> TelegramReaction:

@@ -202,7 +202,7 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
         case "link" | "document" | "refused" if reply.media:
             media = reply.media
             url = source.url(media.ref, filename=media.filename, mime_type=media.mime_type)
-            name = re.sub(r"([^\w\s])", r"\\\1", media.filename or "file", flags=re.ASCII)
+            name = as_markdown(media.filename or "file")
             size = readable_size(media.size)
             text = f"{reply.text}\n\n{name} ({size}): {url}".strip()
             return replace(call, reply=replace(reply, text=text, media=None))

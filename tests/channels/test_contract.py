@@ -226,7 +226,26 @@ def test_files_arrive_unchanged(platform: Platform, channel: Channel, seen: Call
     assert [entry["text"] for entry in seen() if entry["text"]] == ["Here it is"]
 
 
-@pytest.mark.parametrize("name", ["report march (1).pdf", "Отчёт за март.pdf", "100% ÷ 2 & 3 #4.pdf", "__init__.pdf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "report march (1).pdf",
+        "Отчёт за март.pdf",
+        "100% ÷ 2 & 3 #4.pdf",
+        "__init__.pdf",
+        "a%20b+c=d.tar.gz",
+        "报告「一」.pdf",
+        "تقرير ١٢.pdf",
+        "e\u0301te\u0301.pdf",
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645.pdf",
+        "👨\u200d👩\u200d👧 ⚠\ufe0f 🇩🇪.pdf",
+        "[1] *final*, 'old' <new> `x`.pdf",
+        "con.pdf",
+        ".hidden.pdf",
+        "no ending",
+        "x" * 116 + ".pdf",
+    ],
+)
 def test_name_of_a_file_arrives_as_it_is(platform: Platform, channel: Channel, seen: Callable[[], Seen], name: str):
     """People see a name in their alphabet, and no percent signs in place of its letters."""
     for piece in channel.split(Reply(media=replace(PDF, filename=name))):

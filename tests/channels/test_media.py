@@ -176,6 +176,13 @@ def test_the_bytes_decide_the_type(data: bytes, declared: str, settled: str):
         ("Rechnung März.pdf", "Rechnung März.pdf"),
         ("Screenshot at 5.00\u202fPM.png", "Screenshot at 5.00 PM.png"),
         ("x" * 300 + ".png", "x" * 116 + ".png"),
+        (
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645.png",
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645.png",
+        ),
+        ("👨\u200d👩\u200d👧.png", "👨\u200d👩\u200d👧.png"),
+        ("a\0b\u2028c.png", "abc.png"),
+        ("%2e%2e%2fa;b.png", "%2e%2e%2fa;b.png"),
         ("", ""),
     ],
 )

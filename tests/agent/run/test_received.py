@@ -145,6 +145,22 @@ def test_reset_clears_the_received_files():
     assert "a.csv" not in room.results[-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "read_as"),
+    [
+        ("report [final].csv", "report (final).csv"),
+        ("caf\u0065\u0301.csv", "Caf\u00e9.csv"),
+        ("\U0001f468\u200d\U0001f469 a.csv", "\U0001f468\U0001f469 a.csv"),
+    ],
+)
+def test_file_is_found_by_its_name_as_the_model_reads_it(name: str, read_as: str):
+    """The model reads other brackets, no joiners, and writes an accented letter as one character."""
+    room = Room("ok", ToolCall("first_line", {"file": read_as}))
+    room.say("one", room.file("first", name), room.file("second", "b.csv"))
+    room.say("look")
+    assert room.results[-1:] == ["first"]
+
+
 def test_there_are_no_files_outside_a_turn():
     """The error says that no file was sent."""
     assert received_files() == ()

@@ -114,11 +114,16 @@ def test_files_reach_the_user(tmp_path: Path, api):
         ('attachment; filename="a;b.pdf"', "a;b.pdf"),
         ("attachment; filename*=UTF-8''%2e%2e%2Fb.pdf", "b.pdf"),
         ('attachment; filename="C:\\\\tmp\\\\b.pdf"', "b.pdf"),
+        ('attachment; filename="=?UTF-8?B?0J7Rgi5wZGY=?="', "От.pdf"),
+        ('attachment; filename="a%20b.pdf"', "a b.pdf"),
+        ('attachment; filename="100% of a.pdf"', "100% of a.pdf"),
+        ('attachment; filename="%ff.pdf"', "%ff.pdf"),
         ("attachment", ""),
+        ("attachment; filename=" + "x" * 300 + ".pdf", "x" * 116 + ".pdf"),
     ],
 )
 def test_name_of_a_file_is_read_as_http_says(tmp_path: Path, api, header: str, name: str):
-    """RFC 6266: quotes, `filename*` before `filename`, and no path."""
+    """RFC 6266: quotes, `filename*` before `filename`, and no path. The forms that browsers read are read, too."""
     api.answer("/pets/1", b"%PDF", Content_Disposition=header, Content_Type="application/pdf")
     with collect_artifacts() as files:
         call(provider(tmp_path, api), "getPet", id="1")

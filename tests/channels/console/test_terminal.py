@@ -126,6 +126,12 @@ def test_file_is_saved_under_a_readable_name(screen: Screen, tmp_path: Path, nam
     assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/{saved}]\n"
 
 
+def test_file_with_a_long_name_is_saved(screen: Screen, tmp_path: Path):
+    """A file system takes 255 bytes, which are 85 Chinese characters. The ending stays."""
+    media = screen.files.put(b"x", mime_type="text/plain", filename="长" * 110 + ".txt")
+    assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/{'长' * 83}.txt]\n"
+
+
 def test_file_that_is_gone_is_reported(tmp_path: Path):
     """The conversation goes on."""
 

@@ -132,7 +132,7 @@ def test_file_without_its_scope_is_a_link(media: MemoryMedia, platforms: FakePla
     """platforms.md 3.4: Slack already refuses the first of the three calls."""
     fake.scopes = SCOPES - {"files:write"}
     send(media, platforms, Reply(media=replace(IMAGE, filename="a`b_c_d.png")))
-    assert platforms.sent[0]["text"].startswith("`a'b_c_d.png` (69 B): <http")
+    assert platforms.sent[0]["text"].startswith("a`b_c_d.png (69 B): <http")
 
 
 def test_file_to_a_closed_address_is_not_sent_as_a_link(media: MemoryMedia, platforms: FakePlatforms):
@@ -170,6 +170,18 @@ def test_upload_with_a_temporary_error_is_repeated(
     with pytest.raises(Unreachable):
         send(media, platforms, Reply("Here", media=IMAGE))
     assert (platforms.sent, [call["method"] for call in platforms.calls if call["method"] == "auth.test"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("__init__.zip", "`__init__.zip`"), ("a`b_c_`.pdf", "a`\u200bb_c_`\u200b.pdf")]
+)
+def test_name_of_a_file_beside_its_link_is_whole(
+    media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack, name: str, shown: str
+):
+    """No mark in it formats, and it is no link of its own."""
+    fake.upload_status = 413
+    send(media, platforms, Reply(media=replace(IMAGE, filename=name)))
+    assert platforms.sent[0]["text"].startswith(f"{shown} (69 B): <http")
 
 
 @pytest.mark.parametrize("status", [400, 403, 413])

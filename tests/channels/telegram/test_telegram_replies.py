@@ -254,9 +254,9 @@ def test_voice_refused_by_its_receiver_is_a_file(channel, platforms: FakePlatfor
 def test_file_too_large_for_telegram_is_a_link(channel, platforms: FakePlatforms):
     """platforms.md 2.4, pains.md 13: after a 413 the text arrives with a link to the file and its buttons."""
     platforms.script("telegram", "413")
-    send(channel, Reply("Your *file*", YES_NO, replace(IMAGE, filename="a_b_[1].png")))
+    send(channel, Reply("Your *file*", YES_NO, replace(IMAGE, filename="__a_b__ [1].png")))
     text = platforms.sent[0]["text"]
-    assert text.startswith(f"Your file\n\na_b_[1].png ({len(FILES['img'])} B): http://127.0.0.1:")
+    assert text.startswith(f"Your file\n\n__a_b__ [1].png ({len(FILES['img'])} B): http://127.0.0.1:")
     assert (platforms.sent[0]["raw"]["method"], len(platforms.sent[0]["buttons"])) == ("sendMessage", 2)
 
 
