@@ -106,7 +106,8 @@ def _content_of(message: TelegramJson) -> str:
 
 def _notes_of(message: TelegramJson) -> tuple[str, ...]:
     """Return descriptions of content that is neither text nor a file, one line each, and of the text's author."""
-    return tuple(" ".join(note.split()) for note in (*_content_notes(message), *_link_buttons(message)))
+    notes = (*_content_notes(message), *_marked_parts(message), *_link_buttons(message))
+    return tuple(" ".join(note.split()) for note in notes)
 
 
 def _content_notes(message: TelegramJson) -> list[str]:
@@ -119,6 +120,18 @@ def _content_notes(message: TelegramJson) -> list[str]:
     elif "location" in message:
         notes.append(_location(message["location"]))
     return notes + [f"{what}, which cannot be read here" for kind, what in _UNREADABLE.items() if kind in message]
+
+
+def _marked_parts(message: TelegramJson) -> Iterator[str]:
+    """Yield the parts of a text that its author struck out or marked as the words of others.
+
+    Only its entities say so: without a note a yes that was struck out would be a yes.
+    """
+    text = str(message.get("text") or "")
+    marked = [entity for entity in message.get("entities") or () if entity["type"] in _MARKS_OF_OTHERS]
+    for entity in marked[:MAX_MARKED_PARTS]:
+        start, end = _span(text, entity)
+        yield f"{_MARKS_OF_OTHERS[entity['type']]}: {text[start : min(end, start + MAX_MARKED_CHARS)]}"
 
 
 def _link_buttons(message: TelegramJson) -> list[str]:
@@ -156,6 +169,10 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "poll": lambda poll: f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}",
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
 }
+#: Marks of a text that say that its author does not say these words.
+_MARKS_OF_OTHERS = {"strikethrough": "struck out", "blockquote": "quoted", "expandable_blockquote": "quoted"}
+#: Most such parts of a message that are noted, and characters of each.
+MAX_MARKED_PARTS, MAX_MARKED_CHARS = 5, 100
 #: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction, a link preview or the like.
 EDIT_SECONDS = 48 * 3600
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")

@@ -414,6 +414,17 @@ def test_edit_decides_nothing(media: MemoryMedia):
     assert (turns[0].kind, turns[0].message_id) == ("edit", "7")
 
 
+@pytest.mark.parametrize("mark", ["strikethrough", "blockquote", "expandable_blockquote"])
+def test_words_that_are_struck_out_or_quoted_decide_nothing(media: MemoryMedia, mark: str):
+    """Only an entity says that a yes was struck out: the text is the same. The model reads it in a note."""
+    entities = [{"type": mark, "offset": 0, "length": 3}]
+    turn = read(media, signing.telegram_text(1, "yes", entities=entities)).turns[0]
+    assert (turn.text, turn.decides) == ("yes", False)
+    assert turn.notes == ("struck out: yes" if mark == "strikethrough" else "quoted: yes",)
+    bold = [{"type": "bold", "offset": 0, "length": 3}]
+    assert read(media, signing.telegram_text(2, "yes", entities=bold)).turns[0].decides
+
+
 @pytest.mark.parametrize(("status", "extra", "closed"), [
     ("kicked", {}, True), ("left", {}, True), ("restricted", {"is_member": False}, True),
     ("restricted", {"is_member": True}, False), ("member", {}, False), ("administrator", {}, False),
