@@ -303,8 +303,11 @@ def offer_choices(*labels: str) -> None:
     same turn replaces the first. On platforms without buttons the labels are listed. Outside a run this does nothing.
 
     Raises ValueError for no label or more than MAX_CHOICES, for two equal labels, and for a label that is empty or has
-    more than MAX_LABEL_CHARS.
+    more than MAX_LABEL_CHARS; TypeError for a label that is no text, such as a list of labels.
     """
+    for label in labels:
+        if not isinstance(label, str):
+            raise TypeError(f"choice {label!r} is no text: give each label by itself, as in offer_choices(*labels)")
     choices = [" ".join(readable(label).split()) for label in labels]
     if not 1 <= len(choices) <= MAX_CHOICES:
         raise ValueError(f"{len(choices)} choices cannot be offered: give 1 to {MAX_CHOICES}")

@@ -48,6 +48,23 @@ OVERFLOW = """() => {
   const right = page.scrollWidth - page.clientWidth;
   return [window.scrollY, window.scrollX, down, right, chat.scrollWidth - chat.clientWidth];
 }"""
+#: Tools whose buttons have words that are wider than a phone.
+LONG_LABELS = """
+from sayso import offer_choices, tool
+
+WORD = "Donaudampfschifffahrtsgesellschaftskapitän"
+
+@tool()
+def choose() -> str:
+    '''Choose.'''
+    offer_choices(WORD, "A fairly long choice that says many things about itself")
+    return "Which?"
+
+@tool(requires_approval=True, preview=WORD)
+def travel() -> str:
+    '''Travel.'''
+    return "Done."
+"""
 STORY = " ".join(f"word{number}" for number in range(24))
 
 pytestmark = pytest.mark.skipif(
@@ -130,6 +147,19 @@ def test_only_the_chat_scrolls_whatever_it_shows(process: Server) -> None:
                 assert page.evaluate(OVERFLOW) == [0] * 5
             page.fill("#text", "a long text\n" * 30)
             assert _overflowing_windows(page) == {}
+
+
+def test_buttons_with_long_words_fit_every_window() -> None:
+    """The label of a choice, or an effect on the red button, breaks where its word is too long for a line."""
+    with tempfile.TemporaryDirectory(prefix="sayso-demo-") as folder:
+        Path(folder, "long.py").write_text(LONG_LABELS)
+        config = Path(folder, "long.yaml")
+        config.write_text("agent: {model: offline}\ntools: [./long.py]\nchannels: {web: {platform: console}}\n")
+        with running_demo(Path(folder), config, workers=1) as address, browsing(address, PHONE) as page:
+            for command in ("/choose", "/travel"):
+                say(page, command)
+                page.locator("#log .buttons button").last.wait_for()
+                assert _overflowing_windows(page) == {}
 
 
 def test_suggestions_of_an_empty_chat_fit_every_window() -> None:

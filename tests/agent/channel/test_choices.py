@@ -304,6 +304,12 @@ def test_unusable_offer_is_refused(labels):
         offer_choices(*labels)
 
 
+def test_list_of_labels_is_refused_with_the_cure():
+    """A list is easily given in place of its labels."""
+    with pytest.raises(TypeError, match=r"offer_choices\(\*labels\)"):
+        offer_choices(["Small", "Large"])
+
+
 def test_labels_show_invisible_characters():
     """A direction mark cannot turn one label into another."""
     shop = Shop(MemoryRig(), ASK, "Which?", labels=("safe\u202eelif\n",))
