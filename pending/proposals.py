@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import threading
@@ -351,11 +352,14 @@ class Proposal:
         return min(prompts, key=len).strip() if prompts else ""
 
 
-def plan_of(actions: Sequence[PendingAction]) -> Proposal:
-    """Return one proposal of all actions of a turn, at least one: a plan if there are several."""
+def plan_of(actions: Sequence[PendingAction], *, plan_id: str = "") -> Proposal:
+    """Return one proposal of all actions of a turn, at least one: a plan if there are several.
+
+    `plan_id`: the id of the plan, "" for a new one.
+    """
     if len(actions) == 1:
         return Proposal(actions[0])
-    plan_id = random_id(11)
+    plan_id = plan_id or random_id(11)
     steps = tuple(replace(action, plan=plan_id, code="") for action in actions)
     args = {"steps": [_step_entry(step) for step in steps]}
     head = replace(
@@ -421,6 +425,11 @@ def undone_result(undo: PendingAction) -> str:
     return as_markdown(result)
 
 
+def undo_id(pid: str) -> str:
+    """Return the id of the action that undoes the action `pid`. An action has one, so that it can be found."""
+    return hashlib.sha256(f"undo {pid}".encode()).hexdigest()[:22]
+
+
 def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
     """Return the proposal that undoes these effects, the last one first. It can be confirmed for `seconds`."""
     undo_actions = []
@@ -443,6 +452,7 @@ def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
             asked_by=action.asked_by,
             tool_digest=action.tool_digest,
             language=action.language,
+            pending_action_id=undo_id(action.pending_action_id),
         )
         undo_actions.append(undo_action)
-    return plan_of(undo_actions)
+    return plan_of(undo_actions, plan_id=undo_id(" ".join(effect.action.pending_action_id for effect in effects)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -35,6 +36,7 @@ from sayso.pending.proposals import (
     is_step_of,
     is_undo,
     step_ids,
+    undo_id,
     undone_result,
 )
 from sayso.pending.repository import (
@@ -68,6 +70,8 @@ OutcomeStatus = Literal[
 
 #: How an effect that was started may end.
 EndState = Literal["done", "failed", "unknown"]
+#: Of actions that were done and have an undo that was confirmed: whether it took effect, by the action's id.
+UndoStates = Mapping[str, Literal["undone", "unknown"]]
 
 
 class EffectEnd(NamedTuple):
@@ -204,10 +208,45 @@ class Settlement:
         parts = await self._genuine_parts(scope, stored)
         return tuple(Effect(part.action, part.result) for part in parts if part.state == "done")
 
-    async def report(self, scope: Scope, stored: StoredAction) -> str:
-        """Return what is known of each step of a finished plan; "" if a record was tampered with."""
-        steps = await self._genuine_parts(scope, stored) if stored.action.kind == PLAN_KIND else []
-        return _plan_report(stored.action, steps) if steps else ""
+    async def report(self, scope: Scope, stored: StoredAction, *, results: bool = True) -> str:
+        """Return what is known of each step of a finished plan, or that an action was undone; "" for any other action.
+
+        Without `results` it leaves out what tools returned. It is "" if a record was tampered with.
+        """
+        parts = await self._genuine_parts(scope, stored)
+        undos = await self._undo_states(scope, parts)
+        if not parts:
+            return ""
+        if stored.action.kind == PLAN_KIND:
+            return _plan_report(stored.action, parts, undos, results=results)
+        texts = texts_for(stored.action.language)
+        preview = stored.action.preview
+        match undos.get(stored.pid):
+            case "undone":
+                return texts.undone(preview)
+            case "unknown":
+                return texts.unknown(texts.undo(preview))
+        return ""
+
+    async def was_undone(self, scope: Scope, stored: StoredAction) -> bool:
+        """Return whether a finished action, or a step of it, was undone, or may have been."""
+        return bool(await self._undo_states(scope, await self._genuine_parts(scope, stored)))
+
+    async def _undo_states(self, scope: Scope, parts: Sequence[StoredAction]) -> UndoStates:
+        """Return what is known of the undos of these actions. Those that certainly had no effect are left out."""
+        pids = [part.pid for part in parts if part.state == "done"]
+        if not pids:
+            return {}
+        states: dict[str, Literal["undone", "unknown"]] = {}
+        undos = await self._repository.read(scope.conversation.id, tuple(map(undo_id, pids)))
+        for pid, undo in zip(pids, undos, strict=True):
+            if undo is None or not undo.is_genuine(self._signer, scope):
+                continue
+            if undo.state == "done":
+                states[pid] = "undone"
+            elif undo.state in ("claimed", "started", "unknown"):
+                states[pid] = "unknown"
+        return states
 
     async def undone_results(self, scope: Scope, stored: StoredAction) -> str:
         """Return the results of the effects that an undo takes back, in their order; "" after tampering."""
@@ -522,11 +561,25 @@ def plan_end_state(states: list[ActionState]) -> EndState:
     return "unknown" if "unknown" in states or "started" in states else "failed"
 
 
-def _plan_report(plan: PendingAction, steps: list[StoredAction]) -> str:
-    """Return the text that says of each step: done, failed, unknown, or not started."""
+def _plan_report(
+    plan: PendingAction, steps: Sequence[StoredAction], undos: UndoStates | None = None, *, results: bool = True
+) -> str:
+    """Return the text that says of each step: done, undone, failed, unknown, or not started.
+
+    Without `results` it leaves out what tools returned, and why they failed.
+    """
+    texts = texts_for(plan.language)
     states = {"done": "done", "failed": "failed", "unknown": "unknown", "started": "unknown"}
-    lines = [(states.get(step.state, "cancelled"), step.action.preview, step.outcome_text) for step in steps]
-    return texts_for(plan.language).plan_report(lines)
+    undos = undos or {}
+    lines = []
+    for step in steps:
+        state = undos.get(step.pid, states.get(step.state, "cancelled"))
+        preview = step.action.preview
+        outcome = step.outcome_text if results else ""
+        if undos.get(step.pid) == "unknown":  # what was interrupted is the undo
+            preview = texts.undo(preview)
+        lines.append((state, preview, outcome))
+    return texts.plan_report(lines)
 
 
 def _failure_text(action: PendingAction, error: BaseException) -> str:

@@ -91,7 +91,7 @@ class ConfirmationHandler:
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         text = outcome
-        if stored.state == "done":
+        if stored.state == "done" and not await self._store.settlement.was_undone(context.turn.scope, stored):
             text = _texts_of(stored).already_done(stored.action.preview)
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)
@@ -223,7 +223,7 @@ class ConfirmationHandler:
         return answer.changed(replies=(*closed, *answer.change.replies))
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
-        """Return the known outcome of an action that has ended, or a text for its state."""
+        """Return the known outcome of an action that has ended, or a text for its state. It says what was undone."""
         begun = stored.state in EXECUTED_STATES
         if known := (begun and await self._store.settlement.report(scope, stored)) or stored.outcome_text:
             return known
@@ -385,7 +385,7 @@ class ConfirmationHandler:
 
         text = outcome.outcome_text
         state = outcome.record.state
-        ended = replace(stored, state=state, outcome_text=text, result=outcome.result or "")
+        ended = replace(stored, state=state, by=context.turn.event_id, outcome_text=text, result=outcome.result or "")
         answer = await self._answer_outcome(context, ended, text, files)
         answer = _with_state_check(context, answer, outcome.record)
         answer = self._prompts.offer_undo(context, answer, outcome.effects)

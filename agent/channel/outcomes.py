@@ -122,28 +122,24 @@ class OutcomeHistory:
     async def history_text(self, context: TurnContext, stored: StoredAction, outcome_text: str) -> str:
         """Return what the history keeps as the bot's answer, where the user reads `outcome_text`.
 
-        It leaves out what a tool returned, because that is in the result of the call. If the call is
-        not in the history, the result follows between two marked lines.
+        It says of each step of a plan how it ended, and of an action that it was undone since. It
+        leaves out what a tool returned, because that is in the result of the call. If the call is not
+        in the history, the result follows between two marked lines.
         """
         if stored.state not in EXECUTED_STATES:
             return outcome_text
         action = stored.action
         is_plan = action.kind == PLAN_KIND
-
-        if is_plan or stored.state == "unknown":
-            answer, _, _ = outcome_text.partition("\n")
-        elif stored.state == "done":
-            answer = texts_for(action.language).done(action.preview, "")
-        else:
-            texts = texts_for(action.language)
-            refusals = (texts.tool_changed(action.preview), texts.unsafe(action.preview))
-            # A refused yes ran no tool: the history keeps the refusal, which is all that the user read.
-            answer = next((each for each in refusals if outcome_text.startswith(each)), texts.failed(action.preview))
+        is_settled_now = stored.by == context.turn.event_id
+        report = ""
+        if is_plan or not is_settled_now:  # what ended before may have been undone since
+            report = await self._store.settlement.report(context.turn.scope, stored, results=False)
+        answer = _own_words(stored, outcome_text, report)
 
         ids = _ids(stored)
         is_linked = any(link.id in ids for link in _links(context))
         raw = _raw_text(stored)
-        if is_plan or is_undo(action) or is_linked or not raw:
+        if report or is_plan or is_undo(action) or is_linked or not raw:
             return answer
         return f"{answer}\n{fenced(await self._for_model(context, action.kind, raw))}"
 
@@ -286,6 +282,27 @@ class OutcomeHistory:
     async def _is_budget_spent(self, context: TurnContext) -> bool:
         budget = self._agent.config.budget
         return budget is not None and await budget_refusal(budget, context.memory_scope) is not None
+
+
+def _own_words(stored: StoredAction, outcome_text: str, report: str) -> str:
+    """Return what the bot itself says about the end of an action, without what a tool returned or raised.
+
+    `report`: what is known of the steps of a plan, or of an undo; "" for none.
+    """
+    action = stored.action
+    texts = texts_for(action.language)
+    refusals = (texts.tool_changed(action.preview), texts.unsafe(action.preview))
+    # A refused yes ran no tool: the history keeps the refusal, which is all that the user read.
+    if stored.state == "failed" and outcome_text.startswith(refusals):
+        return next(each for each in refusals if outcome_text.startswith(each))
+    if report:
+        return report
+    if action.kind == PLAN_KIND or stored.state == "unknown":
+        first_line, _, _ = outcome_text.partition("\n")
+        return first_line
+    if stored.state == "done":
+        return texts.done(action.preview, "")
+    return texts.failed(action.preview)
 
 
 def _ids(stored: StoredAction) -> frozenset[str]:

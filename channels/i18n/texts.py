@@ -196,6 +196,8 @@ class Texts:
     tool_changed = _about("tool_changed")
     #: The question was answered before, and its outcome was sent then.
     already_done = _about("already_done")
+    #: The action was done, and its effect was taken back.
+    undone = _about("undone")
     #: Of two messages at once, the other one was taken.
     overtaken = _fixed("overtaken")
     #: The stored action was changed, so its preview is not repeated.
@@ -242,7 +244,7 @@ class Texts:
     def plan_report(self, steps: Sequence[tuple[str, str, str]]) -> str:
         """Return how a plan ended. A step is its state, preview and outcome, which is Markdown.
 
-        The state is "done", "failed", "unknown", or "cancelled" for a step that was not started.
+        The state is "done", "undone", "failed", "unknown", or "cancelled" for a step that was not started.
         """
         states = Counter(state for state, _, _ in steps)
         head = self.say("report", done=str(states["done"]), count=str(len(steps)))
@@ -375,6 +377,8 @@ class Texts:
     def _step(self, state: str, preview: str, result: str) -> str:
         if state == "done":
             return "\n   ".join(self.done(preview, Markdown(result)).splitlines())
+        if state == "undone":
+            return self.undone(_on_one_line(preview))
         line, failed = self.say(f"report_{state}", preview=brief(_on_one_line(preview))), self.failed(preview)
         reason = result.removeprefix(failed).strip() if state == "failed" and result.startswith(failed) else ""
         return "\n   ".join([line, *reason.splitlines()])

@@ -50,7 +50,7 @@ _PATTERNS: tuple[tuple[MessageKind, re.Pattern[str]], ...] = (
     ("correction", _beginning("correction")),
     ("unknown", _beginning("unknown")),
     ("failed", _beginning("failed", "not_done")),
-    ("done", _beginning("done", "already_done")),
+    ("done", _beginning("done", "already_done", "undone")),
     ("foreign", _beginning("not_yours")),
     ("nothing", _beginning("cancelled", "dropped", "expired", "expired_unanswered", "unsafe", "tampered")),
     ("nothing", _beginning("tool_changed", "overtaken")),

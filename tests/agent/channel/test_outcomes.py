@@ -115,6 +115,17 @@ def test_steps_of_a_plan_end_one_by_one(make_believer):
     assert (third["outcome"], "result" in third) == ("dropped", False)
 
 
+def test_words_of_a_plan_name_each_step_without_results(make_believer):
+    """What a tool returned is in the results of the calls, where it is screened, and nowhere else."""
+    bot = make_believer("A", "B", "C")
+    bot.say("delete them")
+    bot.broken = {"B"}
+    bot.say("yes")
+    steps = [("done", "Delete A", ""), ("failed", "Delete B", ""), ("cancelled", "Delete C", "")]
+    assert history(bot)[-1].content == ENGLISH.plan_report(steps)
+    assert "deleted A" in bot.channel.texts[-1]
+
+
 def test_outcome_that_is_unknown_becomes_known(make_believer):
     """The worker was killed in the middle. Its call came to an end all the same, and that is recorded late."""
     bot = make_believer("A")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent import AgentConfig, Tool
+from sayso.agent import AgentConfig, Role, Tool
 from sayso.agent.channel.tool_executors import ToolExecutors
-from tests.contracts.rigs import CHAT
+from tests.agent.channel.test_outcomes import history
+from tests.contracts.rigs import CHAT, ENGLISH
 
 
 @pytest.fixture
@@ -55,6 +56,75 @@ def test_second_undo_does_nothing_and_is_told_so(bot):
     tap = delete(bot)
     assert [bot.say(tap=tap), bot.say(tap=tap)] == ["restored A", "Already done: Undo: Delete A"]
     assert bot.undone == [("A", "deleted A")]
+
+
+@pytest.mark.parametrize("seconds", [0, 7200])
+def test_further_tap_on_what_was_undone_is_told_so(bot, seconds):
+    """The first question has its button still, and "Already done" would be false. The history says the same."""
+    bot.say("delete it")
+    confirm = bot.buttons[0].data
+    bot.say(tap=confirm)
+    bot.say(tap=bot.buttons[0].data)
+    bot.rig.pass_time(seconds)
+    assert bot.say(tap=confirm) == ENGLISH.undone("Delete A") == history(bot)[-1].content
+    assert (bot.deleted, bot.undone) == (["A"], [("A", "deleted A")])
+
+
+def test_further_tap_on_what_was_perhaps_undone_is_told_so(bot):
+    """The worker died in the undo, so neither "Already done" nor "undone" is known to be true."""
+    bot.say("delete it")
+    confirm = bot.buttons[0].data
+    bot.say(tap=confirm)
+    bot.hear(tap=bot.buttons[0].data)
+    bot.die_after("start")
+    bot.work()
+    assert bot.say(tap=confirm) == ENGLISH.unknown("Undo: Delete A")
+
+
+def test_further_tap_is_told_that_it_is_done_while_the_undo_is_only_offered(bot):
+    """Nor does an undo that came too late change anything."""
+    bot.say("delete it")
+    confirm = bot.buttons[0].data
+    bot.say(tap=confirm)
+    undo = bot.buttons[0].data
+    assert bot.say(tap=confirm) == ENGLISH.already_done("Delete A")
+    bot.rig.pass_time(301)
+    bot.say(tap=undo)
+    assert bot.say(tap=confirm) == ENGLISH.already_done("Delete A")
+
+
+@pytest.mark.parametrize("broken", [set(), {"C"}])
+def test_further_tap_on_a_plan_that_was_undone_names_each_step(make_bot, broken):
+    """No step counts as done any more. The history of the undo has each step, too."""
+    bot = make_bot("A B C", undo=lambda name: f"restored {name}")
+    bot.say("delete them")
+    bot.broken = broken
+    confirm = bot.buttons[0].data
+    bot.say(tap=confirm)
+    bot.say(tap=bot.buttons[0].data)
+    names = [name for name in "ABC" if name not in broken]
+    undos = [("done", f"Undo: Delete {name}", "") for name in reversed(names)]
+    steps = [("failed" if name in broken else "undone", f"Delete {name}", "") for name in "ABC"]
+    told = bot.say(tap=confirm)
+    assert told.startswith(
+        "Steps done: 0 of 3.\n1. Done, and undone later: Delete A\n2. Done, and undone later: Delete B"
+    )
+    words = [message.content for message in history(bot) if message.role is Role.ASSISTANT]
+    assert words[-2:] == [ENGLISH.plan_report(undos), ENGLISH.plan_report(steps)]
+
+
+def test_failed_turn_on_what_was_undone_says_so(bot):
+    """The further tap is given up, since the platform failed in each attempt."""
+    bot.say("delete it")
+    confirm = bot.buttons[0].data
+    bot.say(tap=confirm)
+    bot.say(tap=bot.buttons[0].data)
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    bot.agent._confirmation.handle_tap = broken
+    assert bot.say(tap=confirm) == ENGLISH.undone("Delete A") == history(bot)[-1].content
 
 
 def test_undo_of_another_user_does_nothing(bot):
