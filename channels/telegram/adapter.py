@@ -19,7 +19,17 @@ from sayso.channels.telegram.client import TELEGRAM, new_bot, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
 from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+from sayso.channels.types import (
+    AddressChange,
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Turn,
+    WebhookRequest,
+)
 
 T = TypeVar("T")
 
@@ -38,6 +48,8 @@ GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
 
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
+#: The id of a message; with that of its chat if the conversation began in another one.
+_MESSAGE_ID = re.compile(r"(?:-[0-9]{1,20}:)?[0-9]{1,20}")
 #: The id of a group or supergroup.
 _GROUP_ID = re.compile(r"-[0-9]{1,20}")
 
@@ -177,7 +189,7 @@ class TelegramChannel:
         """
         reply = delivery.reply
         call = BotApiCall(delivery.conversation.chat, _thread(delivery), reply)
-        impossible = reply.edits and (reply.media or not reply.edits.isdecimal())
+        impossible = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
         return await self._translated(self._deliver(as_new_message(call) if impossible else call))
 
     async def _translated(self, sending: Awaitable[T]) -> T:
@@ -192,18 +204,23 @@ class TelegramChannel:
     async def _deliver(self, call: BotApiCall | Receipt) -> Receipt:
         from telegram.error import TelegramError
 
+        home = call.chat if isinstance(call, BotApiCall) else ""
         if isinstance(call, BotApiCall):
-            call = replace(call, chat=await self._moved_to(call.chat))
+            call = _in_chat(call, await self._moved_to(home))
         while isinstance(call, BotApiCall):
             try:
-                return await call.to(self._bots.here(), self._media)
+                receipt = await call.to(self._bots.here(), self._media)
             except TelegramError as exc:
                 other = await asyncio.to_thread(alternative, call, exc, self._media)
                 if other is None:
                     raise
                 if isinstance(other, BotApiCall) and other.chat != call.chat:
                     await asyncio.to_thread(self._note_move, call.chat, other.chat)
-                call = other
+            else:
+                other = receipt
+            if isinstance(other, Receipt):
+                return replace(other, message_id=_full_id(other.message_id, call.chat, home))
+            call = other
         return call
 
     async def _moved_to(self, chat: str) -> str:
@@ -215,16 +232,20 @@ class TelegramChannel:
     def note_moves(self, received: Received) -> Received:
         """Remember that a group became a supergroup. Return address changes as of the group that a supergroup was.
 
-        A change of the bot's membership in a group that is no more says nothing of the supergroup.
+        A change of the bot's membership in a group that is no more says nothing of the supergroup. One that arrived
+        before the move has closed the address, and the group may have refused messages: the supergroup takes them.
         """
+        reopened: list[AddressChange] = []
         if received.moved and all(map(_GROUP_ID.fullmatch, received.moved)):
-            self._note_move(*received.moved)
+            old, new = received.moved
+            self._note_move(old, new)
+            reopened.append(AddressChange(Conversation(self.name, old), ""))
         addresses = [
             replace(change, conversation=self._first_address(change.conversation))
             for change in received.addresses
             if not self._has_moved(change.conversation)
         ]
-        return replace(received, addresses=tuple(addresses))
+        return replace(received, addresses=(*addresses, *reopened))
 
     def _has_moved(self, conversation: Conversation) -> bool:
         """Return whether the group is no more, because it became a supergroup."""
@@ -236,7 +257,17 @@ class TelegramChannel:
         first = self._first_address(turn.conversation)
         if first == turn.conversation:
             return turn
-        return replace(turn, conversation=first, chat_now=turn.conversation.chat)
+        chat = turn.conversation.chat
+        replied_to = turn.replied_to
+        if replied_to.isdecimal():
+            replied_to = _full_id(replied_to, chat, first.chat)
+        return replace(
+            turn,
+            conversation=first,
+            chat_now=chat,
+            message_id=_full_id(turn.message_id, chat, first.chat),
+            replied_to=replied_to,
+        )
 
     def _first_address(self, conversation: Conversation) -> Conversation:
         """Return the address that the conversation of a supergroup began with, as a group."""
@@ -259,6 +290,24 @@ class TelegramChannel:
 
     def _moved_key(self, chat: str) -> str:
         return f"telegram:moved:{self.bot_id}:{chat}"
+
+
+def _full_id(message_id: str, chat: str, home: str) -> str:
+    """Return the id of a message in the conversation that began in the chat `home`; "" for no message.
+
+    A supergroup numbers its messages anew, so the id of one names its chat if it is not `home`: "-1001:5".
+    """
+    if not message_id or chat == home:
+        return message_id
+    return f"{chat}:{message_id}"
+
+
+def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:
+    """Return the call for the chat that a group has become. A message of another chat cannot be edited there."""
+    edited_in, _, number = call.reply.edits.rpartition(":")
+    if not number or (edited_in or call.chat) == chat:
+        return replace(call, chat=chat, reply=replace(call.reply, edits=number))
+    return as_new_message(replace(call, chat=chat))
 
 
 def _check_size(size: int) -> None:

@@ -188,7 +188,8 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
         case "done":
             return Receipt(reply.edits)
         case "moved" if not call.moved:
-            return replace(call, chat=str(exc.new_chat_id), moved=True)
+            moved = replace(call, chat=str(exc.new_chat_id), moved=True)
+            return as_new_message(moved) if reply.edits else moved
         case "chat" if call.thread is not None:
             return replace(call, thread=None)
         case "plain" if call.formatted:

@@ -263,15 +263,17 @@ def quotes(turn: Turn, question: StoredAction) -> bool:
 def written_before(turn: Turn, question: StoredAction) -> bool:
     """Return whether the platform says that the turn was written before it showed the question.
 
-    Platforms may round times to seconds; within the same second numeric message ids give the order. Of a question that
-    was asked again, the last message counts.
+    Platforms may round times to seconds; within the same second numeric message ids of one chat give the order. Of a
+    question that was asked again, the last message counts.
     """
     if not turn.written_at:
         return False
     if question.written_at and turn.written_at != question.written_at:
         return turn.written_at < question.written_at
-    ids = (turn.message_id, (question.prompt, *question.prompts)[-1])
-    return all(_NUMERIC_ID.fullmatch(each) for each in ids) and Decimal(ids[0]) < Decimal(ids[1])
+    chat, _, own = turn.message_id.rpartition(":")
+    question_chat, _, asked = (question.prompt, *question.prompts)[-1].rpartition(":")
+    are_numbers = all(map(_NUMERIC_ID.fullmatch, (own, asked)))
+    return are_numbers and chat == question_chat and Decimal(own) < Decimal(asked)
 
 
 def read_answer(parser: ConfirmParser, message: str, language: str) -> ParsedAnswer:

@@ -191,6 +191,7 @@ def test_yes_with_code_that_quotes_another_message_decides_nothing(make_bot):
         ({"written_at": 101.0}, True),
         ({"written_at": 100.0, "message_id": "6"}, False),
         ({"written_at": 100.0, "message_id": "8"}, True),
+        ({"written_at": 100.0, "message_id": "-1551:6"}, True),
         ({"written_at": 0.0, "message_id": "6"}, True),
     ],
 )

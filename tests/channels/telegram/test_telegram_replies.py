@@ -10,7 +10,7 @@ import pytest
 from sayso.channels.base import RateLimited, Refused, at_first_address, note_moves
 from sayso.channels.markdown import telegram_length
 from sayso.channels.telegram.outgoing import beginning
-from sayso.channels.types import Button, Conversation, Delivery, Media, Receipt, Reply, Scope
+from sayso.channels.types import AddressChange, Button, Conversation, Delivery, Media, Receipt, Reply, Scope
 from sayso.pending.action import ActionSigner
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -322,6 +322,7 @@ def test_supergroup_keeps_the_address_of_its_group(media: MemoryMedia, told: sli
     (received,) = channel.read(signing.telegram_tap(10, data, user=42, chat=-1551)).turns
     tap = at_first_address(channel, received)
     assert (tap.conversation, tap.chat_now) == (scope.conversation, "-1551")
+    assert tap.message_id == f"-1551:{received.message_id}"
     assert signer.read_button(data, tap.scope) is not None
 
 
@@ -343,6 +344,41 @@ def test_membership_in_a_group_that_is_no_more_closes_no_address(media: MemoryMe
     left["chat"] = {"id": -1551, "type": "supergroup"}
     (change,) = note_moves(channel, channel.read({"update_id": 4, "my_chat_member": left})).addresses
     assert change.conversation == Conversation("tg", "-551")
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0)])
+def test_group_that_became_a_supergroup_takes_messages_again(media: MemoryMedia, order: tuple[int, int]):
+    """Its closed address, or its refusals, were of the group: a reminder arrives in the supergroup."""
+    channel = telegram(media, None, cache=MemorySharedCache())
+    for number in order:
+        received = note_moves(channel, channel.read(migrated("-551", "-1551")[number]))
+        assert received.addresses == (AddressChange(Conversation("tg", "-551"), ""),)
+
+
+def test_message_of_the_group_is_not_edited_in_its_supergroup(media: MemoryMedia, platforms: FakePlatforms):
+    """A supergroup numbers its messages anew: the message of that number is another one there."""
+    channel = telegram(media, platforms.telegram_url, cache=MemorySharedCache())
+    group = Conversation("tg", BASIC)
+    asked = send(channel, Reply("?", YES_NO), group)
+    for update in migrated(BASIC, SUPER):
+        note_moves(channel, channel.read(update))
+    said = send(channel, Reply("hello"), group)
+    chat, _, number = said.message_id.partition(":")
+    assert chat == SUPER
+    send(channel, Reply("Done.", edits=number), group)
+    assert send(channel, Reply("Left out.", edits=asked.message_id, optional=True), group).message_id == ""
+    assert [entry["text"] for entry in platforms.sent] == ["?", "hello", "Done."]
+    assert send(channel, Reply("hello!", edits=said.message_id), group).message_id == said.message_id
+    assert [entry["text"] for entry in platforms.sent] == ["?", "hello!", "Done."]
+
+
+def test_quote_of_a_message_in_the_supergroup_is_none_of_the_group(media: MemoryMedia):
+    """The question had number 7 in the group. Message 7 of the supergroup is another one."""
+    channel = telegram(media, None, cache=MemorySharedCache())
+    note_moves(channel, channel.read(migrated("-551", "-1551")[0]))
+    original = {"message_id": 7, "from": {"id": 7000000001, "is_bot": True, "first_name": "Acme"}, "text": "Hi"}
+    (received,) = channel.read(signing.telegram_text(9, "yes", chat=-1551, reply_to_message=original)).turns
+    assert at_first_address(channel, received).replied_to == "-1551:7"
 
 
 def test_group_that_moves_in_a_circle_is_refused(channel, platforms: FakePlatforms):
