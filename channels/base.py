@@ -14,6 +14,7 @@ ChannelError
     └── Refused       the message will never be accepted: give up and tell the operator
         └── AddressClosed  no message is accepted at this address until its person writes again
             └── AddressBarred  nor then, until the bot may write there again
+                └── ChatBarred  nor in any other thread of its chat
 
 NotStored               what came in was not stored: answer 503, so that the platform sends it again
 ├── Overloaded          too many turns are waiting
@@ -102,6 +103,10 @@ class AddressBarred(AddressClosed):
 
     Their messages would cost a model's answer each, which no person could read.
     """
+
+
+class ChatBarred(AddressBarred):
+    """Raised when the bot can write nowhere in the chat, whatever the thread: it is no member, or lacks the right."""
 
 
 class NotStored(Exception):

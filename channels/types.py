@@ -88,6 +88,11 @@ class Conversation:
         """A stable name for keys, jobs and logs, without phone numbers: `<channel>:<20 hex digits>`."""
         return f"{self.channel}:{digest(self.address)}"
 
+    @property
+    def chat_id(self) -> str:
+        """The `id` of the chat without its threads, where what concerns all of them is stored."""
+        return f"{self.channel}:{digest(self.chat)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:

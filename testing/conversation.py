@@ -90,6 +90,8 @@ class ConversationState:
     closed: tuple[int, str] = (-1, "")
     #: Until when messages are dropped, because the bot may not write here.
     barred_until: float = 0.0
+    #: Whether a turn was accepted although the bot may not write in its chat. A reply that is sent proves otherwise.
+    in_barred_chat: bool = False
     heard: float = 0.0
     hold: HeldReply | None = None
     #: The action whose question is the last thing that the bot said, "" after any other reply.
@@ -153,7 +155,7 @@ class ConversationState:
 
     def note_refusal(self, result: GivenUp, now: float) -> None:
         """Note what a reply that was given up says of the address."""
-        if result.end in ("closed", "barred"):
+        if result.end in ("closed", "barred", "chat_barred"):
             self.close(result.reason)
         if result.end == "barred":
             self.barred_until = now + BARRED_MS / 1000

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sayso.channels.i18n.texts import TextsForTurn
 from sayso.channels.types import Delivery, Reply, Turn, digest, shown_to
 from sayso.pending.limits import (
+    BARRED_MS,
     BUSY_NOTICE_MS,
     FOREIGN_TAPS_IN_ONE_GO,
     FOREIGN_TAPS_PER_MINUTE,
@@ -106,7 +107,9 @@ class MemoryConversations(MemoryDeliveries):
             if not state.received and not turn.addressed:
                 return Accepted("ignored", 0)
             decides = turn.tap or turn.is_stop or self._waits_for(turn)
-            if state.barred_until > now and not decides:
+            chat = self._conversations.get(turn.conversation.chat_id, state)
+            in_barred_chat = bool(turn.conversation.thread) and chat.barred_until > now
+            if (in_barred_chat or state.barred_until > now) and not decides:
                 return Accepted("ignored", 0)
             if not waited and self._is_dropped_tap(state, turn, tapped, now):
                 return Accepted("ignored", 0)
@@ -120,6 +123,7 @@ class MemoryConversations(MemoryDeliveries):
             state.wake(now, WAKE_GRACE_MS / 1000)
             state.received += 1
             state.heard = max(state.heard, now - waited)
+            state.in_barred_chat = state.in_barred_chat or in_barred_chat
             if turn.is_stop and any(other.turn.scope.id == turn.scope.id for other in state.inbox):
                 state.stops[turn.scope.id] = state.received
             state.inbox.append(WaitingTurn(state.received, now - waited, tapped, turn))
@@ -233,6 +237,7 @@ class MemoryConversations(MemoryDeliveries):
             state, now = self._held(lease), self._clock()
             if state.outbox and state.outbox[0][0] == reply.number:
                 number, pid, text = state.outbox.popleft()
+                self._note_chat(state, reply.delivery(lease).conversation.chat_id, result, now)
                 asked, repeats = pid.removeprefix(PART).removeprefix(ABOUT), pid.startswith(ABOUT)
                 delivery_id, doubtful = f"{lease.conversation}#{number}", number in state.suspect
                 tries, state.attempts = state.attempts + 1, 0
@@ -269,6 +274,15 @@ class MemoryConversations(MemoryDeliveries):
                     if (known := self._statuses.find(delivery_id)) and known.state == "failed":  # said before we were
                         self._expire_question_of(state, number)
             return self._next_work(lease, state, let_go=let_go)
+
+    def _note_chat(self, state: ConversationState, chat_id: str, result: Sent | GivenUp, now: float) -> None:
+        """Note what became of a reply where it concerns all threads of its chat."""
+        if isinstance(result, GivenUp) and result.end == "chat_barred":
+            chat = self._conversations.setdefault(chat_id, ConversationState())
+            chat.barred_until = now + BARRED_MS / 1000
+        if isinstance(result, Sent) and state.in_barred_chat:
+            self._conversations.get(chat_id, state).barred_until = 0.0
+            state.in_barred_chat = False
 
     async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""

@@ -143,6 +143,10 @@ class RedisMailbox:
         """
         conversation, limits = turn.conversation.id, self._limits
         job = self._wake_up(conversation)
+        # What concerns a whole chat is in the shard of the chat. A conversation without a thread is the chat.
+        chat_barred = False
+        if turn.conversation.thread:
+            chat_barred = bool(self._scripts.run("is_chat_barred", turn.conversation.chat_id))
         outcome, seq = self._scripts.run(
             "accept",
             conversation,
@@ -154,6 +158,7 @@ class RedisMailbox:
                 "user": turn.scope.id,
                 "tapped": tapped or "-",
                 "addressed": turn.addressed,
+                "chat_barred": chat_barred,
                 "stop": turn.is_stop,
                 "tap": turn.tap is not None,
                 "tap_or_status": is_tap_or_status(turn),

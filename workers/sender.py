@@ -25,6 +25,7 @@ from sayso.channels.base import (
     AddressClosed,
     Channel,
     ChannelDown,
+    ChatBarred,
     DeliveryUncertain,
     RateLimit,
     RateLimited,
@@ -69,8 +70,9 @@ MAX_HOLD_SECONDS = 0.5
 #: Files that a process sends to one platform at a time. Each is in memory, some three times, during its call.
 MAX_FILES_SENT = 4
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
-#: messages, `barred` the bot may not write there, `limited` the platform asks the whole channel to wait.
-FinalState = Literal["dead", "doubtful", "closed", "barred", "limited"]
+#: messages, `barred` the bot may not write there, `chat_barred` nor in another thread of the chat, `limited` the
+#: platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "barred", "chat_barred", "limited"]
 #: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
 #: accept the channel, its slot is later, or the user must write first.
 PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
@@ -81,6 +83,7 @@ _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], .
     (WindowClosed, "held", "dead"),
     (DeliveryUncertain, "suspect", "doubtful"),
     (Unreachable, "tried", "dead"),
+    (ChatBarred, None, "chat_barred"),
     (AddressBarred, None, "barred"),
     (AddressClosed, None, "closed"),
     (SendError, None, "dead"),
@@ -255,8 +258,11 @@ class ReplySender:
         _, why, end = next(row for row in _AFTER_ERROR if isinstance(error, row[0]))
         asked = min(max(0.0, error.retry_after), MAX_ASKED_SECONDS) if isinstance(error, RateLimited) else 0.0
         reason = f"{kind}: {error}"
-        if end == "barred":
-            extra = {"conversation": lease.conversation, "reason": str(error)}
+        if isinstance(error, AddressBarred):
+            address = lease.conversation
+            if end == "chat_barred":
+                address = reply.delivery(lease).conversation.chat_id
+            extra = {"conversation": address, "reason": str(error)}
             log.error("address.barred", extra={**extra, "cure": "give the bot the right to write there"})
         if why is None or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, GivenUp(reason, end, asked, kind))
@@ -338,10 +344,19 @@ class RedisOutbox:
         args |= {"written": str(written), "cause": cause}
         if reply.paced_apart and outcome == "limited":
             await self._silence(lease, gap)
+        if outcome == "chat_barred":
+            await self._note_chat(lease, reply, barred=True)
         answer = await self._scripts.arun("delivered", lease.conversation, {**_reply_args(lease, reply), **args})
         if answer[0] == "lost":
             raise LeaseLost(lease.conversation)
+        if answer[2:] == [1]:
+            await self._note_chat(lease, reply, barred=False)
         return await parse_or_release(self._scripts, lease, answer[1])
+
+    async def _note_chat(self, lease: Lease, reply: QueuedReply, *, barred: bool) -> None:
+        """Note that the bot may not write in any thread of the reply's chat, or that it may. It has its own shard."""
+        chat = reply.delivery(lease).conversation.chat_id
+        await self._scripts.arun("bar_chat", chat, {"barred": barred})
 
     async def postpone(
         self, lease: Lease, reply: QueuedReply, seconds: float, why: PostponeReason = "tried", reason: str = ""

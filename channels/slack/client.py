@@ -12,6 +12,7 @@ from sayso.channels.base import (
     AddressBarred,
     AddressClosed,
     ChannelDown,
+    ChatBarred,
     DeliveryUncertain,
     RateLimited,
     Refused,
@@ -30,10 +31,12 @@ SLACK = "https://slack.com"
 #: The origin of files for each of Slack's origins; https://slack-gov.com is GovSlack.
 FILE_ORIGINS = {SLACK: "https://files.slack.com", "https://slack-gov.com": "https://files.slack-gov.com"}
 #: What follows from an error. `wait`: try again later. `down`: the token is not accepted. `scope`: the token lacks a
-#: scope. `closed`: nothing can be posted there. `barred`: people can write there, the app cannot. `plain`: send the
-#: text again without blocks. `repost`: the message cannot be edited, send a new one. `unclear`: a part may have
-#: happened. All other errors are `refused`.
-SlackReaction = Literal["wait", "down", "scope", "closed", "barred", "plain", "repost", "unclear", "refused"]
+#: scope. `closed`: nothing can be posted there. `barred`: people can write there, the app cannot. `chat_barred`: nor in
+#: another thread of the channel. `plain`: send the text again without blocks. `repost`: the message cannot be edited,
+#: send a new one. `unclear`: a part may have happened. All other errors are `refused`.
+SlackReaction = Literal[
+    "wait", "down", "scope", "closed", "barred", "chat_barred", "plain", "repost", "unclear", "refused"
+]
 _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     "wait": ("ratelimited", "rate_limited", "message_limit_exceeded"),
     "down": (
@@ -43,7 +46,10 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
     "closed": (
         "channel_not_found", "is_archived", "user_not_found", "user_not_in_channel", "cannot_reply_to_message",
     ),
-    "barred": ("messages_tab_disabled", "not_in_channel", "thread_locked"),
+    "barred": ("thread_locked",),
+    "chat_barred": (
+        "messages_tab_disabled", "not_in_channel", "restricted_action", "restricted_action_read_only_channel",
+    ),
     "plain": (
         "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long",
         "markdown_text_conflict",
@@ -118,8 +124,12 @@ def error_code(response: Any) -> str:
 
 
 def reaction_to(code: str) -> SlackReaction:
-    """Return what follows from an error code. `restricted_action` has many suffixes."""
-    if code.startswith("restricted_action"):
+    """Return what follows from an error code.
+
+    `restricted_action` has many suffixes. Those that are not in the table may be about threads alone, or about messages
+    outside of threads alone.
+    """
+    if code not in REACTIONS and code.startswith("restricted_action"):
         return "barred"
     return REACTIONS.get(code, "refused")
 
@@ -136,7 +146,12 @@ def _error_of(response: Any) -> SendError:
         return DeliveryUncertain(f"Slack answered {code if status < 500 else status}")
     if not (isinstance(response.data, dict) and response.data):
         return unreadable
-    kinds: dict[str, type[SendError]] = {"down": ChannelDown, "closed": AddressClosed, "barred": AddressBarred}
+    kinds: dict[str, type[SendError]] = {
+        "down": ChannelDown,
+        "closed": AddressClosed,
+        "barred": AddressBarred,
+        "chat_barred": ChatBarred,
+    }
     if "/chat." in str(response.api_url):  # without the scope to send text, all replies must wait for the operator
         kinds["scope"] = ChannelDown
     cure, needed = _CURES.get(code, ""), str(response.data.get("needed") or "")

@@ -116,7 +116,8 @@ class RequestParser:
             return self._message(event, team, bot)
         if kind in _ADDRESS_EVENTS:
             # Slack does not name the threads, which are conversations too. Each of them closes with the first reply
-            # that is refused there, and opens with the next message of a person.
+            # that is refused there, and opens with the next message of a person. Where the app may not write, all of
+            # them know what one has learned, and forget it here.
             if event.get("user") != bot and kind.startswith("member_"):
                 return Received(ignored=f"event of type {kind!r} about somebody else")
             return Received(addresses=(self._address_change(event["channel"], _ADDRESS_EVENTS[kind]),))

@@ -13,6 +13,7 @@ from sayso.channels.base import (
     AddressBarred,
     AddressClosed,
     ChannelDown,
+    ChatBarred,
     DeliveryUncertain,
     RateLimited,
     Refused,
@@ -33,10 +34,11 @@ TELEGRAM = "https://api.telegram.org"
 #: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
 #: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
 #: new message. `document`: send the file without preview. `link`: send a link to the file. `chat`: the topic is gone,
-#: send to the chat. `barred`, `closed`, `down`, `refused`, `unsent` and `unknown` are errors of the channel.
+#: send to the chat. `barred`, `chat_barred`, `closed`, `down`, `refused`, `unsent` and `unknown` are errors of the
+#: channel.
 TelegramReaction = Literal[
     "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat",
-    "barred", "closed", "down", "refused", "unsent", "unknown",
+    "barred", "chat_barred", "closed", "down", "refused", "unsent", "unknown",
 ]  # fmt: skip
 #: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
 #: first match counts. In PTB, BadRequest and TimedOut are subclasses of NetworkError, so they come before it.
@@ -50,11 +52,12 @@ REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ("BadRequest", "message is not modified", "done"),
     ("BadRequest", "query is too old", "done"),
     ("BadRequest", "message thread not found|topic_(deleted|id_invalid)", "chat"),
+    ("BadRequest", "topic_closed", "barred"),
     (
         "BadRequest",
-        "topic_closed|not enough rights to send (text )?messages|no rights to send a message|chat_write_forbidden"
+        "not enough rights to send (text )?messages|no rights to send a message|chat_write_forbidden"
         "|chat_(send_plain_forbidden|restricted|admin_required)|user_banned_in_channel|need administrator rights",
-        "barred",
+        "chat_barred",
     ),
     ("BadRequest", "chat not found", "closed"),
     ("BadRequest", "can't parse entities", "plain"),
@@ -183,6 +186,8 @@ def send_error(exc: Exception) -> SendError:
             return RateLimited(float(wait.total_seconds() if hasattr(wait, "total_seconds") else wait))
         case "barred":
             return AddressBarred(reason)
+        case "chat_barred":
+            return ChatBarred(reason)
         case "closed":
             return AddressClosed(reason)
         case "down":

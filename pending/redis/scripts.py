@@ -73,8 +73,9 @@ DURABLE = frozenset({
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
-#: Scripts about the queue on a server of its own, and about the rate of a channel: nothing there is worth a watermark.
-UNGUARDED = frozenset({"enqueue", "queued", "channel_slot", "channel_silence"})
+#: Scripts about the queue on a server of its own, the rate of a channel, and where the bot may not write: nothing there
+#: is worth a watermark.
+UNGUARDED = frozenset({"enqueue", "queued", "channel_slot", "channel_silence", "bar_chat", "is_chat_barred"})
 #: The beginning of a script's error on a halted server.
 _HALTED = "HALTED"
 #: The beginning of a resume script's error on a server that is not halted.

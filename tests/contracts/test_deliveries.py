@@ -168,6 +168,54 @@ def test_platform_says_that_the_bot_may_write_again(rig):
     assert rig.accept(turn("hi")).outcome == "new"
 
 
+TOPICS = [Conversation("chat", "room", thread) for thread in ("1", "2", "3")]
+
+
+def refused_in(rig, there: Conversation, end: str) -> None:
+    """Answer a turn there, and let the platform refuse the reply."""
+    rig.accept(replace(turn("hi"), conversation=there))
+    held, work = rig.mailbox.lease(there.id, f"w-{there.thread}")
+    reply = rig.mailbox.commit(held, work, saying(Reply("hello")))
+    rig.outbox.mark_delivered(held, reply, GivenUp("ChatBarred: not_in_channel", end=end), let_go=True)
+
+
+def heard_in(rig, *places: Conversation) -> list[str]:
+    """Return what the inbox does with a message in each of these places."""
+    return [rig.accept(replace(turn("hi"), conversation=there)).outcome for there in places]
+
+
+@pytest.mark.parametrize("first", [TOPICS[0], CHAT])
+def test_what_is_refused_in_a_whole_chat_is_learned_for_all_its_threads(rig, first: Conversation):
+    """The model is asked once, and not once for each thread; other chats go on."""
+    refused_in(rig, first, "chat_barred")
+    assert heard_in(rig, *TOPICS, CHAT, HALL) == ["ignored"] * 4 + ["new"]
+    assert rig.accept(replace(turn("/stop"), conversation=TOPICS[1])).outcome == "new"
+
+
+def test_what_is_refused_in_one_topic_is_learned_for_that_topic(rig):
+    """A closed topic says nothing about the others."""
+    refused_in(rig, TOPICS[0], "barred")
+    assert heard_in(rig, *TOPICS, CHAT) == ["ignored", "new", "new", "new"]
+
+
+def test_platform_says_that_the_bot_may_write_in_a_chat_again(rig):
+    """It was invited, which names no thread; each thread is answered again."""
+    refused_in(rig, TOPICS[0], "chat_barred")
+    rig.deliveries.close(CHAT.id, "")
+    assert heard_in(rig, *TOPICS, CHAT) == ["new"] * 4
+
+
+def test_reply_that_is_sent_opens_all_threads_of_its_chat(rig):
+    """The answer to a tap arrived, so the bot may write there."""
+    refused_in(rig, TOPICS[0], "chat_barred")
+    asked = replace(turn("hi"), conversation=TOPICS[1])
+    rig.accept(replace(asked, event_id="e-stop", text="/stop"))
+    held, work = rig.mailbox.lease(TOPICS[1].id, "w2")
+    reply = rig.mailbox.commit(held, work, saying(Reply("Stopped.")))
+    rig.outbox.mark_delivered(held, reply, Sent("m"), let_go=True)
+    assert heard_in(rig, *TOPICS, CHAT) == ["new"] * 4
+
+
 def test_reply_to_a_closed_address_carries_the_mark(rig):
     """No reply is sent there until the person writes."""
     bury(rig, end="closed")

@@ -481,3 +481,27 @@ def test_refusal_of_a_strangers_tap_in_a_group_is_private(bots: System, process:
     assert "for the person who asked" in told["text"]
     done = bots.ledger(group)[-1]
     assert (done["text"].startswith(f"Invoice {invoice} is deleted."), bots.effects("delete", invoice)) == (True, 1)
+
+
+def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(bots: System, process: Server) -> None:
+    """Each message of a Slack channel opens a thread; the second thread knows what the first one learned."""
+    process.script({"text": "Hello."}, {"text": "Hello again."})
+    bots.platforms.script("slack", "restricted_action_read_only_channel")
+    channel = "C00000037"
+
+    def mention(number: int) -> tuple[str, signing.SignedWebhook]:
+        said = signing.slack_text(
+            f"1795204800.{number:06}", "<@U0BOT> hi", user="U37", channel=channel, kind="app_mention"
+        )
+        return slack(said)
+
+    twice(bots, [mention(3701)])
+    until(lambda: len(process.bodies) == 1)
+    until(bots.is_settled)
+    twice(bots, [mention(3702)])
+    until(bots.is_settled)
+    assert (len(process.bodies), bots.ledger(channel)) == (1, [])
+
+    joined = {"type": "member_joined_channel", "user": "U0BOT", "channel": channel, "team": "T0ACME"}
+    twice(bots, [slack(signing.slack_event("Ev37", joined)), mention(3703)])
+    until(lambda: [entry["text"] for entry in bots.ledger(channel)] == ["Hello again."])

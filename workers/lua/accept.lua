@@ -1,9 +1,10 @@
 -- needs: actions, conversation, inbox, keys, outbox, queue
 -- Store a turn once and wake its conversation.
--- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), edit (whether it is one), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in the
--- conversation already), stop, tap, tap_or_status, waited_ms (how long the turn waited elsewhere), seen_ms (how long
--- the event is remembered), max_waiting (turns here), max_conversations (of this shard, with work), per_minute and
--- in_one_go (turns of one user).
+-- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), edit
+-- (whether it is one), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in
+-- the conversation already), chat_barred (the bot may not write in any thread of the chat), stop, tap, tap_or_status,
+-- waited_ms (how long the turn waited elsewhere), seen_ms (how long the event is remembered),
+-- max_waiting (turns here), max_conversations (of this shard, with work), per_minute and in_one_go (turns of one user).
 -- ARGV[2]: the turn as JSON; from ARGV[3]: the hash of the RQ job.
 -- Returns {outcome, number of the turn or '0'}.
 local seen = shard .. ':seen:' .. conversation .. ':' .. args.event
@@ -45,7 +46,8 @@ if not args.addressed and redis.call('HEXISTS', lane, 'received') == 0 then retu
 
 -- Where the bot may not write, the answer to a message would reach no person. What decides about an action still counts.
 local decides = args.tap or args.stop or redis.call('EXISTS', live_key(args.user)) == 1
-if lane_number('barred') > now() and not decides then return {'ignored', '0'} end
+local barred = args.chat_barred or lane_number('barred') > now()
+if barred and not decides then return {'ignored', '0'} end
 
 -- Urgent turns: the answer of a user who was asked something (not a tap on another user's question), and a stop of the
 -- user's own turn. They do not count against the rate limit and may use reserved places, a few for each user.
@@ -85,6 +87,8 @@ redis.call('SET', seen, seq, 'PX', args.seen_ms)
 if shown then redis.call('SET', shown, (args.edit and 'edit ' or 'message ') .. args.content, 'PX', args.seen_ms) end
 redis.call('HSET', lane, 'heard', math.max(lane_number('heard'), now() - args.waited_ms))
 keep_conversation()
+-- If its answer is sent, the bot may write in the chat again.
+if args.chat_barred then redis.call('HSET', lane, 'in_barred_chat', 1) end
 if stopped then
   redis.call('HSET', lane, stop_field(args.user), seq)
   redis.pcall('PUBLISH', shard .. ':stop', conversation)  -- where it is forbidden, the renewal of the lease tells

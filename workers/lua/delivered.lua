@@ -3,9 +3,11 @@
 -- args: epoch, token, number (of the reply), outcome, detail (the platform's message id, or why the reply is given up),
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as
 -- text, '0' if unknown), cause (why the reply is no answer, '' for an answer).
+-- Returns {'ok', what is next, 1 if the reply shows that the bot may write in its chat again}, or {'lost'}.
 -- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
--- 'barred' (nor does it after a further message of its users), 'limited' (the channel is silent for `ms`). For 'sent',
--- `ms` says how far the reply brings its chat ahead of its rate limit. A + before an action id marks a piece of a
+-- 'barred' (nor does it after a further message of its users), 'chat_barred' (nor does any thread of the chat, which the
+-- caller stores), 'limited' (the channel is silent for `ms`). For 'sent', `ms` says how far the reply brings its chat
+-- ahead of its rate limit. A + before an action id marks a piece of a
 -- question that is not the last: it opens no window, and the question expires if the piece never arrives. A = marks a
 -- repetition of the question.
 if has_released() then return {'ok', {'idle'}} end
@@ -21,7 +23,9 @@ redis.call('LPOP', outbox)
 clear_hold()
 redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. number, 'asks:' .. (number - MAX_DELIVERIES))
+local lifts_bar = 0
 if args.outcome == 'sent' then
+  lifts_bar = redis.call('HDEL', lane, 'in_barred_chat')
   redis.call('HDEL', lane, 'barred')
   local reported, copy = string.match(redis.call('HGET', deliveries, number) or '', '^(%S+) %d+ %d+ (%S+)')
   if reported == 'failed' and args.detail ~= '' and copy ~= args.detail then
@@ -51,8 +55,10 @@ else
   aside.reason, aside.asks, aside.doubtful, aside.entry = args.detail, asks, doubtful, entry
   add_undelivered(shard .. ':dead', aside)
   if args.outcome == 'limited' then silence_channel(now() + args.ms) end
-  if args.outcome == 'closed' or args.outcome == 'barred' then close_address(args.detail) end
+  if args.outcome == 'closed' or args.outcome == 'barred' or args.outcome == 'chat_barred' then
+    close_address(args.detail)
+  end
   if args.outcome == 'barred' then redis.call('HSET', lane, 'barred', string.format('%d', now() + BARRED_MS)) end
   if asks and redis.call('HGET', action_key(asked), 'state') == 'armed' then enter(asked, {'expired'}) end
 end
-return {'ok', next_item_or_release()}
+return {'ok', next_item_or_release(), lifts_bar}
