@@ -174,11 +174,11 @@ class RegexConfirmParser:
         if not any(char.isalpha() for char in msg):
             return True
         words = _bare_words(msg)
-        parts = words.split()
+        parts = unstretch(words).split()
         return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
             self._is_in(self._answers, words)
             or any(part in self._answers and part not in self._book.commands for part in parts)
-            or (len(parts) == 1 and self._is_misspelled(words))
+            or (len(parts) == 1 and self._is_misspelled(parts[0]))
         )
 
     def is_half_answer(self, msg: str) -> bool:
@@ -190,11 +190,15 @@ class RegexConfirmParser:
 
     def asks_back(self, msg: str) -> bool:
         """Return whether the whole message asks about the question, as "which one?" and "wait" do."""
-        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._book.asks, _bare_words(msg))
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._asks, _bare_words(msg))
+
+    @cached_property
+    def _asks(self) -> frozenset[str]:
+        return _as_bare_words(self._book.asks)
 
     @cached_property
     def _answers(self) -> frozenset[str]:
-        return self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear
+        return _as_bare_words(self._book.confirm | self._book.cancel | self._book.ok | self._book.unclear)
 
     def _is_misspelled(self, word: str) -> bool:
         """Return whether one letter is wrong, missing or too many in a decision of one word.
@@ -232,7 +236,12 @@ def _bare_words(msg: str) -> str:
         char if char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE) else " "
         for char in msg
     )
-    return unstretch(plain_words("".join(kept)))
+    return plain_words("".join(kept))
+
+
+def _as_bare_words(phrases: frozenset[str]) -> frozenset[str]:
+    """Return the phrases and their forms among bare words, which have no hyphens."""
+    return phrases | {phrase.replace("-", " ") for phrase in phrases}
 
 
 def _one_letter_off(one: str, other: str) -> bool:

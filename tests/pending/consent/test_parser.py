@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 import unicodedata
 from pathlib import Path
 
@@ -98,6 +99,30 @@ def test_table_never_says_both(language):
     book = BOOKS[language]
     assert not book.confirm & book.cancel
     assert not book.polite & (book.confirm | book.cancel)
+
+
+#: Stalling and asking back, as people type it, beyond the phrases themselves.
+ASKED = [
+    "Later", "let me think...", "Was passiert dann?", "Lass mich nachsehen", "What will happen?",
+    "Qu'est-ce que c'est ?", "Laisse-moi réfléchir", "Explícame", "¿Cuánto?", "Depois",
+    "Spiegami", "straks", "Sonra", "Потом", "Объясни", "لاحقا", "बाद में", "nanti", "後で", "让我想想",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
+def test_phrase_that_asks_back_is_known_as_people_type_it(language):
+    """With capitals and a question mark, also where it ends in a double letter or has a hyphen."""
+    table = tomllib.loads((consent._FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
+    phrases = [phrase for pattern in table["asks"] for phrase in expand(pattern)]
+    typed = [f"{phrase[:1].upper()}{phrase[1:]}?" for phrase in phrases]
+    assert [each for each in typed if not consent.asks_back(PARSER, each)] == []
+
+
+@pytest.mark.parametrize("words", ASKED)
+def test_stalling_asks_back_and_decides_nothing(words):
+    """ "Later" is no answer: the person is told what is open, and the time to answer goes on."""
+    assert consent.asks_back(EVERYTHING, words)
+    assert not decides(EVERYTHING, words)
 
 
 @given(st.text(min_size=1))
