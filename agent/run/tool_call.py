@@ -34,7 +34,7 @@ from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import as_kind_of
 from sayso.pending.concurrency import call_in_tool_thread, execution_timeout, is_in_loop
-from sayso.pending.executors import PendingConfirmation
+from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import in_channel_run, last_proposed_preview
 
 log = logging.getLogger(__name__)
@@ -236,6 +236,7 @@ class ToolCaller:
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the run of a tool that returned this value, which may be a proposal of its own."""
+        value = _proposal_in(request.tool, value)
         if isinstance(value, PendingConfirmation):
             return ToolRun(await _proposal_outcome(request, value))
         raw = serialize(value)
@@ -299,6 +300,18 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
     return outcome
+
+
+def _proposal_in(tool: Tool, value: Any) -> Any:
+    """Return the proposal of a tool that asked and did not say so; else the value.
+
+    A tool may return nothing, or what `stash_pending` returned. The model would read "done", or the
+    stored record, while the question is open.
+    """
+    preview = last_proposed_preview()
+    if not preview or isinstance(value, str | ToolResult):
+        return value
+    return PendingConfirmation(action=tool.name, preview=preview)
 
 
 def _outcome(call: ToolCall, content: str, raw: str) -> CallOutcome:

@@ -453,6 +453,23 @@ def test_tool_that_asks_by_itself_reads_its_outcome(chat):
     assert (value["outcome"], value["result"]) == ("done", "removed A")
 
 
+@pytest.mark.parametrize("returns", [lambda action: action, lambda action: None, lambda action: True])
+def test_tool_that_asks_and_does_not_say_so_reads_as_pending(chat, returns):
+    """Not as "done", nor as the stored record: the model would tell other tools that it was done."""
+
+    @tool(proposes=True)
+    def remove(name: str) -> object:
+        """Remove."""
+        return returns(stash_pending(kind="erase", preview=f"Remove {name}", executor=lambda: f"removed {name}"))
+
+    bot = chat(remove, wishes={"remove": ToolCall("remove", {"name": "A"})}.items())
+    result = bot.ask_channel("ana", "remove it")
+    (asked,) = [json.loads(each.content) for each in result.messages if each.role is Role.TOOL]
+    assert (result.stop_reason, asked["kind"], asked["preview"]) == ("pending", "pending_confirmation", "Remove A")
+    bot.ask_channel("ana", "yes")
+    assert bot.ask_channel("ana", "go on").content == "remove done: removed A"
+
+
 def test_call_with_two_proposals_reads_both_outcomes(chat):
     """The first step failed, so the second one was not begun."""
 
