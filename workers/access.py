@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 from redis import Redis
@@ -14,12 +14,13 @@ from redis import Redis
 from sayso.channels.base import Channel, FollowsMoves, at_first_address
 from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
-from sayso.pending.redis.cluster import ClusterClient
+from sayso.pending.redis.cluster import ClusterClient, with_redis_errors
 from sayso.workers.mailbox import REFUSAL, SEEN_MS, Accepted, RedisMailbox, TurnStatus, refusal
 from sayso.workers.people import WAIT_SECONDS, OperatorDecision, RedisPeople, Waiting
 
 if TYPE_CHECKING:
     from limits.storage import MemoryStorage, RedisStorage
+    from limits.strategies import MovingWindowRateLimiter
 
     from sayso.channels.i18n.texts import TextsForTurn
 
@@ -264,20 +265,28 @@ class Quota:
     `limits` is imported only where a channel has such a limit.
     """
 
-    def __init__(self, storage: MemoryStorage | RedisStorage) -> None:
+    def __init__(self, open_storage: Callable[[], MemoryStorage | RedisStorage]) -> None:
+        """`open_storage` runs with the first turn, since that of a cluster connects to it."""
         from limits import RateLimitItemPerMinute
-        from limits.strategies import MovingWindowRateLimiter
 
         self._per_minute = RateLimitItemPerMinute
-        self._limiter = MovingWindowRateLimiter(storage)
+        self._open_storage = open_storage
 
     def is_used_up(self, channel: str, person: str, per_minute: int) -> bool:
         """Return whether the maximum of turns was counted within the last minute. Raises redis.RedisError."""
-        return not self._limiter.test(self._per_minute(per_minute), channel, digest(person))
+        limit = self._per_minute(per_minute)
+        return not with_redis_errors(lambda: self._limiter.test(limit, channel, digest(person)))
 
     def book(self, channel: str, person: str, per_minute: int) -> None:
         """Count one more turn. Raises redis.RedisError."""
-        self._limiter.hit(self._per_minute(per_minute), channel, digest(person))
+        limit = self._per_minute(per_minute)
+        with_redis_errors(lambda: self._limiter.hit(limit, channel, digest(person)))
+
+    @cached_property
+    def _limiter(self) -> MovingWindowRateLimiter:
+        from limits.strategies import MovingWindowRateLimiter
+
+        return MovingWindowRateLimiter(self._open_storage())
 
 
 def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
@@ -286,13 +295,14 @@ def redis_quota(client: Redis, url: str, *, prefix: str = PREFIX) -> Quota:
 
     if isinstance(client, ClusterClient):  # it opens connections of its own
         options = {name: value for name, value in client.url.client_options.items() if name != "decode_responses"}
-        storage = RedisClusterStorage(f"redis+cluster://{client.url}", key_prefix=f"{prefix}turns", **options)
-        return Quota(storage)
-    return Quota(RedisStorage(url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
+        return Quota(
+            partial(RedisClusterStorage, f"redis+cluster://{client.url}", key_prefix=f"{prefix}turns", **options)
+        )
+    return Quota(partial(RedisStorage, url, connection_pool=client.connection_pool, key_prefix=f"{prefix}turns"))
 
 
 def memory_quota() -> Quota:
     """Return the quota of one process."""
     from limits.storage import MemoryStorage
 
-    return Quota(MemoryStorage())
+    return Quota(MemoryStorage)

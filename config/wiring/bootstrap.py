@@ -46,7 +46,6 @@ from sayso.pending.audit.ledger import AuditLedger, EntrySigner
 from sayso.pending.consent import phrasebook
 from sayso.pending.redis.checks import check_reachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, servers_of, set_web_timeouts
-from sayso.pending.redis.cluster import ClusterClient
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access import AccessControl
 from sayso.workers.alerts import RedisAlerts, RedisSharedCache
@@ -317,11 +316,10 @@ def check_redis(services: Services) -> None:
 
     Raises RedisUnfit, also while workers of another bot use the name, and redis.RedisError.
     """
-    if not isinstance(services.redis, ClusterClient):  # that one has connected by now
-        with connect(services.redis_url) as client:
-            away = check_reachable(client)
-        if away and services.is_worker:  # it waits from here on
-            log.warning("redis.away", extra={"reason": away.says, "advice": away.cure})
+    with connect(services.redis_url) as client:
+        away = check_reachable(client)
+    if away and services.is_worker:  # it waits from here on
+        log.warning("redis.away", extra={"reason": away.says, "advice": away.cure})
     services.clock()  # read before there is an event loop, which must not wait for it
     servers = [*servers_of(services.redis), *_queue_servers(services)]
     for server in servers if not services.settings.allow_open_redis else ():

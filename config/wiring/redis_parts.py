@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from sayso.config.server.embedded_redis import running_url
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
-from sayso.pending.redis.checks import explain, forbidden_commands, replication_risks, sentinel_of, wrong_server
+from sayso.pending.redis.checks import forbidden_commands, replication_risks, sentinel_of, wrong_server
 from sayso.pending.redis.client import (
     RedisUnfit,
     address_of,
@@ -125,20 +125,9 @@ def open_people(settings: Settings, data: Path) -> tuple[RedisPeople, RedisOutbo
 
 def _open(url: str, name: str, *, patient: bool = False) -> Redis:
     try:
-        if patient and is_cluster(url):
-            _log_if_away(url)
         return connect(url, patient=patient)
     except ValueError as exc:
         raise ConfigError([f"{name}: {exc}"]) from exc
-
-
-def _log_if_away(url: str) -> None:
-    """Log why no cluster answers, before a patient client waits for it for a minute."""
-    try:
-        connect(url).close()
-    except RedisError as exc:
-        failure = explain(exc)
-        log.warning("redis.away", extra={"reason": failure.says, "advice": failure.cure})
 
 
 def _check_queue(queue_url: str, url: str) -> str:

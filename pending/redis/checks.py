@@ -11,7 +11,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from sayso.pending.redis.client import RedisUnfit, address_of, servers_of
 from sayso.pending.redis.cluster import ClusterAway, ClusterClient
 from sayso.pending.redis.connections import NotReplicated
-from sayso.pending.redis.failures import Failure, failure_of
+from sayso.pending.redis.failures import Failure, causes_of, failure_of
 from sayso.pending.redis.sentinel import NoPrimary, PrimarySilent, SentinelService
 from sayso.pending.redis.url import NotWritable
 
@@ -79,6 +79,10 @@ def _explain(exc: RedisError, place: str) -> Failure:
         says, _, cure = str(exc).partition(": ")
         return Failure(says, cure, lasts=False)
     if isinstance(exc, ClusterAway):
+        refusal = next((each for each in causes_of(exc) if isinstance(each, RedisError) and each is not exc), None)
+        failure = failure_of(refusal, place) if refusal else None
+        if failure and failure.lasts:  # such as a login that a node refuses
+            return failure
         cure = "start its nodes, and see that they announce addresses that are reached from here (`CLUSTER SLOTS`)"
         return Failure(str(exc), cure, lasts=False)
     return failure_of(exc, place)

@@ -127,7 +127,8 @@ class ClusterUrl:
 class ClusterClient(RedisCluster):
     """A client for threads. Each command may be sent twice, so it must be safe to repeat, as ours are.
 
-    It connects when it is created. Raises redis.RedisError, also where redis-py raises an exception of another kind.
+    It connects with its first command, as the client of one server does: so a process may start before its cluster is
+    there. Raises redis.RedisError, also where redis-py raises an exception of another kind.
     """
 
     def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
@@ -135,20 +136,83 @@ class ClusterClient(RedisCluster):
         self._patient = patient
         nodes = [ClusterNode(host, port) for host, port in url.addresses]
         times: dict[str, Any] = {"socket_timeout": answer_seconds, "socket_connect_timeout": min(1.0, answer_seconds)}
+        # redis-py's own `__init__` reads the table of slots, so it runs with the first command.
         create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
-        self._persist(lambda: create(**url.client_options))
+        self._connect = partial(create, **url.client_options)
+        self._is_connected = False
+        self._connecting = threading.Lock()
+        self._connecting_thread = 0
+        self._failures = 0
         self.connections = ClusterConnections(self)
+
+    def ensure_connected(self) -> None:
+        """Read the table of slots if that was not done yet. Raises redis.RedisError while no node answers.
+
+        Threads that wait for another one's attempt share its failure: each node may take a second to time out.
+        """
+        if self._is_connected or self._connecting_thread == threading.get_ident():  # redis-py sends commands meanwhile
+            return
+        failures = self._failures
+        with self._connecting:
+            if self._is_connected:
+                return
+            if self._failures != failures:
+                raise ClusterAway("no node of the cluster answered another caller")
+            self._connecting_thread = threading.get_ident()
+            try:
+                with_redis_errors(self._connect)
+            except RedisConnectionError:
+                self._failures += 1
+                raise
+            finally:
+                self._connecting_thread = 0
+            self._is_connected = True
+
+    def node_name(self, key: str) -> str:
+        """Return the name of the master that has a key; "" while that is not known."""
+        if not self._is_connected:
+            return ""
+        try:
+            return str(self.nodes_manager.get_node_from_slot(key_slot(key.encode())).name)
+        except RedisClusterException:
+            return ""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the node that has its key. Raises redis.RedisError."""
-        return self._persist(partial(super().execute_command, *args, **options))
+
+        def send() -> Any:
+            self.ensure_connected()
+            return super(ClusterClient, self).execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+        return self._persist(send)
 
     def pipeline(self, transaction: bool | None = None, shard_hint: Any = None) -> Any:
-        """Return a pipeline. Its errors are not retried here: its user comes again."""
+        """Return a pipeline. Its errors are not retried here: its user comes again. Raises redis.RedisError."""
+        self._persist(self.ensure_connected)
         pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
         execute = pipe.execute
-        pipe.execute = lambda *args, **options: _with_redis_errors(partial(execute, *args, **options))
+        pipe.execute = lambda *args, **options: with_redis_errors(partial(execute, *args, **options))
         return pipe
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._is_connected:
+            super().close()
+
+    def get_nodes(self) -> list[ClusterNode]:
+        """Return all nodes. Raises redis.RedisError."""
+        self._persist(self.ensure_connected)
+        return list(super().get_nodes())  # type: ignore[no-untyped-call]
+
+    def get_primaries(self) -> list[ClusterNode]:
+        """Return the masters. Raises redis.RedisError."""
+        self._persist(self.ensure_connected)
+        return list(super().get_primaries())  # type: ignore[no-untyped-call]
+
+    def get_replicas(self) -> list[ClusterNode]:
+        """Return the replicas. Raises redis.RedisError."""
+        self._persist(self.ensure_connected)
+        return list(super().get_replicas())  # type: ignore[no-untyped-call]
 
     def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
         """Send a command, and return the answer when this many replicas of its node have what it wrote.
@@ -159,13 +223,14 @@ class ClusterClient(RedisCluster):
 
     def _ask_with_wait(self, command: Sequence[Any], replicas: int) -> Any:
         """Send a command and WAIT over one connection: WAIT is about what its own connection has written."""
+        self.ensure_connected()
         key = _key_of(command)
         for attempt in (1, 2):
             node = self.nodes_manager.get_node_from_slot(key_slot(key.encode()))
             connections = Connections.of(self.get_redis_connection(node))
             connections.replicas = replicas
             try:
-                return _with_redis_errors(partial(connections.ask, *command, durable=True))
+                return with_redis_errors(partial(connections.ask, *command, durable=True))
             except _ELSEWHERE:
                 if attempt == 2:
                     raise
@@ -182,27 +247,27 @@ class ClusterClient(RedisCluster):
 
     def group_by_node(self, keys: Mapping[int, str]) -> list[list[int]]:
         """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
+        self._persist(self.ensure_connected)
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, key in keys.items():
-            groups[
-                _with_redis_errors(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode()))).name
-            ].append(number)
+            node = with_redis_errors(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode())))
+            groups[node.name].append(number)
         return list(groups.values())
 
     def masters(self) -> list[Redis]:
         """Return a client of each master alone. Raises redis.RedisError."""
-        return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
+        return [self.get_redis_connection(node) for node in self.get_primaries()]
 
     def nodes(self) -> list[Redis]:
         """Return a client of each node alone, with the replicas. Raises redis.RedisError."""
-        return [self.get_redis_connection(node) for node in self.get_nodes()]  # type: ignore[no-untyped-call]
+        return [self.get_redis_connection(node) for node in self.get_nodes()]
 
     def _persist(self, send: Callable[[], Any]) -> Any:
         """Send a command; if this client is patient, send it again while the cluster is away. Return the answer."""
         retries = Retries()
         while True:
             try:
-                return _with_redis_errors(send)
+                return with_redis_errors(send)
             except _RETRIED as exc:
                 pause = retries.pause_after(exc) if self._patient else None
                 if pause is None:
@@ -214,7 +279,8 @@ def _key_of(command: Sequence[Any]) -> str:
     return str(command[3] if command[0] in _SCRIPT_COMMANDS else command[1])
 
 
-def _with_redis_errors(send: Callable[[], Any]) -> Any:
+def with_redis_errors(send: Callable[[], Any]) -> Any:
+    """Send to a cluster, and return the answer. Raises redis.RedisError, also for redis-py's errors of other kinds."""
     try:
         return send()
     except Exception as exc:
@@ -258,11 +324,8 @@ class ClusterConnections(Connections):
     def _attempt(self, command: tuple[Any, ...]) -> AbstractContextManager[None]:
         if self._breakers is None or command[0] not in _SCRIPT_COMMANDS:
             return contextlib.nullcontext()
-        try:
-            node = self._client.nodes_manager.get_node_from_slot(key_slot(_key_of(command).encode()))
-        except RedisClusterException:  # no master is known for it: the call says so
-            return contextlib.nullcontext()
-        return self._breakers[node.name].attempt()
+        # Without a known master the whole cluster is one server: one caller at a time asks for its table.
+        return self._breakers[self._client.node_name(_key_of(command))].attempt()
 
 
 class AsyncCluster:

@@ -52,12 +52,14 @@ _SENTINEL = _Words(
 def failure_of(exc: BaseException, place: str, *, of_sentinel: bool = False) -> Failure:
     """Return why the server at `place`, or the Sentinel there, cannot be used."""
     words = _SENTINEL if of_sentinel else _SERVER
-    causes = list(_chain(exc))
+    causes = list(causes_of(exc))
     tls = next((each for each in causes if isinstance(each, ssl.SSLError)), None)
     if tls:
         return _tls_failure(tls, place, words)
     if any(isinstance(each, socket.gaierror) for each in causes):
-        return Failure(f"{place} has a host name that is unknown here", "correct it in REDIS_URL, or in DNS")
+        # After a reboot, or before its container runs, a service may have no name yet.
+        says = f"{place} has a host name that is unknown here"
+        return Failure(says, "correct it in REDIS_URL, or in DNS", lasts=False)
     if isinstance(exc, AuthenticationError):
         return Failure(f"{place} refuses the login", words.login)
     if isinstance(exc, BusyLoadingError):
@@ -120,7 +122,7 @@ def _silence(exc: BaseException, causes: list[BaseException], place: str, words:
     return Failure(f"{place} does not answer ({type(exc).__name__})", cure, lasts=False)
 
 
-def _chain(exc: BaseException) -> Iterator[BaseException]:
+def causes_of(exc: BaseException) -> Iterator[BaseException]:
     """Yield an exception and what it was raised from."""
     following: BaseException | None = exc
     while following:

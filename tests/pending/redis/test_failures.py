@@ -45,4 +45,4 @@ def test_error_names_its_server_where_nobody_else_knows_it() -> None:
     assert "correct QUEUE_URL" in str(explain(exc, variable="QUEUE_URL"))
     with connect("redis://:secret@no-such-host.invalid") as client:
         unknown = explain(error_of(client, "PING"), "no-such-host.invalid:6379")
-    assert (unknown.says, unknown.lasts) == ("no-such-host.invalid:6379 has a host name that is unknown here", True)
+    assert (unknown.says, unknown.lasts) == ("no-such-host.invalid:6379 has a host name that is unknown here", False)
