@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.pending.redis.client import connect
 from sayso.pending.redis.scripts import LuaScripts, no_wake_up
 from sayso.testing.platforms.fake_platforms import ENVIRON
+from sayso.testing.ports import ReservedPort
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.jobs import WakeUps
 from sayso.workers.sender import RedisOutbox
@@ -59,9 +59,11 @@ class Stack:
     peer_port: int = 0
     redis: EmbeddedRedis = field(init=False)
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _ports: list[ReservedPort] = field(default_factory=lambda: [ReservedPort(), ReservedPort()])
 
     def __enter__(self) -> Self:
-        self.port, self.peer_port = free_port(), free_port()
+        self.port = self._ports[0].number
+        self.peer_port = self._ports[1].number
         self.redis = EmbeddedRedis(self.folder)
         self.redis.start()
         text = YAML.format(public_url=self.public_url, platform=self.platform, concurrency=self.concurrency)
@@ -75,6 +77,8 @@ class Stack:
         for process in self._processes:
             process.wait(PATIENCE)
         self.redis.stop()
+        for port in self._ports:
+            port.release()
 
     @property
     def config(self) -> Path:
@@ -146,13 +150,6 @@ class Stack:
             process = subprocess.Popen([sys.executable, "-m", module, *args], env=environ, stdout=log, stderr=log)
         self._processes.append(process)
         return process
-
-
-def free_port() -> int:
-    """Return a port that no process listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def cpu_seconds(process: subprocess.Popen[bytes] | int) -> float:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.config.processes import free_port
 
 BUCKET = "files"
 #: The users: an administrator, one that may do everything with objects of the bucket, and one that may only read.
@@ -31,7 +32,8 @@ class S3Server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ports = _free_ports(8)
+        # All its ports, so that it derives none from another.
+        self._ports = [free_port() for _ in range(8)]
         self.endpoint = f"http://127.0.0.1:{self._ports[0]}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -106,12 +108,3 @@ class S3Server:
         except httpx.HTTPError:
             return False
         return made.status_code in (201, 409)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return free ports. The server is given all its ports, so that it derives none from another."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from sayso.config.server.up import full_health, python_path
 from sayso.config.wiring.data_folder import KEYS_VARIABLE, secret_keys
 from sayso.pending.redis.client import connect
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.ports import ReservedPort
 from sayso.testing.simulation.profile import Profile
 from sayso.testing.simulation.tools import MODEL_MS
 from sayso.testing.simulation.webhooks import SIMULATED
@@ -270,7 +270,8 @@ class Machine:
     ) -> None:
         self.redis = RedisServer(data)
         self.redis_url = redis_url or self.redis.url
-        self.addresses = [f"127.0.0.1:{_free_port()}" for _ in range(profile.webs)]
+        self._ports = [ReservedPort() for _ in range(profile.webs)]  # a web is restarted on its port
+        self.addresses = [f"127.0.0.1:{port.number}" for port in self._ports]
         self.hooks: list[tuple[str, str]] = []
         self._profile, self._data, self._make_settings, self._has_own_redis = (
             profile,
@@ -287,6 +288,8 @@ class Machine:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
+            for port in self._ports:
+                stack.callback(port.release)
             self._log = stack.enter_context(self._log_path.open("ab"))
             self._configure()
             if self._has_own_redis:
@@ -430,9 +433,3 @@ def _wait_until(condition: Callable[[], bool], message: str) -> None:
         if time.monotonic() > deadline:
             raise MachineError(message)
         time.sleep(0.01)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

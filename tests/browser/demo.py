@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
+
+from tests.config.processes import free_port
 
 DEMO = Path(__file__).parents[2] / "config" / "demo.yaml"
 PHONE, DESKTOP = (390, 844), (1000, 860)
@@ -35,9 +36,7 @@ def running_demo(data: Path, config: Path = DEMO, *, workers: int = 2) -> Iterat
 
     `workers` is the number of worker processes.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environ = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_DATA")}
     command = ["up", "--config", str(config), "--data", str(data), "--port", str(port)]
     command += ["--workers", str(workers)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import logging
-import socket
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,6 +47,7 @@ from tests.channels.harness import (
     whatsapp_hook,
 )
 from tests.channels.json_webhook import signed_hook
+from tests.config.processes import free_port
 
 LONG = "\n\n".join(f"Paragraph {number} with **bold**, `code`, 5 < 6 & more words. 👍🏽" for number in range(400))
 
@@ -290,9 +290,7 @@ def test_closed_address_differs_from_a_refused_text(platform: Platform, channel:
 @pytest.mark.parametrize("reply", [Reply("hello"), Reply("sure?", YES_NO), Reply("a", media=IMAGE)], ids=repr)
 def test_refused_connection_is_unreachable(platform: Platform, media: MemoryMedia, reply: Reply):
     """No server listens, so nothing arrived."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    address = f"http://127.0.0.1:{free_port()}"
     assert isinstance(failure(platform.build(media, address), platform, reply), Unreachable)
 
 

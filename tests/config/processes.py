@@ -6,7 +6,6 @@ import atexit
 import multiprocessing
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import TypeVar
 
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import DEMO
+from sayso.testing.ports import ReservedPort
 
 #: Seconds to wait for something that should happen soon. A deadline for hangs, not a measure of speed: a machine
 #: that runs other tests beside this one is slow.
@@ -29,6 +29,9 @@ WEB, WORKER, REDIS = ("-m sayso web",), ("-m sayso worker", "rq:worker:"), ("uni
 POLL = ("-m sayso poll",)
 
 T = TypeVar("T")
+
+#: The ports of `free_port`.
+_PORTS: list[ReservedPort] = []
 
 
 def until(what: Callable[[], T], *, seconds: float = PATIENCE, pause: float = 0.01) -> T:
@@ -48,10 +51,10 @@ def short_folder() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """Return a port that no process listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port on which no server listens. No other process takes it before the tests end."""
+    port = ReservedPort()
+    _PORTS.append(port)
+    return port.number
 
 
 #: Starting Python and loading Sayso costs a second of CPU. Commands are forked from a process that did both.

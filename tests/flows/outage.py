@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import httpx
 
 from sayso.channels.types import SignedWebhook
-from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, free_port, until
+from tests.config.processes import free_port
+from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 
 #: Seconds within which every person must be answered once Redis is back.
 PATIENCE = 300.0

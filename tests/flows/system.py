@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
-from tests.config.processes import sayso
+from tests.config.processes import free_port, sayso
 
 #: Seconds to wait for something that should happen at once. A deadline for hangs, not a measure of speed: five
 #: processes, which take seconds to start, share the machine with other tests.
@@ -295,10 +294,3 @@ class SlackPerson(Person):
 
     def _signed(self, body: bytes) -> tuple[str, signing.SignedWebhook]:
         return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
-
-
-def free_port() -> int:
-    """Return a port that no process listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

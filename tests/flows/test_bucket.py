@@ -16,7 +16,8 @@ from sayso.channels.web.app import MAX_DOWNLOADS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.webhooks import JPEG
-from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, free_port, until
+from tests.config.processes import free_port
+from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
 from tests.flows.test_media_in import slack_photo, telegram_photo, whatsapp_photo
 from tests.s3 import BUCKET, S3Server
 

@@ -13,7 +13,7 @@ from redis import Redis
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
-from tests.config.processes import Up, sayso, short_folder, until
+from tests.config.processes import Up, free_port, sayso, short_folder, until
 
 YAML = """
 agent: {{model: offline}}
@@ -79,8 +79,8 @@ def test_two_bots_on_one_redis_answer_their_own_people(server: EmbeddedRedis):
             with short_folder() as third:
                 other = written(third, "shop", "other-tg", theirs.telegram_url)
                 command = ("--config", other, "--data", third / "data")
-                for process in ("web", "worker"):
-                    code, _, errors = sayso(process, *command, **environ)
+                for process in (("web", "--port", free_port()), ("worker",)):
+                    code, _, errors = sayso(*process, *command, **environ)
                     assert (code, "Traceback" in errors) == (3, False)
                     assert "another bot uses the name 'shop' on this Redis, with the channels shop-tg" in errors
                     assert "give this configuration a `name:` of its own" in errors

@@ -14,8 +14,9 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.workers.data_loss.watermarks import keys_of
+from tests.config.processes import free_port
 from tests.flows.lossy_link import LossyLink
-from tests.flows.system import System, TelegramPerson, free_port, until
+from tests.flows.system import System, TelegramPerson, until
 
 HALTED = keys_of(0, "sayso:sayso:")[2]
 #: People of each kind.

@@ -14,10 +14,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.config.processes import free_port
 from tests.docs.pages import ROOT
 from tests.docs.test_metrics_reference import SHOWN
 from tests.flows.conftest import METRICS_TOKEN
-from tests.flows.system import System, TelegramPerson, free_port, until
+from tests.flows.system import System, TelegramPerson, until
 
 
 def scrape(system: System, token: str = METRICS_TOKEN) -> dict[tuple[str, ...], float]:

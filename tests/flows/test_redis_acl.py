@@ -29,7 +29,7 @@ from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET
 from sayso.testing.platforms.webhooks import telegram_hook, telegram_tap, telegram_text
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile, keys_of
-from tests.config.processes import sayso
+from tests.config.processes import free_port, sayso
 from tests.flows.system import (
     PATIENCE,
     HurriedPerson,
@@ -37,7 +37,6 @@ from tests.flows.system import (
     System,
     TelegramPerson,
     WhatsAppPerson,
-    free_port,
     until,
 )
 

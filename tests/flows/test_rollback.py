@@ -17,7 +17,8 @@ from redis import Redis
 
 from sayso.config.server.embedded_redis import EmbeddedRedis, socket_path
 from sayso.workers.data_loss.watermarks import keys_of
-from tests.flows.system import System, TelegramPerson, WhatsAppPerson, free_port, until
+from tests.config.processes import free_port
+from tests.flows.system import System, TelegramPerson, WhatsAppPerson, until
 
 HALTED = keys_of(0, "sayso:sayso:")[2]
 #: Seconds of writes that Redis loses.

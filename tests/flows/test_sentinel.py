@@ -12,8 +12,9 @@ import pytest
 from sayso.config.checks.doctor import Doctor
 from sayso.config.settings.loader import load_settings
 from sayso.testing.platforms.fake_platforms import ENVIRON
+from tests.config.processes import free_port
 from tests.flows.failover import SentinelSystem
-from tests.flows.system import TelegramPerson, free_port, until
+from tests.flows.system import TelegramPerson, until
 from tests.workers.sentinels import Node, SentinelNode
 
 

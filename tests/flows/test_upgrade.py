@@ -13,9 +13,9 @@ from redis import Redis
 
 from sayso.testing.platforms.fake_platforms import ENVIRON
 from sayso.testing.platforms.webhooks import SignedWebhook
-from tests.config.processes import short_folder
+from tests.config.processes import free_port, short_folder
 from tests.flows.load import Load
-from tests.flows.system import System, TelegramPerson, free_port, until
+from tests.flows.system import System, TelegramPerson, until
 
 #: The invoices that people delete meanwhile.
 INVOICES = ["INV-1", "INV-3", "INV-4", "INV-7", "INV-8", "INV-11", "INV-12", "INV-15"]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sayso.agent.toolsets.mcp import McpToolProvider
+from tests.config.processes import free_port
 
 TINY = Path(__file__).parent / "tiny_mcp.py"
 
@@ -74,9 +75,7 @@ class TinyHttp:
     """The tiny MCP server over HTTP, as a process that can be killed and restarted on its port."""
 
     def __init__(self, notes: Notes) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self._notes = notes
         self.process = self.start()

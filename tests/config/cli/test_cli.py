@@ -75,17 +75,23 @@ def test_folder_as_configuration_is_named(tmp_path: Path):
     assert "cannot be read (Is a directory)" in refusal("up", "--config", tmp_path)
 
 
+def on_free_port(command: str) -> list[str]:
+    """Return the command with a port of its own if it listens: another program may use the default port meanwhile."""
+    return [command, "--port", str(free_port())] if command in ("up", "web") else [command]
+
+
 @pytest.mark.parametrize("command", ["web", "worker"])
 def test_web_and_worker_need_a_redis(tmp_path: Path, command: str):
     """Without a Redis both name the cure."""
-    assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(command, "--data", tmp_path)
+    assert "no Redis: set REDIS_URL, or run `sayso up`" in refusal(*on_free_port(command), "--data", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["up", "web", "worker"])
 def test_no_process_starts_with_an_open_console_behind_an_address_of_the_environment(tmp_path: Path, command: str):
     """The file alone is allowed; SAYSO_PUBLIC_URL means that a proxy serves it."""
     places = {"REDIS_URL": "redis://127.0.0.1:1", "SAYSO_PUBLIC_URL": "https://bots.example.com"}
-    assert "channels.web: this console has no password" in refusal(command, "--data", tmp_path, **places)
+    errors = refusal(*on_free_port(command), "--data", tmp_path, **places)
+    assert "channels.web: this console has no password" in errors
 
 
 @pytest.mark.parametrize("url", ["foo://s3cr3t", "redis://:s3cr3t@host:port/x"])
@@ -161,7 +167,7 @@ def test_taken_port_of_the_web_is_named(tmp_path: Path, server: EmbeddedRedis):
 def test_unusable_data_folder_is_named(tmp_path: Path, command: str):
     """The error for an unwritable data folder has its path and the cure."""
     (tmp_path / "file").write_text("")
-    errors = refusal(command, "--data", tmp_path / "file" / "below", REDIS_URL="")
+    errors = refusal(*on_free_port(command), "--data", tmp_path / "file" / "below", REDIS_URL="")
     assert f"data folder '{tmp_path}/file/below': Not a directory: give one you may write to with --data" in errors
 
 
