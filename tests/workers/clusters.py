@@ -10,8 +10,9 @@ from redis.exceptions import RedisError
 from tests.config.processes import free_port, until
 from tests.workers.sentinels import Node
 
-#: Milliseconds after which the others take a silent master for dead.
-NODE_TIMEOUT_MS = 1000
+#: Milliseconds after which the others take a silent master for dead: one that a replica would replace, and one without
+#: a replica. The second one's slots would only be refused meanwhile, and on a busy machine it may be silent for long.
+NODE_TIMEOUT_MS, LONE_NODE_TIMEOUT_MS = 1000, 60_000
 SLOTS = 16384
 
 
@@ -39,6 +40,8 @@ class Cluster:
     """The processes. Lives for one test session, or for the test that kills a node."""
 
     def __init__(self, folder: Path, *options: str, replicas: int = 0) -> None:
+        if not replicas:
+            options = ("--cluster-node-timeout", str(LONE_NODE_TIMEOUT_MS), *options)
         self.masters = [ClusterNode(folder, f"master{number}", *options) for number in range(3)]
         self.replicas = [ClusterNode(folder, f"replica{number}", *options) for number in range(3 * replicas)]
 
