@@ -25,8 +25,14 @@ from sayso.pending.redis.client import connect
 from tests.s3 import S3Server
 from tests.workers.clusters import Cluster
 
-# A slow machine fails no test. The profile inherits from the loaded one, such as that for mutants.
-settings.register_profile("sayso", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Neither a slow machine nor chance fails a test: each run draws the same examples. The profile inherits from the loaded
+# one, such as that for mutants. `pytest --hypothesis-profile=new` draws new examples each time.
+settings.register_profile(
+    "sayso", settings(), derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "new", max_examples=1000, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("sayso")
 
 

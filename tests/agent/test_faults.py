@@ -47,7 +47,8 @@ def tell() -> Iterator[Tell]:
 def test_no_story_breaks_a_promise(tell: Tell) -> None:
     """Stories have faults of every kind, at every place, in any order."""
     stories = st.binary(min_size=DECISIONS, max_size=DECISIONS)
-    settings(max_examples=STORIES, deadline=None, database=None)(given(stories)(tell))()
+    asked = "SAYSO_FAULTS" in os.environ
+    settings(max_examples=STORIES, derandomize=not asked, database=None)(given(stories)(tell))()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -61,7 +61,8 @@ def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
         machine,
         settings=settings(
             max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None, report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck), phases=[Phase.generate, *phases], print_blob=False,
+            derandomize=False, suppress_health_check=list(HealthCheck), phases=[Phase.generate, *phases],
+            print_blob=False,
         ),
     )  # fmt: skip
 

@@ -153,11 +153,32 @@ def test_phrase_with_a_character_more_is_in_the_table_or_confirms_nothing(phrase
 
 @given(st.sampled_from(CONFIRMS), st.sampled_from(TRICKS), st.data())
 def test_trick_in_a_phrase_decides_nothing(phrase, trick, data):
-    """In place of a letter, or between two. Only Turkish has both an i with a dot and one without."""
+    """In place of a letter, or between two. In a language that has this letter it makes another phrase, which may be in
+    the table.
+    """
     place = data.draw(st.integers(0, len(phrase)))
     for changed in (phrase[:place] + trick + phrase[place:], phrase[:place] + trick + phrase[place + 1 :]):
-        is_turkish = trick in "\u0130\u0131" and plain_words(changed) in BOOKS["tr"].confirm
-        assert is_turkish or not decides(WITH_EMOJI, changed)
+        assert is_in_own_letters(trick, changed) or not decides(WITH_EMOJI, changed)
+
+
+def is_in_own_letters(trick: str, changed: str) -> bool:
+    """Return whether the message is a decision, perhaps a stretched one, of a language that has the trick's letter.
+
+    Only Turkish has both an i with a dot and one without.
+    """
+    words = plain_words(changed)
+    forms = {words, unstretch(words), unstretch(words, keep=2)}
+    language = {"\u0130": "tr", "\u0131": "tr", "\u0435": "ru", "\u0443": "ru"}.get(trick)
+    return language is not None and bool(forms & (BOOKS[language].confirm | BOOKS[language].cancel))
+
+
+@pytest.mark.parametrize(
+    ("trick", "changed"), [("ı", "onaylandıı"), ("ı", "hıı hı evet"), ("İ", "evet tabiiİ"), ("е", "не удаляй")]
+)
+def test_letter_of_the_own_language_is_no_trick(trick: str, changed: str):
+    """It stretches a yes, or makes a no of it: "ну удаляй" means yes, and "не удаляй" no."""
+    assert decides(WITH_EMOJI, changed)
+    assert is_in_own_letters(trick, changed)
 
 
 @given(
