@@ -18,6 +18,7 @@ from sayso.agent.run.tool_call import invoke
 from sayso.pending import concurrency, threads
 from sayso.pending.concurrency import NotStarted, TimedOut, call_in_tool_thread, run_sync, run_with_timeout
 from sayso.pending.threads import DaemonThreadPool, set_tool_thread_limit
+from tests.clocks import StoppedClock
 from tests.flows.system import until
 
 
@@ -157,12 +158,22 @@ def test_waiting_for_a_thread_costs_no_tool_its_time(one, hanging):
         first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
         waiting = asyncio.create_task(run_with_timeout(lambda: "done", 0.01))
-        done, _ = await asyncio.wait({waiting}, timeout=0.1)
-        assert not done
+        await let_time_pass()
+        assert not waiting.done()
         hanging.door.set()
         return await first, await waiting
 
-    assert asyncio.run(story()) == ("in the end", "done")
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        assert runner.run(story()) == ("in the end", "done")
+
+
+async def let_time_pass() -> None:
+    """Let a minute pass at once, after the tasks have begun to wait."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    asyncio.get_running_loop().pass_time(60.0)  # type: ignore[attr-defined]  # a StoppedClock
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("own_seconds", [None, 0.01])
@@ -178,13 +189,14 @@ def test_no_limit_counts_while_a_thread_is_awaited(one, hanging, own_seconds):
         first = asyncio.create_task(call_in_tool_thread(hanging))
         await begun(hanging)
         waiting = asyncio.create_task(invoke(quick, {}, 0.01))
-        done, _ = await asyncio.wait({waiting}, timeout=0.1)
-        assert not done
+        await let_time_pass()
+        assert not waiting.done()
         hanging.door.set()
         await first
         return await waiting
 
-    assert asyncio.run(story()) == "done"
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        assert runner.run(story()) == "done"
 
 
 def test_limit_holds_once_the_tool_runs(one, hanging):

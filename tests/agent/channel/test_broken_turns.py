@@ -14,6 +14,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.channels.base import Refused
 from sayso.pending import stash_pending
 from sayso.pending.executors import PendingConfirmation
+from tests.clocks import StoppedClock
 from tests.contracts.rigs import ENGLISH, turn
 
 
@@ -69,11 +70,12 @@ def test_unrelated_message_disarms_although_ask_channel_raises(make_bot):
 
 def test_timeout_during_a_confirmed_action_names_the_action(make_bot):
     """The user is not asked to try again, and a correction follows when the effect ends after all."""
-    bot, go = make_bot(), threading.Event()
+    bot, go, loop = make_bot(), threading.Event(), StoppedClock()
 
     @tool(requires_approval=True, preview="Send {name}")
     def send(name: str) -> str:
         """Send a thing."""
+        loop.start()
         go.wait(60)
         bot.deleted.append(name)
         return f"sent {name}"
@@ -92,7 +94,8 @@ def test_timeout_during_a_confirmed_action_names_the_action(make_bot):
             await asyncio.sleep(0.01)
             await bot.processor.run(bot.turn().conversation.id)
 
-    asyncio.run(asyncio.wait_for(wait_for_the_truth(), 60))
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(asyncio.wait_for(wait_for_the_truth(), 60))
     assert bot.channel.texts[-1].endswith("sent A")
     assert bot.deleted == ["A"]
 

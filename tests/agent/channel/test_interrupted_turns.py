@@ -14,6 +14,7 @@ from sayso.agent.channel.turn_journal import UNDELIVERED
 from sayso.agent.run.state import NOT_RUN, UNCLEAR, UNKNOWN_NOTE
 from sayso.agent.tools import remind, time_of_turn
 from sayso.channels.types import Media
+from tests.clocks import StoppedClock
 from tests.contracts.rigs import CHAT, ENGLISH, turn
 from tests.workers.fakes import Bot
 
@@ -101,13 +102,15 @@ def test_turn_that_took_too_long_stays_in_the_history(make_bot):
     async def hang_once(**request):
         if len(hanging.model.requests) == 1:
             hanging.model.requests.append(request)
+            asyncio.get_running_loop().pass_time(60.0)
             await asyncio.Event().wait()
         return await answer(**request)
 
     hanging.model.acomplete = hang_once
-    hanging.bot.processor = replace(hanging.bot.processor, turn_timeout=0.2)
-    hanging.bot.say("look")
     hanging.bot.processor = replace(hanging.bot.processor, turn_timeout=60.0)
+    hanging.bot.hear("look")
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        runner.run(hanging.bot.processor.run(CHAT.id))
     assert hanging.read_later() == [
         ("user", "look"), ("assistant", "look"), ("tool", "A is 970 EUR"), ("assistant", ENGLISH.too_long()),
     ]  # fmt: skip

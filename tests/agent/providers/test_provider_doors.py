@@ -16,6 +16,7 @@ from sayso.agent.providers.base import (
     astream_call,
     reason,
 )
+from tests.clocks import StoppedClock
 
 REQUEST = ProviderRequest("m", "", (), timeout=5)
 ITEMS = ("a", ToolCall("t", {}, "c"), "b", UsageStats(1, 2, 3))
@@ -198,9 +199,19 @@ def test_hanging_stream_times_out(door):
         await asyncio.Event().wait()
 
     setattr(Hanging, door, {"stream": stream, "astream": astream}[door])
-    error, heard = hear(Hanging(), ProviderRequest("m", "", (), timeout=0.5))
+    heard = []
+
+    async def listen():
+        async def on_text(piece):
+            heard.append(piece)
+            asyncio.get_running_loop().start()
+
+        return await astream_call(Hanging(), ProviderRequest("m", "", (), timeout=0.05), on_text)
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner, pytest.raises(ProviderError) as caught:
+        runner.run(listen())
     release.set()
-    assert (str(error), heard, error.retryable) == ("no answer within 0.5 seconds", ["a"], True)
+    assert (str(caught.value), heard, caught.value.retryable) == ("no answer within 0.05 seconds", ["a"], True)
 
 
 @pytest.mark.parametrize("door", ["astream", "stream"])

@@ -23,7 +23,7 @@ from sayso.agent import Agent, AgentConfig, extras
 from sayso.agent.channel.channel_agent import reply_text
 from sayso.agent.messages import Message, Role
 from sayso.agent.observability.otel import OpenTelemetryObserver
-from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError
+from sayso.agent.providers.base import ProviderConfigurationError, ProviderError, RateLimitedError, stream_items
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.model_request import http_client
 from sayso.agent.providers.vendors import (
@@ -38,7 +38,8 @@ from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Media
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses
-from tests.agent.providers.test_contract import STOCK_SCHEMA, ask, pieces, stock
+from tests.agent.providers.test_contract import STOCK_SCHEMA, ask, asked, pieces, stock
+from tests.clocks import StoppedClock
 
 KEYS = {OpenAIProvider: "OPENAI_API_KEY", AnthropicProvider: "ANTHROPIC_API_KEY", GeminiProvider: "GEMINI_API_KEY"}
 
@@ -299,17 +300,29 @@ def test_silent_stream_falls_back(server: Server, first: str, second: str) -> No
     """The first connection stays open after its first words: the next vendor has the whole time limit for itself."""
     server.script({"text": "one two three", "pause": 4.0}, {"text": "whole answer"})
     provider = FallbackProvider([MAKERS[first](server.url), MAKERS[second](server.url)])
-    config = AgentConfig(model="", max_retries=0, request_timeout=1.0)
-    result = Agent((), provider, config).run("Hello", stream_handler=lambda _: None)
+    agent = Agent((), provider, AgentConfig(model="", max_retries=0, request_timeout=0.2))
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        loop: Any = runner.get_loop()
+        # From the first words on the time passes for longer than the limit, and then stands still again.
+        result = runner.run(agent.arun("Hello", stream_handler=lambda _: loop.start(0.3)))
     assert (result.content, result.provider_used) == ("whole answer", second)
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
 def test_slow_stream_is_read_to_its_end(server: Server, name: str) -> None:
     """The time limit is for each pause, not for the whole answer."""
-    server.script({"text": "one two three four five six seven eight nine ten", "pause": 0.1})
-    heard = pieces(MAKERS[name](server.url), timeout=0.6)
-    assert "".join(each for each in heard if isinstance(each, str)).endswith("ten")
+    server.script({"text": "one two three four five six seven eight nine ten"})
+    heard: list[str] = []
+
+    async def read() -> None:
+        loop: Any = asyncio.get_running_loop()
+        async for piece in stream_items(MAKERS[name](server.url), asked(timeout=0.6)):
+            heard.append(str(piece))
+            loop.pass_time(0.5)
+
+    with asyncio.Runner(loop_factory=StoppedClock) as runner:
+        runner.run(read())
+    assert "ten" in "".join(heard)
 
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "responses"])
