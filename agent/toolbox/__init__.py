@@ -72,11 +72,16 @@ def _check_settings(families: Sequence[str], folder: Path | None, hosts: Sequenc
 
 
 def need(family: str) -> None:
-    """Raise ToolLoadError, with the install command, if a library of a family is missing. Imports none of them."""
-    libraries = [module.partition(".")[0] for module in LIBRARIES[family]]
+    """Raise ToolLoadError, with the install command, if a library of a family is missing. Imports none of them.
+
+    A family without libraries, or an unknown one, needs none.
+    """
+    libraries = [module.partition(".")[0] for module in LIBRARIES.get(family, ())]
     missing = [library for library in libraries if not is_installed(library)]
     if missing:
-        raise ToolLoadError(f"toolbox {family!r} needs {', '.join(missing)}: {install_command('toolbox')}")
+        names = ", ".join(missing)
+        cure = install_command("toolbox")
+        raise ToolLoadError(f"toolbox {family!r} needs {names}, which the extra 'toolbox' brings: {cure}")
 
 
 def try_libraries(families: Iterable[str]) -> None:

@@ -38,7 +38,7 @@ from sayso.config.wiring.data_folder import bot_ids, open_data
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.redis_parts import RedisParts, find_redis, risks_of
 from sayso.config.wiring.stores import FileStores
-from sayso.config.wiring.tools import OpenTools
+from sayso.config.wiring.tools import OpenTools, require_tool_libraries
 from sayso.pending.action import ActionSigner
 from sayso.pending.audit.collector import AuditCollector
 from sayso.pending.audit.ledger import FILE as LEDGER
@@ -276,8 +276,9 @@ def _deployment(settings: Settings, keys: Sequence[str]) -> Deployment | None:
 def preload(settings: Settings) -> None:
     """Load what all workers need alike, before they are forked: the vendors' libraries and the phrases of a yes.
 
-    Raises ConfigError for a model that cannot be asked.
+    Raises ConfigError for a model that cannot be asked, and for a missing library of tools.
     """
+    require_tool_libraries(settings)
     deps = AgentDeps(settings, Models(settings), Path())
     for name, channel in settings.channels.items():
         deps.provider_of(name)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector
 from sayso.agent.extras import LibraryError
-from sayso.agent.toolbox import open_toolbox
+from sayso.agent.toolbox import need, open_toolbox
 from sayso.agent.tools import Tool, ToolRegistry
 from sayso.agent.tools.errors import ToolError, ToolLoadError
 from sayso.agent.tools.loading import LoadedTools, WatchedSource, claim, load_tools
@@ -118,22 +118,23 @@ def open_tools(
 
     Relative paths start beside the configuration. A source that cannot be loaded is one of the `problems`, and so is a
     remote one that does not answer, which is tried again until it does. With `strict`, raises ConfigError for all
-    problems but those of remote sources.
+    problems but those of remote sources. With `remote`, which every process has that runs tools, raises ConfigError for
+    a missing library: no other try would find it, and people would miss tools without a word.
     """
+    if remote:
+        require_tool_libraries(settings)
     opened = OpenTools()
     problems: list[str] = []
     left_out: list[str] = []
     for index, source in enumerate(settings.tools):
         if not is_remote(source):
             problems += _open_local(opened, settings, index, source, left_out)
-    without_sdk = mcp_library_problems(settings) if remote else []
-    problems += without_sdk
     if problems and strict:
         raise ConfigError(problems)
     live = None
     silent: list[str] = []
     if remote:
-        live, silent = _open_remote(settings, opened.registry, seconds, with_mcp=not without_sdk)
+        live, silent = _open_remote(settings, opened.registry, seconds)
     if live:
         by_source = live.left_out()
         for index, source in enumerate(settings.tools):
@@ -161,6 +162,20 @@ def mcp_library_problems(settings: Settings) -> list[str]:
     except LibraryError as exc:
         return [settings.problem(("tools",), str(exc), index) for index in servers]
     return []
+
+
+def require_tool_libraries(settings: Settings) -> None:
+    """Raise ConfigError, with all lines and cures, if a library of a configured tool source is not installed."""
+    problems = mcp_library_problems(settings)
+    for index, source in enumerate(settings.tools):
+        families = source.toolbox if isinstance(source, ToolboxSource) else []
+        for family in families:
+            try:
+                need(family)
+            except ToolLoadError as exc:
+                problems.append(settings.problem(("tools",), str(exc), index))
+    if problems:
+        raise ConfigError(problems)
 
 
 def is_remote(source: AnySource) -> bool:
@@ -245,15 +260,13 @@ def _name(source: AnySource) -> str:
 
 
 def _open_remote(
-    settings: Settings, registry: ToolRegistry, seconds: float, *, with_mcp: bool
+    settings: Settings, registry: ToolRegistry, seconds: float
 ) -> tuple[ToolsetRefresher | None, list[str]]:
-    """Connect to the remote sources, to MCP servers only `with_mcp`. Return what keeps their tools up to date, None
-    without any source, and a problem for each that does not answer in time.
+    """Connect to the remote sources. Return what keeps their tools up to date, None without any source, and a problem
+    for each that does not answer in time.
     """
     names, sources = {}, []
     for index, source in enumerate(settings.tools):
-        if isinstance(source, McpSource) and not with_mcp:
-            continue
         if isinstance(source, McpSource | OpenApiSource) and is_remote(source):
             names[index] = _name(source)
             provider = tool_provider(source, settings.origin.folder)

@@ -20,6 +20,7 @@ from sayso.config.settings.loader import DEMO
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import Server, process, server
 from tests.config.environments import ExtraEnvironment
+from tests.config.processes import free_port
 from tests.s3 import BUCKET, S3Server
 
 __all__ = ["process", "server"]
@@ -132,6 +133,17 @@ def test_start_without_the_library_of_the_model_names_the_extra(install: Install
         code, said = installed.run("sayso", command, "-c", "bot.yaml", said="hello\n", **environ)
         assert code != 0
         assert "the module 'google.genai' is missing, which the extra 'google' brings: pip install '" in said
+
+
+def test_start_without_the_library_of_a_tool_names_the_extra(install: Install):
+    """Terminal, worker and `up` refuse as `check` does, so that no other family vanishes without a word."""
+    installed = install("")
+    write_bot(installed, "tools: [{toolbox: [calculator, units]}]")
+    for command in (["check"], ["chat"], ["worker"], ["up", "--port", str(free_port())]):
+        code, said = installed.run("sayso", *command, "-c", "bot.yaml", said="hello\n", REDIS_URL="redis://127.0.0.1:9")
+        assert code != 0
+        assert "'pint'" in said or "'units' needs pint" in said
+        assert "which the extra 'toolbox' brings: pip install '" in said
 
 
 def test_damaged_library_is_reported_with_its_own_error(built: Mapping[str, Path], tmp_path: Path):

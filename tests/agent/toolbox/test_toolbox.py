@@ -56,7 +56,9 @@ def test_a_missing_library_is_named_with_its_cure(family: str, library: str, mon
     found = importlib.util.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == library else found(name))
     monkeypatch.delitem(sys.modules, f"sayso.agent.toolbox.{family}", raising=False)
-    with pytest.raises(ToolLoadError, match=rf"needs {library}: pip install .*'(python-)?{library}>="):
+    with pytest.raises(
+        ToolLoadError, match=rf"needs {library}, which the extra 'toolbox' brings: pip install .*'(python-)?{library}>="
+    ):
         open_toolbox([family])
 
 

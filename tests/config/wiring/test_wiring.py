@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from sayso.agent.channel.prompts import Escalation
 from sayso.agent.channel.turn_journal import RedisJournals
 from sayso.channels.base import HasAliases
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.config.settings.loader import load_settings
-from sayso.config.wiring.bootstrap import bootstrap
+from sayso.config.settings.loader import ConfigError, load_settings
+from sayso.config.wiring.agents import terminal_agent
+from sayso.config.wiring.bootstrap import bootstrap, preload
 from sayso.pending.redis.client import WEB_ANSWER_SECONDS
 from sayso.pending.redis.connections import Connections
 
@@ -91,6 +93,37 @@ def test_only_workers_open_tool_servers_and_survive_a_missing_one(
     assert [f"{file}:1:9: tools: 'no-such-command' does not answer yet" in each for each in said] == (
         [True] if is_worker else []
     )
+
+
+@pytest.mark.parametrize(
+    ("library", "line", "says"),
+    [
+        ("pint", "{toolbox: [calculator, units]}", "toolbox 'units' needs pint, which the extra 'toolbox' brings"),
+        (
+            "mcp",
+            "{mcp: {command: [x]}}",
+            "the module 'mcp' is missing, which the extra 'mcp' brings: pip install 'mcp>=",
+        ),
+    ],
+)
+def test_start_without_a_library_of_tools_names_the_extra(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, library: str, line: str, says: str
+):
+    """What runs tools refuses to start, as without the library of a model. The web, which runs none, starts."""
+    monkeypatch.setitem(sys.modules, library, None)
+    file = tmp_path / "sayso.yaml"
+    file.write_text(f"tools: [{line}]\nchannels:\n  web:\n    platform: console\n")
+    settings = load_settings(file, {})
+    starts = [
+        lambda: preload(settings),
+        lambda: bootstrap(settings, data=tmp_path, redis_url=redis_url, is_worker=True),
+        lambda: terminal_agent(settings, data=tmp_path).__enter__(),
+    ]
+    for start in starts:
+        with pytest.raises(ConfigError) as caught:
+            start()
+        assert f"{file}:1:9: tools: {says}" in str(caught.value)
+    assert bootstrap(settings, data=tmp_path, redis_url=redis_url).channels
 
 
 @pytest.mark.parametrize(("is_worker", "opens"), [(True, True), (False, False)])
