@@ -209,6 +209,31 @@ def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{number}{sign} " for number, (_, sign) in zip(digits, items, strict=True)]
 
 
+#: The number of an item of an ordered list, behind the signs of the quotes and bullets around it.
+_ITEM_NUMBER = re.compile(r"^[ >]*(?:[-+*] +)*(\d{1,9}[.)])(?=\s)", re.MULTILINE)
+
+
+def with_shown_numbers(md: str) -> str:
+    """Return Markdown in which each item of an ordered list has the number that it is shown with.
+
+    A part of the text then shows the same numbers as the whole.
+    """
+    written = _ITEM_NUMBER.findall(md)
+    if len(set(written)) == len(written):
+        return md
+    lines = md.split("\n")
+    for node in SyntaxTreeNode(parser().parse(md)).walk():
+        if node.type != "ordered_list":
+            continue
+        numbers = list_numbers([(item.info, item.markup) for item in node.children])
+        for item, number in zip(node.children, numbers, strict=True):
+            old = f"{item.info}{item.markup}"
+            if item.map and number.rstrip() != old:
+                line = item.map[0]
+                lines[line] = re.sub(rf"(?<!\d){re.escape(old)}", number.rstrip(), lines[line], count=1)
+    return "\n".join(lines)
+
+
 def _inline(
     parent: SyntaxTreeNode,
     dialect: Dialect,

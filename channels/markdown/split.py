@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from sayso.channels.markdown import inner_bars
+from sayso.channels.markdown import inner_bars, with_shown_numbers
 
 #: Returns the length of a piece as the platform counts it.
 Measure = Callable[[str], int]
@@ -18,7 +18,13 @@ Measure = Callable[[str], int]
 _WINDOW = 4
 #: How many ends are guessed, and how full a piece should be.
 _GUESSES, _FULL = 8, 0.85
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^ *(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+#: The beginning of an item of a list.
+_ITEM = re.compile(r" *(?:[-+*]|\d{1,9}[.)])(?:\s|$)")
+#: How many spaces before a line make it code, unless it belongs to an item of a list.
+_CODE_INDENT = 4
+#: How many lines before a piece are looked at for the item of a list that it belongs to.
+_LINES_OF_ITEM = 200
 #: Spans that a cut would break: links, inline code, text between marks, addresses.
 _SPAN = re.compile(
     r"""\[[^\[\]\n]*\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*\) | `[^`\n]+`
@@ -46,15 +52,19 @@ def split(md: str, limit: int, measure: Measure = len) -> list[str]:
 
     Cuts are between paragraphs, else lines, else words, else characters. A fenced code block is closed and opened
     again, a table that is cut between two rows gets its head again, and the rest of a cut line is escaped if it would
-    begin a heading, list or the like. Nothing else is added and nothing is dropped. Raises ValueError for a limit below
-    1.
+    begin a heading, list or the like. A list that repeats one number gets the numbers that it is shown with. Lines of
+    an item that began in the piece before move to the left, or they would be code. Nothing else is added and no visible
+    character is dropped. Raises ValueError for a limit below 1.
     """
     if limit < 1:
         raise ValueError(f"limit {limit!r} is too small: use at least 1")
+    if not fits(md, limit, measure):
+        md = with_shown_numbers(md)
     pieces: list[str] = []
     start, opening, lengths = 0, "", _Lengths(measure)
     while start < len(md):
-        piece, start, opening = _Cut(md, start, opening, limit, lengths).best()
+        indent = _lost_indent(md, start, opening)
+        piece, start, opening = _Cut(md, start, opening, limit, lengths, indent=indent).best()
         pieces.append(piece)
     return pieces
 
@@ -81,7 +91,11 @@ class _Lengths:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Finds the end of one piece. `start` is its begin, `opening` the fence line or table head that it must repeat."""
+    """Finds the end of one piece.
+
+    `start` is its begin, `opening` the fence line or table head that it must repeat. `indent` is the number of spaces
+    that its lines lose.
+    """
 
     md: str
     start: int
@@ -89,6 +103,7 @@ class _Cut:
     limit: int
     lengths: _Lengths
     escapes: bool = True
+    indent: int = 0
 
     def best(self) -> tuple[str, int, str]:
         """Return the piece, its end, and the opening of the next piece."""
@@ -102,7 +117,7 @@ class _Cut:
         if self.opening and not self._fits(end):
             # Not even one character fits beside the repeated lines, so they are left out.
             return replace(self, opening="").best()
-        return self._piece(end), end, self._open_fence(end) or self._table_head(end)
+        return self._piece(end), end, self._open_fence(end).lstrip(" ") or self._table_head(end)
 
     def _guess(self) -> int:
         """Return a good place to cut that nearly fills the limit, 0 if none was found.
@@ -181,10 +196,14 @@ class _Cut:
         fence = self._open_fence(end) if end < len(self.md) else ""
         if not fence:
             return text
-        return text + ("" if text.endswith("\n") else "\n") + _marker(fence) + "\n"
+        # In an item of a list the fence is closed where it was opened: further left the item would end.
+        closing = " " * _indent_at(fence, 0) + _marker(fence)
+        return text + ("" if text.endswith("\n") else "\n") + closing + "\n"
 
     def _text(self, end: int) -> str:
         text = self.md[self.start : end]
+        if self.indent:
+            text = _moved_left(text, self.indent)
         if not self.escapes or self.opening or not self.start or self.md[self.start - 1] == "\n":
             return text
         match = _BLOCK_START.match(text)
@@ -196,7 +215,7 @@ class _Cut:
         for match in _FENCE.finditer(self.opening + self._text(end)):
             marker = match.group(1)
             if not opened:
-                opened = "" if "`" in match.group(2) and marker[0] == "`" else match.group().strip(" ") + "\n"
+                opened = "" if "`" in match.group(2) and marker[0] == "`" else match.group().rstrip(" ") + "\n"
             elif marker.startswith(_marker(opened)) and not match.group(2).strip():
                 opened = ""
         # A long fence line is not repeated.
@@ -219,8 +238,57 @@ class _Cut:
         return head if len(head) < self.limit // 2 else ""
 
 
+def _lost_indent(md: str, start: int, opening: str) -> int:
+    """Return how many spaces the lines of a piece lose, since the item of a list that they belong to is not in it."""
+    begins_line = not start or md[start - 1] == "\n"
+    first = start if begins_line else md.find("\n", start) + 1
+    if opening[:1] in ("`", "~"):
+        first = _line_start(md, max(md.rfind(opening.rstrip("\n"), 0, start), 0))
+    indent = _indent_at(md, first)
+    if not start or indent < _CODE_INDENT or (first == 0 and not begins_line):
+        return 0
+
+    least, end = indent, first - 1
+    for _ in range(_LINES_OF_ITEM):
+        if end < 0:
+            break
+        line = _line_start(md, end)
+        width = _indent_at(md, line)
+        if line + width < end and width < least:  # a line with text
+            if _ITEM.match(md, line, end):
+                return indent
+            least = width
+        end = line - 1
+    return 0
+
+
+def _line_start(md: str, place: int) -> int:
+    """Return where the line that a place is in, or that ends there, begins."""
+    return md.rfind("\n", 0, place) + 1
+
+
+def _indent_at(md: str, place: int) -> int:
+    """Return the number of spaces from a place on."""
+    end = place
+    while md.startswith(" ", end):
+        end += 1
+    return end - place
+
+
+def _moved_left(text: str, spaces: int) -> str:
+    """Return the lines of an item of a list without so many spaces before each; the next item stays as it is."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        width = min(_indent_at(line, 0), spaces)
+        if line.strip() and not width and number:
+            break
+        lines[number] = line[width:]
+    return "\n".join(lines)
+
+
 def _marker(fence: str) -> str:
     """Return the run of backticks or tildes that opens and closes a fence."""
+    fence = fence.lstrip(" ")
     return fence[: len(fence) - len(fence.lstrip(fence[0]))] if fence else ""
 
 

@@ -296,6 +296,42 @@ def test_no_cut_is_between_two_marks(mark: str):
     assert [piece.count(mark) % 2 for piece in pieces] == [0] * len(pieces)
 
 
+@pytest.mark.parametrize(
+    "md",
+    [
+        "- one\n" + "    - **two** words and more of them\n" * 9,
+        "10. one\n" + "\n    A **paragraph** of the same item.\n" * 9,
+        "1. one\n    - two\n" + "        - **three** words and more\n" * 9 + "2. last",
+        "- one `two`:\n" + "      three\n" * 3 + "    - " + "**four** five " * 20 + "\n        - **six**",
+    ],
+)
+def test_rest_of_an_item_is_formatted_in_the_next_piece(md: str):
+    """Without its item, a line with four spaces before it would be code, and show the marks."""
+    pieces = split(md, 120, telegram_length)
+    assert len(pieces) > 1
+    assert not any(re.search("<pre>|[*]{2}", telegram_html(piece)) for piece in pieces)
+
+
+def test_code_in_an_item_keeps_its_lines_in_the_next_piece():
+    """The fence is closed and opened again, and the text after it is no code."""
+    code = "".join(f"    {'  ' * (number % 3)}line {number}\n" for number in range(20))
+    pieces = split(f"10. Do this:\n\n    ```py\n{code}    ```\n\n    Then **that**.\n11. Done", 120, telegram_length)
+    shown = [telegram_html(piece) for piece in pieces]
+    lines = re.findall(r"^ *line \d+", "\n".join(re.sub(r"<[^>]*>", "", page) for page in shown), re.MULTILINE)
+    assert lines == [f"{'  ' * (number % 3)}line {number}" for number in range(20)]
+    assert [page.count("<pre>") for page in shown] == [1] * len(shown)
+    assert shown[-1].endswith("Then <b>that</b>.\n11. Done")
+
+
+@pytest.mark.parametrize("number", ["1.", "1)", "> 1.", "- 1."])
+def test_list_that_repeats_a_number_counts_on_in_the_next_piece(number: str):
+    """Otherwise each message would begin with one."""
+    md = "\n".join(f"{number if number[0] != '-' or not at else '  1.'} item" for at in range(40))
+    pieces = split(md, 120, telegram_length)
+    numbers = [int(each) for piece in pieces for each in re.findall(r"(\d+)[.)]", plain(piece))]
+    assert numbers == list(range(1, 41))
+
+
 def test_escaped_character_stays_escaped():
     """A cut between the backslash and its character would turn escaped text into a link."""
     md = f"{'x' * 38}\\[click](https://evil.example)"
