@@ -12,7 +12,7 @@ from typing import Any
 
 from redis import Redis
 
-from sayso.channels.markdown.literal import as_markdown
+from sayso.channels.markdown.literal import as_markdown, as_text
 from sayso.channels.types import Conversation, Intent, Scope, random_id
 from sayso.pending.action import (
     DEFAULT_IGNORE_TTL_SECONDS,
@@ -39,7 +39,11 @@ log = logging.getLogger(__name__)
 
 
 class PendingActionStore:
-    """The seed's store of pending actions, by scope: user, channel and conversation. Works on any ActionRepository."""
+    """The seed's store of pending actions, by scope: user, channel and conversation. Works on any ActionRepository.
+
+    The previews and outcome texts that its methods return are text to print, without escapes of Markdown. Executors get
+    the record as it was signed, whose preview is Markdown.
+    """
 
     def __init__(
         self,
@@ -105,7 +109,7 @@ class PendingActionStore:
             raise PendingActionExistsError(f"user {action.user_id!r} has an action waiting here: finish that one first")
         if executor is not None:
             self.executors.keep_closure(action.pending_action_id, executor)
-        return replace(action, state="shown", expires_at=expires_at)
+        return _to_print(replace(action, state="shown", expires_at=expires_at))
 
     def get(
         self, user_id: str, *, channel_id: str | None = None, conversation_id: str | None = None
@@ -118,7 +122,7 @@ class PendingActionStore:
         stored = run_without_loop(self.repository.find_open(scope.conversation.id, scope.id))
         if stored is None or stored.state != "shown" or stored.is_over:
             return None
-        return stored.verified(self.signer, scope).action
+        return _to_print(stored.verified(self.signer, scope).action)
 
     def pop_if_confirmed(
         self,
@@ -197,7 +201,10 @@ class PendingActionStore:
 
     def _decide(self, scope: Scope, intent: Intent, **expected: Any) -> ConfirmOutcome | None:
         decision = ActionDecision(scope, intent, random_id(), **expected)
-        return run_without_loop(self.settlement.decide(decision))
+        outcome = run_without_loop(self.settlement.decide(decision))
+        if outcome is None:
+            return None
+        return replace(outcome, record=_to_print(outcome.record), outcome_text=as_text(outcome.outcome_text))
 
 
 class InMemoryPendingStore(PendingActionStore):
@@ -245,6 +252,12 @@ class RedisPendingStore(PendingActionStore):
         super().__init__(
             RedisActionRepository(scripts, effects), signer, parser, default_ttl_seconds, max_executor_entries
         )
+
+
+def _to_print(action: PendingAction) -> PendingAction:
+    """Return an action with its texts as a caller prints them."""
+    outcome = None if action.outcome is None else as_text(action.outcome)
+    return replace(action, preview=as_text(action.preview), outcome=outcome)
 
 
 def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) -> Scope:

@@ -52,9 +52,9 @@ from sayso.agent.toolsets.selectors import role_of_user
 from sayso.channels.base import MediaStore
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
-from sayso.channels.markdown.literal import as_markdown
+from sayso.channels.markdown.literal import as_markdown, as_text
 from sayso.channels.records import versioned
-from sayso.channels.types import Reply, Turn, random_id
+from sayso.channels.types import Reply, Turn, random_id, storable
 from sayso.pending.action import is_choice_token, split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
@@ -173,6 +173,8 @@ class ChannelAgent:
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
         answer = await self._answer_in_full(context)
+        if context.returns_text:  # a file would not reach the caller
+            return answer
         change = await self._long_replies.bounded(context.turn, context.texts, answer.change)
         return replace(answer, change=change)
 
@@ -386,21 +388,24 @@ class ChannelAgent:
         """Handle one message: settle the pending action, or else run the agent.
 
         A yes is refused unless `args_digest`, if given, matches the pending action. The result's `content` is the whole
-        text for the user; `iterations` is 0 if no model was called.
+        text for the user, ready to print: what the model wrote stays as it is, and names in all other text have no
+        escapes of Markdown. `take` returns replies that a channel can format. `iterations` is 0 if no model was called.
         """
         scope = scope_of(user_id, channel_id, conversation_id)
         turn = Turn(f"ask-{random_id()}", scope.conversation, user_id, message)
-        context = replace(await self._load_context(turn), shows_buttons=False)
+        context = replace(await self._load_context(turn), returns_text=True)
         live = context.live
         is_other = live is not None and args_digest not in (None, live.action.args_digest)
         if live and is_other and not live.is_changed and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
             self._outcomes.write_outcome(context, live, "dropped")
             await self.store.repository.change(scope.conversation.id, TurnChange(transition=transition))
-            return AgentResult(texts_for(live.action.language).unsafe(live.action.preview))
+            refusal = texts_for(live.action.language).unsafe(live.action.preview)
+            return AgentResult(as_text(refusal))
         answer = await self._answer_and_apply(context)
-        content = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
-        return replace(answer.result or AgentResult(""), content=content)
+        result = answer.result or AgentResult("")
+        text = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
+        return replace(result, content=_text_to_print(text, words_of_model(result)))
 
     async def take(self, turn: Turn) -> tuple[Reply, ...]:
         """Handle one turn, a text or a tap, without mailbox or outbox. Return the replies, with buttons and files."""
@@ -607,6 +612,26 @@ def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -
         if message.role is Role.TOOL and message.tool_name in acting and _is_result(message.content)
     ]
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+
+
+def words_of_model(result: AgentResult) -> str:
+    """Return what the model wrote for the user in its last answer, "" if the reply is another text."""
+    match result.stop_reason:
+        case "answer":
+            return result.content
+        case "provider_error":
+            return result.refusal
+    return ""
+
+
+def _text_to_print(text: str, written: str) -> str:
+    """Return a reply without the escapes of Markdown. What the model has `written` stays as it is."""
+    written = storable(written)  # as the text of every reply
+    start = text.rfind(written)
+    if start < 0:
+        return as_text(text)
+    end = start + len(written)
+    return as_text(text[:start]) + written + as_text(text[end:])
 
 
 def _is_result(content: str) -> bool:

@@ -58,8 +58,8 @@ class TurnContext:
     run: ChannelRun
     lease: Lease | None = None
     seq: int = 0
-    #: Whether the person sees buttons; `ask_channel` returns text only.
-    shows_buttons: bool = True
+    #: Whether the caller gets nothing but text, without buttons and files, as from `ask_channel`.
+    returns_text: bool = False
     timers: tuple[Timer, ...] = ()
     journal: TurnJournal | RunRecord | None = None
     #: Receives the answer's text while it arrives.

@@ -170,7 +170,7 @@ class ConfirmPrompts:
 
         The undo waits beside the pending action that the user may have.
         """
-        if not context.shows_buttons:
+        if context.returns_text:
             return answer
         limits = [(self._store.executors.undo_seconds(effect.action.kind), effect) for effect in effects]
         limits = [(limit, effect) for limit, effect in limits if limit]

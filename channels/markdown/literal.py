@@ -40,6 +40,9 @@ _REST = re.compile(
 #: and the question mark of Arabic.
 _AFTER_ADDRESS = ".,;:!?*_~'\u2026\u2019\u060c\u061f"
 _ENTITY = re.compile(r"&#?\w+;")
+#: An escape, a space that is encoded, or backticks that may begin code.
+_ESCAPE_OR_CODE = re.compile(r"\\(?P<mark>[!-/:-@\[-`{-~])|&#(?P<space>\d{1,5});|(?P<code>`+)")
+_BACKTICKS = re.compile(r"`+")
 _LINE_END = re.compile(r"\r\n?|\n")
 
 
@@ -60,6 +63,33 @@ def as_markdown(text: str) -> Markdown:
     if not _may_be_markup(text):
         return Markdown(text)
     return Markdown("\n".join(_escaped_lines(text)))
+
+
+def as_text(md: str) -> str:
+    """Return Markdown without the escapes of `as_markdown`, as text to print: the names in it read as they are.
+
+    Formatting that somebody wrote, such as `**bold**`, stays, and so does all code. Do not show the
+    text as Markdown.
+    """
+    last_runs = {len(run[0]): run.start() for run in _BACKTICKS.finditer(md)}
+    parts = []
+    position = 0
+    while token := _ESCAPE_OR_CODE.search(md, position):
+        parts.append(md[position : token.start()])
+        position = token.end()
+        if token["mark"]:
+            parts.append(token["mark"])
+        elif token["code"]:
+            # Code ends at the next run of as many backticks. Without one they are text.
+            size = len(token["code"])
+            if last_runs.get(size, -1) >= position:
+                closing = re.compile(rf"(?<!`)`{{{size}}}(?!`)").search(md, position)
+                position = closing.end() if closing else position
+            parts.append(md[token.start() : position])
+        else:
+            space = chr(int(token["space"]))
+            parts.append(space if space.isspace() else token[0])
+    return "".join([*parts, md[position:]])
 
 
 def as_kind_of(original: object, text: str) -> str:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.agent import Markdown, PendingConfirmation, ToolError, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ChannelAgent,
+    Markdown,
+    PendingConfirmation,
+    ScriptedProvider,
+    ToolCall,
+    ToolError,
+    offer_choices,
+    tool,
+)
 from sayso.channels.markdown import plain, telegram_html
 from sayso.pending.proposals import stash_pending
 from tests.agent.channel.test_context import make as make  # a fixture
@@ -137,3 +148,68 @@ def test_undone_result_keeps_its_characters(make):
     texts = seen(bot)
     assert texts[-1] == f"Restored {PATH}"
     assert all("init.py" not in text or PATH in text for text in texts)
+
+
+def printing(*lines, tools=None) -> ChannelAgent:
+    """Return a bot without a worker, whose tool deletes a path and says so."""
+    delete = tool_of(preview=lambda: f"Delete {PATH}", value=f"Deleted {PATH}")
+    return ChannelAgent(Agent(tools or [delete], ScriptedProvider(lines), AgentConfig(max_retries=0)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("yes", f"Deleted {PATH}"),
+        ("no", f"Nothing was done: “Delete {PATH}”"),
+        ("hmm", f"I could not tell whether you meant yes or no: Delete {PATH}\nReply **yes** or **no**."),
+        ("/status", f"left: Delete {PATH}"),
+    ],
+)
+def test_printed_content_has_no_escapes(answer, told):
+    """A program that calls `ask_channel` and prints the content shows names as they are."""
+    bot = printing(ToolCall("delete"))
+    assert bot.ask_channel("ana", "delete it").content.startswith(f"Delete {PATH}\n\nReply **yes** or **no**")
+    assert bot.ask_channel("ana", answer).content.endswith(told)
+
+
+def test_printed_content_keeps_what_the_model_wrote():
+    """Its Markdown is its own, with its escapes; the words of the bot above it have none. However long, it is whole."""
+    written = r"Look: `a\_b`, **bold**, \_not italic\_ and \(x\)." + " So." * 5000
+    bot = printing(ToolCall("delete"), written)
+    bot.ask_channel("ana", "delete it")
+    told = bot.ask_channel("ana", "what is the weather?").content
+    assert told == f"You did not say yes, so nothing was done: “Delete {PATH}”\n\n{written}"
+
+
+def test_printed_choices_have_no_escapes():
+    """They are listed below the answer, in which the model's own escapes stay."""
+
+    @tool
+    def ask() -> str:
+        """Ask for a file."""
+        offer_choices("__init__.py", "a*b")
+        return "asked"
+
+    bot = printing(ToolCall("ask"), r"Which \_one\_?", tools=[ask])
+    assert bot.ask_channel("ana", "delete one").content == "Which \\_one\\_?\n\n- __init__.py\n- a*b"
+
+
+def test_printed_content_of_another_digest_has_no_escapes():
+    """A yes to other arguments is refused."""
+    bot = printing(ToolCall("delete"))
+    bot.ask_channel("ana", "delete it")
+    told = bot.ask_channel("ana", "yes", args_digest="0").content
+    assert told == f"I could not safely confirm this: Delete {PATH}\nNothing was done. Please ask again."
+
+
+@pytest.mark.parametrize("intent", ["confirm", "cancel", "ignore"])
+def test_printed_preview_of_the_store_has_no_escapes(intent):
+    """The seed's program acknowledges a tap with it. The executor's record has the preview as it was signed."""
+    store = printing().store
+    signed = []
+    store.register_executor_factory("delete", lambda record: lambda: signed.append(record.preview))
+    assert store.stash("ana", kind="delete", preview=f"Delete {PATH}").preview == f"Delete {PATH}"
+    assert store.get("ana").preview == f"Delete {PATH}"
+    outcome = store.pop_if_intent("ana", intent)
+    assert (outcome.record.preview, PATH in outcome.outcome_text) == (f"Delete {PATH}", True)
+    assert [plain(each) for each in signed] == ([f"Delete {PATH}"] if intent == "confirm" else [])

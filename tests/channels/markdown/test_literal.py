@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sayso.channels.console.outgoing import page_html
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, terminal_text, whatsapp_text
 from sayso.channels.markdown.dialects import GAP
-from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown
+from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, as_text
 
 TEXTS = [
     "Deleted D:\\proj\\data\\_scratch\\out\\A0_raw.wav",
@@ -74,6 +74,27 @@ def test_any_text_is_shown_as_it_is(text: str):
         return re.sub(r"\n{2,}", "\n\n", "\n".join(line.rstrip() for line in each.split("\n"))).strip("\n")
 
     assert tidy(plain(as_markdown(text))) == tidy(text)
+
+
+@given(st.lists(st.sampled_from([*SYNTAX, "`", "\r\n", "&#32;", "\u2003"]), max_size=20).map("".join))
+def test_text_to_print_is_the_text_that_was_escaped(text: str):
+    """Nothing is lost and nothing is added, whatever the text looks like."""
+    assert as_text(as_markdown(text)) == re.sub(r"\r\n?", "\n", text)
+    assert as_text(f"Done: {as_markdown(text)}") == re.sub(r"\r\n?", "\n", f"Done: {text}")
+
+
+@pytest.mark.parametrize(
+    ("md", "text"),
+    [
+        ("**a\\_b** `c\\_d` \\`e\\`", "**a_b** `c\\_d` `e`"),
+        ("```\nx\\_y\n``` z\\_", "```\nx\\_y\n``` z_"),
+        ("one ` and ``two\\_` x\\*", "one ` and ``two\\_` x*"),
+        ("a &amp; b &#65; c&#32;d", "a &amp; b &#65; c d"),
+    ],
+)
+def test_text_to_print_keeps_formatting_and_code(md: str, text: str):
+    """A backslash in code is no escape."""
+    assert as_text(md) == text
 
 
 #: A pair of marks that Slack and WhatsApp take for formatting.
@@ -163,5 +184,7 @@ def test_long_text_is_escaped_in_linear_time(part: str):
     """A result may have hundreds of thousands of characters."""
     began = time.process_time()
     as_markdown("https://e.org/" + part * 300_000 + "x")
-    as_markdown(part * 300_000 + "x")
+    md = as_markdown(part * 300_000 + "x")
+    as_text(md)
+    as_text(part * 300_000 + "x")
     assert time.process_time() - began < 20
