@@ -131,6 +131,10 @@ class ClusterClient(RedisCluster):
     there. Raises redis.RedisError, also where redis-py raises an exception of another kind.
     """
 
+    _is_connected = False
+    #: The thread that connects, 0 for none. redis-py sends commands of its own meanwhile.
+    _connecting_thread = 0
+
     def __init__(self, url: ClusterUrl, *, patient: bool, answer_seconds: float) -> None:
         self.url = url
         self._patient = patient
@@ -139,18 +143,26 @@ class ClusterClient(RedisCluster):
         # redis-py's own `__init__` reads the table of slots, so it runs with the first command.
         create = partial(super().__init__, startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **times)
         self._connect = partial(create, **url.client_options)
-        self._is_connected = False
         self._connecting = threading.Lock()
-        self._connecting_thread = 0
         self._failures = 0
         self.connections = ClusterConnections(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Connect, and return an attribute that redis-py's `__init__` sets. Python asks only for missing attributes.
+
+        Raises redis.RedisError.
+        """
+        if self._is_connected or self._connecting_thread == threading.get_ident():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._persist(self.ensure_connected)
+        return getattr(self, name)
 
     def ensure_connected(self) -> None:
         """Read the table of slots if that was not done yet. Raises redis.RedisError while no node answers.
 
         Threads that wait for another one's attempt share its failure: each node may take a second to time out.
         """
-        if self._is_connected or self._connecting_thread == threading.get_ident():  # redis-py sends commands meanwhile
+        if self._is_connected or self._connecting_thread == threading.get_ident():
             return
         failures = self._failures
         with self._connecting:
@@ -188,7 +200,7 @@ class ClusterClient(RedisCluster):
 
     def pipeline(self, transaction: bool | None = None, shard_hint: Any = None) -> Any:
         """Return a pipeline. Its errors are not retried here: its user comes again. Raises redis.RedisError."""
-        self._persist(self.ensure_connected)
+        self._persist(self.ensure_connected)  # it copies what redis-py's `__init__` sets
         pipe = super().pipeline(transaction=transaction, shard_hint=shard_hint)  # type: ignore[no-untyped-call]
         execute = pipe.execute
         pipe.execute = lambda *args, **options: with_redis_errors(partial(execute, *args, **options))
@@ -198,21 +210,6 @@ class ClusterClient(RedisCluster):
         """Close all connections."""
         if self._is_connected:
             super().close()
-
-    def get_nodes(self) -> list[ClusterNode]:
-        """Return all nodes. Raises redis.RedisError."""
-        self._persist(self.ensure_connected)
-        return list(super().get_nodes())  # type: ignore[no-untyped-call]
-
-    def get_primaries(self) -> list[ClusterNode]:
-        """Return the masters. Raises redis.RedisError."""
-        self._persist(self.ensure_connected)
-        return list(super().get_primaries())  # type: ignore[no-untyped-call]
-
-    def get_replicas(self) -> list[ClusterNode]:
-        """Return the replicas. Raises redis.RedisError."""
-        self._persist(self.ensure_connected)
-        return list(super().get_replicas())  # type: ignore[no-untyped-call]
 
     def ask_durably(self, command: Sequence[Any], replicas: int) -> Any:
         """Send a command, and return the answer when this many replicas of its node have what it wrote.
@@ -247,7 +244,6 @@ class ClusterClient(RedisCluster):
 
     def group_by_node(self, keys: Mapping[int, str]) -> list[list[int]]:
         """Return the numbers of keys by the master that has them. Raises redis.RedisError."""
-        self._persist(self.ensure_connected)
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for number, key in keys.items():
             node = with_redis_errors(partial(self.nodes_manager.get_node_from_slot, key_slot(key.encode())))
@@ -256,11 +252,11 @@ class ClusterClient(RedisCluster):
 
     def masters(self) -> list[Redis]:
         """Return a client of each master alone. Raises redis.RedisError."""
-        return [self.get_redis_connection(node) for node in self.get_primaries()]
+        return [self.get_redis_connection(node) for node in self.get_primaries()]  # type: ignore[no-untyped-call]
 
     def nodes(self) -> list[Redis]:
         """Return a client of each node alone, with the replicas. Raises redis.RedisError."""
-        return [self.get_redis_connection(node) for node in self.get_nodes()]
+        return [self.get_redis_connection(node) for node in self.get_nodes()]  # type: ignore[no-untyped-call]
 
     def _persist(self, send: Callable[[], Any]) -> Any:
         """Send a command; if this client is patient, send it again while the cluster is away. Return the answer."""

@@ -293,6 +293,27 @@ def test_cluster_without_a_reachable_node_is_away():
         client.ping()
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client: client.delete("a", "b"),
+        lambda client: client.exists("a", "b"),
+        lambda client: list(client.scan_iter("a*")),
+        lambda client: client.pipeline(transaction=False).get("a").execute(),
+        lambda client: client.register_script("return 1")(keys=["a"]),
+        lambda client: client.transaction(lambda pipe: (pipe.multi(), pipe.set("a", 1)), "a"),
+        lambda client: client.nodes(),
+        lambda client: client.group_by_node({1: "a"}),
+        lambda client: client.ask_durably(("SET", "a", "1"), 0),
+        lambda client: client.close(),
+    ],
+)
+def test_client_connects_with_its_first_use(cluster: Cluster, use):
+    """Whatever that is: redis-py reads some of its attributes before it sends a command."""
+    with connect(cluster.url) as client:
+        use(client)
+
+
 def settings_of(tmp_path, text: str = ""):
     """Return the settings of a small bot."""
     file = tmp_path / "sayso.yaml"
