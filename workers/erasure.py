@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -20,12 +20,33 @@ from sayso.pending.redis.client import replicas_of, servers_of
 BUSY_SECONDS, DRAIN_SECONDS, REWRITE_SECONDS = 30.0, 3.0, 120.0
 #: How often the keys are erased again because a worker took a turn of the person meanwhile.
 ROUNDS = 10
-#: Keys of a conversation that hold text or tell of single messages. If a conversation is one person's alone, all of it
-#: is theirs.
+#: What becomes of the keys of a kind. `person`: their names end in the person, and they are deleted. `conversation`:
+#: they hold text of a conversation or tell of its single messages, and are deleted if the conversation is the person's
+#: alone. `entries`: what is the person's is removed. `kept`: they hold hashes, numbers or settings, or end within
+#: hours.
+Fate = Literal["person", "conversation", "entries", "kept"]
+#: The kinds of keys, as docs/reference/redis.md lists them: a test holds that each new one is decided about here.
+FATES: Mapping[str, Fate] = {
+    **dict.fromkeys(("history", "live", "recent", "asked"), "person"),
+    **dict.fromkeys(("in", "out", "journal", "timers", "timer", "delivery", "answered"), "conversation"),
+    **dict.fromkeys(("content", "feed", "note"), "conversation"),
+    **dict.fromkeys(("pending", "dead", "failed", "ambiguous"), "entries"),
+    # Numbers and times of conversations and shards, without text.
+    **dict.fromkeys(("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert"), "kept"),
+    **dict.fromkeys(("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"),
+    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them.
+    **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),
+    # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
+    **dict.fromkeys(("audit", "auditor", "people"), "kept"),
+    # Processes.
+    **dict.fromkeys(("workers", "ingress", "reaper", "baton", "deployment", "jobs", "job", "writable"), "kept"),
+}
+_OF_PERSON = tuple(kind for kind, fate in FATES.items() if fate == "person")
+#: Keys of a conversation, each with its id at the end.
 _TEXT_KEYS = ("in", "out", "journal", "timers", "timer", "delivery", "answered")
 #: Lists of undelivered replies, for all conversations of a shard.
 _UNDELIVERED = ("dead", "failed", "ambiguous")
-_SCOPED = re.compile(r"(?P<shard>\{\d+\}):(?:history|live|recent):(?P<conversation>.+):(?P<user>[0-9a-f]{20})")
+_SCOPED = re.compile(rf"(?P<shard>\{{\d+\}}):(?:{'|'.join(_OF_PERSON)}):(?P<conversation>.+):(?P<user>[0-9a-f]{{20}})")
 
 
 class ErasureBusy(Exception):
@@ -62,7 +83,7 @@ class Erasure:
             leases = self._leases(known)
             count += sum(self._erase_conversation(*each) for each in alone.items())
             count += sum(self._erase_part(person, *each) for each in shared.items())
-            for kind in ("history", "live", "recent"):
+            for kind in _OF_PERSON:
                 scopes = (f"{{*}}:{kind}:{person.channel}:*:{user}" for user in person.users)
                 count += sum(self._delete(*self._keys(scope)) for scope in scopes)
             actions = [key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"]

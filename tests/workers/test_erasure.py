@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from sayso.channels.types import Scope
 from sayso.pending.turns import Timer, TurnChange
-from sayso.workers.erasure import ErasedPerson, Erasure, ErasureBusy
+from sayso.workers.erasure import FATES, ErasedPerson, Erasure, ErasureBusy
 from tests.contracts.rigs import CHAT, RedisRig, turn
+from tests.workers.documented_keys import documented_keys
 
 ANA, BOB = (Scope(name, CHAT).id for name in ("ana", "bob"))
 PREFIX = "sayso:era:"
@@ -60,6 +63,40 @@ def test_another_channel_is_not_touched(rig: RedisRig, redis_client):
     before = kept(redis_client)
     assert erasure(redis_client).erase(ErasedPerson("other", frozenset({ANA, BOB}))) == 0
     assert kept(redis_client) == before
+
+
+def kind_of(key: str) -> str:
+    """Return the kind of a documented key: its first word."""
+    return re.sub(r"^sayso:(\{N\}:|\{)?", "", key).partition(":")[0]
+
+
+def test_each_documented_key_is_erased_or_kept_on_purpose():
+    """A new kind of key must be decided about: it has a row in FATES."""
+    assert {kind_of(key) for key, _ in documented_keys()} == set(FATES)
+
+
+def test_erasure_deletes_what_it_says_of_each_documented_key(redis_client):
+    """One key of each row, of a conversation without other people."""
+    write = {
+        "string": lambda key: redis_client.set(key, "x"),
+        "hash": lambda key: redis_client.hset(key, "user", ANA),
+        "list": lambda key: redis_client.rpush(key, json.dumps({"id": f"{CHAT.id}#1"})),
+        "sorted set": lambda key: redis_client.zadd(key, {"x": 1}),
+        "stream": lambda key: redis_client.xadd(key, {"x": "x"}),
+        "channel": lambda key: None,
+    }
+    names = {"{N}": "{7}", "<conversation>": CHAT.id, "<user>": ANA, "sayso:": PREFIX}
+    goes, stays = set[str](), set[str]()
+    for key, kind in documented_keys():
+        name, fate = re.sub("|".join(names), lambda found: names[found[0]], key), FATES[kind_of(key)]
+        if kind == "channel" or name == f"{PREFIX}{{7}}:audit":  # the erasure waits until that one is empty
+            continue
+        write[kind](name)
+        is_theirs = fate == "entries" or (fate != "kept" and "<conversation>" in key)
+        (goes if is_theirs else stays).add(name)
+    erasure(redis_client).erase(ErasedPerson("chat", frozenset({ANA})))
+    assert len(goes) > 15
+    assert set(redis_client.scan_iter(f"{PREFIX}*")) == stays
 
 
 class Overtaken:

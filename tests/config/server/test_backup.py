@@ -39,6 +39,7 @@ from sayso.workers.recovery import Heartbeat
 from tests.config.processes import short_folder
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.workers.clusters import SLOTS, Cluster
+from tests.workers.documented_keys import documented_keys
 from tests.workers.fakes import Bot as TalkingBot
 from tests.workers.killed_client import Fate, FatedRedis, Killed, killed
 
@@ -385,6 +386,24 @@ def test_server_that_saves_for_seconds_is_backed_up(source: Machine, target: Mac
     finally:
         source.client.config_set("rdb-key-save-delay", 0)
     assert target.restore(content).chain.faults == ()
+
+
+def test_key_of_each_documented_type_is_restored(source: Machine, target: Machine):
+    """docs/reference/redis.md has the types. A channel stores nothing."""
+    write = {
+        "string": lambda key: source.client.set(key, "x"),
+        "hash": lambda key: source.client.hset(key, "x", "y"),
+        "list": lambda key: source.client.rpush(key, "x", "y"),
+        "sorted set": lambda key: source.client.zadd(key, {"x": 1, "y": 2}),
+        "stream": lambda key: source.client.xadd(key, {"x": "y"}),
+    }
+    kinds = {kind for _, kind in documented_keys()} - {"channel"}
+    keys = {kind: f"{PREFIX}one {kind}" for kind in sorted(kinds)}
+    for kind, key in keys.items():
+        write[kind](key)
+    target.restore(source.backup())
+    for key in keys.values():
+        assert target.client.dump(key) == source.client.dump(key), key
 
 
 def test_bytes_that_are_no_text_are_restored(source: Machine, target: Machine):
