@@ -138,7 +138,8 @@ class Message:
     Where `kept` refers to a stored text, `content` is only the beginning of that text. `tool_result` is JSON that a
     program wants to keep with a tool's result (seed: History Management); models read `content`. A model's answer has
     `details`. `pictures` of a result are shown to the model until the run ends; transcripts do not store them.
-    `actions` are the pending actions that the call proposed: once they have ended, `content` says how.
+    `actions` are the pending actions that the call proposed: once they have ended, `content` says how. `has_result`
+    tells the result of a tool that ran to its end from an error and the like, within a run: texts could look like both.
     """
 
     role: Role
@@ -152,6 +153,7 @@ class Message:
     details: AnswerDetails | None = field(default=None, compare=False)
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
     actions: tuple[ActionLink, ...] = field(default=(), compare=False)
+    has_result: bool = field(default=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as JSON-ready data, without empty fields."""

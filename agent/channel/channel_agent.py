@@ -43,7 +43,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
-from sayso.agent.run.state import UNKNOWN_NOTE, NoJournal
+from sayso.agent.run.state import NoJournal
 from sayso.agent.tools.call_texts import literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.agent.tools.screening import unfenced
@@ -59,7 +59,6 @@ from sayso.pending.action import is_choice_token, split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
-from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
 from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
@@ -593,7 +592,7 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     results = [
         message.content
         for message in result.messages[last:]
-        if message.role is Role.TOOL and message.tool_name in reading and _is_result(message.content)
+        if message.role is Role.TOOL and message.tool_name in reading and message.has_result
     ]
     as_text = [as_markdown(result_text(unfenced(content))) for content in results if content not in shown]
     return [text for text in as_text if text]
@@ -609,7 +608,7 @@ def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -
     names = [
         message.tool_name or ""
         for message in result.messages
-        if message.role is Role.TOOL and message.tool_name in acting and _is_result(message.content)
+        if message.role is Role.TOOL and message.tool_name in acting and message.has_result
     ]
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
@@ -632,21 +631,6 @@ def _text_to_print(text: str, written: str) -> str:
         return as_text(text)
     end = start + len(written)
     return as_text(text[:start]) + written + as_text(text[end:])
-
-
-def _is_result(content: str) -> bool:
-    """Return whether what a model read of a call is a result: no error, no proposal, and no unknown outcome."""
-    if content.startswith("Error"):
-        return False
-    try:
-        value = json.loads(content)
-    except ValueError:
-        return True
-    if not isinstance(value, dict):
-        return True
-    is_proposal = value.get("kind") == PendingConfirmation.kind
-    is_unknown = value.get("note") == UNKNOWN_NOTE
-    return not (is_proposal or is_unknown)
 
 
 def _join(paragraphs: Iterable[str]) -> str:

@@ -287,6 +287,7 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
         "usage": {} if outcome.usage == UsageStats() else outcome.usage.to_dict(),
         "raw": outcome.raw_digest,
         "unclear": outcome.unclear,
+        "has_result": outcome.has_result,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -384,4 +385,5 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         usage=UsageStats(**entry.get("usage", {})),
         raw_digest=str(entry.get("raw", "")),
         unclear=bool(entry.get("unclear", False)),
+        has_result=bool(entry.get("has_result", False)),
     )

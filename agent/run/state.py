@@ -72,6 +72,8 @@ class CallOutcome:
     #: Whether the outcome is unknown: the worker died during the call, the called service never answered, or the call
     #: took too long.
     unclear: bool = False
+    #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a note.
+    has_result: bool = False
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[ProposedAction, ...] = ()
     timers: tuple[TimerChange, ...] = ()
@@ -99,6 +101,7 @@ class CallOutcome:
             tool_name=self.call.tool_name,
             pictures=tuple(pictures),
             actions=tuple(links),
+            has_result=self.has_result,
         )
 
 

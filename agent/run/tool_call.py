@@ -232,7 +232,7 @@ class ToolCaller:
         if not cached.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
         content = await result_for_model(tool, cached.raw, summary=cached.compressed, mark=cached.mark)
-        return ToolRun(_outcome(call, content, cached.raw))
+        return ToolRun(replace(_outcome(call, content, cached.raw), has_result=True))
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the run of a tool that returned this value, which may be a proposal of its own."""
@@ -253,6 +253,7 @@ class ToolCaller:
             reason = {"tool": tool.name, "reason": type(exc).__name__, "at": place_of(exc)}
             log.warning("agent.stop_condition_failed", extra=reason)
         outcome = _outcome(request.call, await result_for_model(tool, raw, whole=ends), raw)
+        outcome = replace(outcome, has_result=True)
         if not ends:
             return outcome
         return replace(outcome, ends="terminal", final_text=as_kind_of(raw, outcome.content))
@@ -299,7 +300,8 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
         preview = last_proposed_preview() or value.preview  # the stored preview counts, whatever the tool adds to it
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
-    return outcome
+    # There is nothing to ask for, such as a missing invoice. Of a tool that only reads, that is what it found.
+    return replace(outcome, has_result=request.tool.read_only)
 
 
 def _proposal_in(tool: Tool, value: Any) -> Any:

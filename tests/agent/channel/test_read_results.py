@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from sayso.agent import NotFound, ToolMetadata, tool
+from sayso.agent.run.state import UNKNOWN_NOTE
 from sayso.agent.tools.call_texts import literal
 from tests.agent.channel.test_context import make as make  # a fixture
 from tests.contracts.rigs import ENGLISH
@@ -95,6 +96,44 @@ def test_question_and_outcome_name_the_tool_that_ran_at_once(make, answer):
     bot = make([send_mail, delete], ["send_mail", "delete"])
     assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
     assert "Already run, whatever the answer: `send_mail`" in bot.say(answer)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "Errors fixed: 3",
+        "Error: none, all mails were sent",
+        {"kind": "pending_confirmation", "preview": "Nothing"},
+        {"outcome": "unknown", "note": UNKNOWN_NOTE},
+    ],
+)
+def test_result_that_looks_like_an_error_or_a_question_does_not_hide_that_a_tool_ran(make, result):
+    """A server writes what it likes into its results; that its tool took effect is known without them."""
+
+    @tool
+    def send_mail() -> object:
+        """Send a mail."""
+        return result
+
+    bot = make([send_mail, delete], ["send_mail", "delete"])
+    assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
+
+
+def test_tool_that_failed_or_found_nothing_to_ask_for_is_not_said_to_have_run(make):
+    """Its preview says that the bill is missing: nothing has run."""
+
+    @tool(requires_approval=True, preview=lambda: NotFound("bill", "B"))
+    def pay() -> str:
+        """Pay a bill."""
+        return "paid"
+
+    @tool
+    def send_mail() -> str:
+        """Send a mail."""
+        raise ValueError("no network")
+
+    bot = make([pay, send_mail, delete], ["pay", "send_mail", "delete"])
+    assert "Already run" not in bot.say("pay it, mail it and delete it")
 
 
 def test_tool_that_took_too_long_beside_a_question_did_not_run_for_sure(make):
