@@ -74,13 +74,26 @@ class _State(StateInline):
         before = self.src[start - 1] if start > 0 else " "
         after = self.src[end] if end < self.posMax else " "
 
-        opens = _may_face(after, before)
-        closes = _may_face(before, after)
+        mark = self.src[start]
+        opens = _may_face(after, before) and not _is_behind_path(self.src, start, mark * (end - start))
+        closes = _may_face(before, after) and not (mark == "_" and _GOES_ON.match(self.src, end))
         return Scanned(
             opens and (canSplitWord or not closes or _is_punctuation(before)),
             closes and (canSplitWord or not opens or _is_punctuation(after)),
             end - start,
         )
+
+
+#: What follows a name such as __init__ in a path or a call.
+_GOES_ON = re.compile(r"\.\w|[/\\(]")
+
+
+def _is_behind_path(text: str, start: int, marks: str) -> bool:
+    """Return whether marks go on with a path or a name, as in src/_build_, src/*/test* and obj.__class__."""
+    before = text[max(start - 2, 0) : start]
+    if before[-1:] in ("/", "\\"):
+        return marks == "*" or marks.startswith("_")
+    return marks.startswith("_") and re.fullmatch(r"\w\.", before) is not None
 
 
 def _may_face(inner: str, outer: str) -> bool:

@@ -205,6 +205,29 @@ def test_marks_of_slack_and_whatsapp_end_with_each_line():
     assert (slack_mrkdwn("**a\n*b*\nc** d"), whatsapp_text("~~a\nb~~")) == ("*a*\n*_b_*\n*c* d", "~a~\n~b~")
 
 
+@pytest.mark.parametrize(
+    "md",
+    [
+        "Deleted __init__.py",
+        "see pkg/__init__.py and src/_build_/x",
+        "obj.__class__.__name__",
+        "call __init__(self)",
+        "src/*/test* and a/*.py",
+        "/*comment*/",
+    ],
+)
+def test_names_and_paths_of_a_model_stay_whole(md: str):
+    """A model often writes them without marking them as code."""
+    assert {telegram_html(md), plain(md)} == {md}
+    assert {each(md).replace("\u200b", "") for each in (slack_mrkdwn, whatsapp_text)} == {md}
+    assert page_html(md) == f"<p>{md}</p>\n"
+
+
+def test_underscores_still_mark_words():
+    """Also before a full stop, in brackets, and behind a slash with two asterisks."""
+    assert telegram_html("__Now__. (_then_) yes/**no**") == "<b>Now</b>. (<i>then</i>) yes/<b>no</b>"
+
+
 @pytest.mark.parametrize("md", ["a***b***c", "2***3***4", "a**b**c"])
 def test_marks_inside_a_word_stay_whole(md: str):
     """Neither lost nor formatted in part."""
