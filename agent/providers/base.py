@@ -21,6 +21,7 @@ from typing import Any, Protocol, cast
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
 from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
 from sayso.agent.tools.arguments import quoted
+from sayso.agent.tools.json_validation import read_json
 from sayso.pending.concurrency import await_isolated, call_in_tool_thread
 
 log = logging.getLogger(__name__)
@@ -489,6 +490,10 @@ def _valid_arguments(arguments: object) -> dict[str, Any]:
     """Return the arguments of a call; where they are no JSON object, `{NOT_JSON: <their text>}`."""
     if arguments is None:
         return {}
+    if isinstance(arguments, str):  # as vendors send them
+        with suppress(ValueError, RecursionError):
+            read = read_json(arguments)
+            arguments = read if isinstance(read, dict) else arguments
     if isinstance(arguments, dict) and all(isinstance(name, str) for name in arguments):
         with suppress(TypeError, ValueError, RecursionError):
             _check_json(arguments)

@@ -28,6 +28,7 @@ from sayso.agent.messages import NOT_JSON, AnswerDetails, Message, Role, ToolCal
 from sayso.agent.providers.base import MAX_NOT_JSON_CHARS
 from sayso.agent.providers.files import Binary, MessageWithFiles
 from sayso.agent.providers.reasoning import without_reasoning
+from sayso.agent.tools.json_validation import read_json
 from sayso.agent.tools.screening import fenced
 from sayso.channels.types import storable
 
@@ -253,10 +254,17 @@ def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]
 def _arguments(args: object, *, may_be_incomplete: bool) -> dict[str, Any]:
     if may_be_incomplete and not (isinstance(args, str) and args.strip()):  # text shows by itself if it is complete
         return {NOT_JSON: CUT_OFF}
-    try:
-        arguments = json.loads(args or "{}", parse_constant=_refuse) if isinstance(args, str | None) else args
-    except (ValueError, RecursionError):
-        arguments = None
+    arguments: Any = args
+    if isinstance(args, str | None):
+        # A call without arguments has none, an empty text, or the word null.
+        text = (args or "").strip() or "{}"
+        try:
+            # What was cut off must not be mended.
+            arguments = json.loads(text, parse_constant=_refuse) if may_be_incomplete else read_json(text)
+        except (ValueError, RecursionError):
+            arguments = None
+        else:
+            arguments = {} if text == "null" else arguments
     return arguments if isinstance(arguments, dict) else {NOT_JSON: str(args)[:MAX_NOT_JSON_CHARS]}
 
 

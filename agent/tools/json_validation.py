@@ -22,6 +22,17 @@ _BOOLEANS: Mapping[str, bool] = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }
+#: Text that small models send for an argument that they leave out.
+_NOTHING = frozenset(("", "null", "none"))
+#: Formats of text that has a value of its own, so that no word for nothing can be one.
+_FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid"))
+#: How often JSON text may be written inside JSON text.
+_MAX_ENCODINGS = 3
+#: The Markdown fence around a whole text.
+_FENCE = "```"
+#: A text inside JSON, or a comma behind the last value of a list or an object. A text without a quote at its end goes
+#: to the end, so that each character is read once.
+_LAST_COMMA = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*(?:"|\Z))|,(?=\s*[\]}])', re.DOTALL)
 _CURRENT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -29,7 +40,7 @@ class Repairer:
     """Repairs a call's arguments, for the second try: text becomes the value it stands for, as models quote it.
 
     Text becomes the number, boolean, choice, list or object that the schema wants, but never where the schema accepts
-    text. A null for "left out" is removed; a null that the schema accepts stays.
+    text. A null for "left out" is removed, and so is a word for it; a null that the schema accepts stays.
     """
 
     def __init__(self, schema: Mapping[str, Any], budget: StepBudget) -> None:
@@ -70,12 +81,35 @@ class Repairer:
         if isinstance(value, dict):
             parts, required = schema.get("properties", {}), schema.get("required", ())
             others = schema.get("additionalProperties")
+            given = {
+                name: self._without_word_for_null(parts.get(name, {}), each, is_required=name in required)
+                for name, each in value.items()
+            }
             return {
                 name: self._by(parts.get(name, others if isinstance(others, dict) else {}), each)
-                for name, each in value.items()
+                for name, each in given.items()
                 if each is not None or name in required or name not in parts or self._accepts(parts[name], None)
             }
         return _read_as(schema, value)
+
+    def _without_word_for_null(self, schema: Mapping[str, Any], value: Any, *, is_required: bool) -> Any:
+        """Return None for a word that stands for it, where the schema accepts no such text and something may be left
+        out.
+        """
+        if not isinstance(value, str) or value.strip().lower() not in _NOTHING:
+            return value
+        if self._takes_text(schema, value) or (is_required and not self._accepts(schema, None)):
+            return value
+        return None
+
+    def _takes_text(self, schema: Mapping[str, Any], text: str) -> bool:
+        """Return whether a schema accepts this text. Formats are not checked, but this is no date, time or UUID."""
+        if "$ref" in schema:
+            return self._takes_text(self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), text)
+        alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+        if alternatives:
+            return any(self._takes_text(part, text) for part in alternatives)
+        return schema.get("format") not in _FORMATS and self._accepts(schema, text)
 
     def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
         if value is None and isinstance(schema.get("type"), str):  # the common case, without jsonschema
@@ -87,13 +121,33 @@ def _decoded(schema: Mapping[str, Any], text: str) -> Any:
     """Return the list or object that the text is as JSON, if the schema wants one; else the text."""
     kinds = _types_of(schema)
     wanted = tuple(kind for name, kind in (("array", list), ("object", dict)) if name in kinds)
-    if not wanted or "string" in kinds or text.lstrip()[:1] not in ("[", "{"):
+    if not wanted or "string" in kinds:
         return text
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = read_json(text)
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, wanted) else text
+
+
+def read_json(text: str) -> Any:
+    """Return the JSON value of a text as models write it: in a code fence, encoded twice, or with a comma at its end.
+
+    Raises ValueError or RecursionError for a text that holds no JSON.
+    """
+    value: Any = text
+    for _ in range(_MAX_ENCODINGS):
+        inside = value.strip()
+        if inside.startswith(_FENCE) and inside.endswith(_FENCE):
+            inside = inside.removesuffix(_FENCE).partition("\n")[2]
+        try:
+            value = json.loads(inside, parse_constant=_refuse_constant)
+        except ValueError:
+            mended = _LAST_COMMA.sub(lambda found: found["text"] or "", inside)
+            value = json.loads(mended, parse_constant=_refuse_constant)
+        if not isinstance(value, str):
+            break
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -39,6 +39,12 @@ def anything(**given: str) -> str:
     raise AssertionError(f"{given} was run")
 
 
+@tool(description="Tells the time.")
+def clock() -> str:
+    """Return the time."""
+    return "noon"
+
+
 def asked(*messages: Message, **more: Any) -> ProviderRequest:
     """Return a request to the provider's default model."""
     said = messages or (Message(Role.USER, "Hello"),)
@@ -110,6 +116,26 @@ def test_invalid_arguments_reach_no_tool_and_the_run_continues(
     result = agent(provider, takes).run("How many nuts?")
     assert result.content == "Sorry."
     assert "not a JSON object" in json.dumps(server.bodies[1])
+
+
+# Only these vendors send arguments as text.
+@pytest.mark.parametrize("make", ["openai", "anthropic", "compatible", "ollama"], indirect=True)
+@pytest.mark.parametrize(
+    ("written", "takes"),
+    [
+        ('"{\\"item\\": \\"nuts\\"}"', stock),
+        ('```json\n{"item": "nuts"}\n```', stock),
+        ('{"item": "nuts",}', stock),
+        ("null", clock),
+        (" ", clock),
+    ],
+)
+def test_odd_arguments_are_read(server: Server, provider: VendorProvider, written: str, takes: Tool) -> None:
+    """Encoded twice, in a code fence, with a comma at the end; nothing at all for a tool that needs nothing."""
+    server.script({"calls": [{"name": takes.name, "id": "c1", "arguments": written}]}, {"text": "Done."})
+    result = agent(provider, takes).run("How many nuts?")
+    assert result.content == "Done."
+    assert "not a JSON object" not in json.dumps(server.bodies[1])
 
 
 @pytest.mark.parametrize("step", [{"cut": "before"}, {"cut": "mid", "text": "Hello"}, {"raw": "{"}, {"raw": "<html>"}])

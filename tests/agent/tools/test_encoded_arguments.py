@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import date
+from enum import StrEnum
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -104,7 +106,7 @@ def test_schema_decides_whether_text_is_read(schema: dict[str, Any], given: Any,
     assert by_schema(schema, given) == received
 
 
-@pytest.mark.parametrize("text", ["x, y", '"[1]"', "[1", '{"a": 1}', "[NaN]", "[" * 100_000])
+@pytest.mark.parametrize("text", ["x, y", '"x"', "[1", '{"a": 1}', "[NaN]", "[1,,]", "[" * 100_000])
 def test_text_that_is_no_list_is_refused(text: str):
     """The model reads what is expected."""
     with pytest.raises(ToolParameterError, match="'a'"):
@@ -112,6 +114,84 @@ def test_text_that_is_no_list_is_refused(text: str):
     parameters = [ToolParameter(name="a", param_type=list)]
     with pytest.raises(ToolParameterError, match="Input should be a valid list"):
         Tool("t", "T.", parameters, one).execute({"a": text})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"[1, 2]"',
+        '"\\"[1, 2]\\""',
+        "```json\n[1, 2]\n```",
+        "```\n[1, 2]```\n",
+        "[1, 2,]",
+        " [1,\n 2 , ]",
+        '"[1, 2,]"',
+    ],
+)
+def test_list_is_read_as_models_write_it(text: str):
+    """Encoded twice, in a code fence, with a comma behind the last value."""
+    assert by_schema({"type": "array"}, text) == [1, 2]
+    assert Tool("t", "T.", [ToolParameter(name="a", param_type=list[int])], one).run_raw({"a": text}) == [1, 2]
+
+
+def test_text_inside_a_list_keeps_its_commas():
+    """Only a comma outside of text is left out."""
+    assert by_schema(TEXTS, '["a,]", "b\\",}",]') == ["a,]", 'b",}']
+
+
+@pytest.mark.parametrize("text", ['"' + '\\"' * 300_000, "```\n" + " " * 500_000, "," * 300_000 + " " * 300_000])
+def test_text_made_to_take_long_is_read_in_one_pass(text: str):
+    """This test has no clock, but its run has a limit."""
+    with pytest.raises(ToolParameterError):
+        by_schema({"type": "array"}, text)
+
+
+class Color(StrEnum):
+    """Colors."""
+
+    RED = "red"
+
+
+@pytest.mark.parametrize("word", ["", "null", "None", " NULL "])
+@pytest.mark.parametrize("hint", [list[int], dict[str, int], int, bool, Color, Literal["a", 1], Item, date])
+def test_word_for_nothing_leaves_an_argument_out(hint: Any, word: str):
+    """Small models send it in place of null. It becomes the default, or the null that the tool accepts."""
+
+    def give(a: Any = None) -> str:
+        """Give."""
+        return repr(a)
+
+    give.__annotations__["a"] = hint | None
+    assert tool(give).execute({"a": word}) == "None"
+    give.__annotations__["a"] = hint
+    give.__defaults__ = ("the default",)
+    assert tool(give).execute({"a": word}) == "'the default'"
+
+
+@pytest.mark.parametrize("word", ["", "null"])
+def test_word_for_nothing_is_refused_where_something_is_required(word: str):
+    """An empty list might mean everything to a tool."""
+    schema = {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]}
+    for parameters in (schema, [ToolParameter(name="a", param_type=list)]):
+        with pytest.raises(ToolParameterError, match=f"'a' is '{word}'"):
+            Tool("t", "T.", parameters, one).run_raw({"a": word})
+
+
+@pytest.mark.parametrize(
+    ("schema", "word"),
+    [
+        (TEXT, ""),
+        (TEXT, "null"),
+        ({"enum": ["None", "a"]}, "None"),
+        ({"anyOf": [{"type": "integer"}, TEXT]}, ""),
+        ({"$ref": "#/$defs/T"}, "none"),
+        ({}, "null"),
+    ],
+)
+def test_word_that_a_tool_accepts_stays(schema: dict[str, Any], word: str):
+    """Somebody may be called None."""
+    whole = {"type": "object", "properties": {"a": schema, "b": {"type": "integer"}}, "$defs": {"T": TEXT}}
+    assert Tool("t", "T.", whole, lambda **given: given).run_raw({"a": word, "b": "7"}) == {"a": word, "b": 7}
 
 
 def test_question_and_effect_have_the_list():
