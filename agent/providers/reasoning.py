@@ -217,9 +217,9 @@ class ReasoningFilter:
         """Return whether a pair of tags is part of a sentence: "Use <think>...</think> for it"."""
         if self._doubtful is None:
             return False
-        if self._begins_sentence and _goes_on(after):
-            return True
         content = "".join([*self._doubtful[1:], inside])
+        if self._begins_sentence and _goes_on(after) and "\n" not in content:
+            return True
         return self._has_shown and bool(content.strip()) and not any(map(str.isalnum, content))
 
     def _before_partial_tag(self, *, is_last: bool) -> str:

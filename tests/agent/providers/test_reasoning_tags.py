@@ -51,6 +51,7 @@ ANSWERS = {
     "secret plan </think> Hello": "Hello",
     "<think>`</think>` is secret</think>Hello": "Hello",
     "<think> the secret plan</think>\nHello": "Hello",
+    "<think> the secret\nplan</think> hello": "hello",
     "<|channel|>final<|message|>Hello<|return|>": "Hello",
     "<|start|>assistant<|channel|>analysis<|message|>secret<|end|><|start|>assistant<|channel|>final<|message|>Hello"
     "<|return|>": "Hello",
