@@ -198,6 +198,30 @@ def test_text_of_a_tool_arrives_as_it_is(platform: Platform, channel: Channel, s
     assert html.unescape(sent["text"]).replace(GAP, "").endswith(f"\n\n{text}")
 
 
+@pytest.mark.parametrize("platform", EVERY, ids=repr)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> a\n- b\n* c\n1. d\n# e\n---\n| f |",
+        "*.py and *.txt in ~/.ssh and ~/x, _a_ `b` and ``c``",
+        "<id> &amp; &#42; {{1}} $x_1$ @channel <!here> [a](b) ![c](d)",
+        "C:\\_dir_\\n\\*.wav \\* ends in \\",
+        "**\u91cd\u8981\uff1a**\u8bf7 \u5355\u4ef7*\u6570\u91cf*\u6298\u6263 ~~\u65e7~~",
+    ],
+)
+def test_text_of_a_tool_arrives_in_messages_captions_and_edits(
+    platform: Platform, channel: Channel, seen: Callable[[], Seen], text: str
+):
+    """Each character is there, wherever it stands."""
+    shown = send(channel, platform, Reply("first")).message_id
+    send(channel, platform, Reply(as_markdown(text), edits=shown))
+    deliver(channel, platform, Reply(as_markdown(text), media=IMAGE))
+    arrived = [entry["text"].replace(GAP, "") for entry in seen()]
+    if platform is SLACK:
+        arrived = [html.unescape(words) for words in arrived]
+    assert [words for words in arrived if words not in ("", "first")] == [text, text]
+
+
 def test_buttons_arrive_with_their_data(platform: Platform, channel: Channel, seen: Callable[[], Seen]):
     """A tap will send exactly the data of the button."""
     send(channel, platform, Reply("Delete 3 files?", buttons=YES_NO))
