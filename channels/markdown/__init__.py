@@ -271,9 +271,12 @@ def _inline(
                 is_marked = opening not in ("", node.markup)
                 edges = ("", "") if is_marked else (before, after)
                 text = _inline(node, dialect, (*active, name), in_link=in_link, around=edges)
-                if is_marked and dialect.solid:  # no mark reaches into the next line
+                if is_marked and dialect.solid:
                     first, last = dialect.marks[name]
-                    text = text.replace("\n", f"{last}\n{first}")
+                    if re.search(rf"(?<=\S){re.escape(last)}{MAYBE_GAP}(?!\w)", text):
+                        opening, closing = "", ""  # the mark in the text would end it
+                    else:
+                        text = text.replace("\n", f"{last}\n{first}")  # no mark reaches into the next line
                 parts.append(f"{opening}{text}{closing}")
             case _:
                 parts.append(dialect.escape(node.content))

@@ -223,6 +223,19 @@ def test_names_and_paths_of_a_model_stay_whole(md: str):
     assert page_html(md) == f"<p>{md}</p>\n"
 
 
+@pytest.mark.parametrize(
+    ("md", "shown"),
+    [
+        ("Delete **x\\* and y** now", "Delete x* and y now"),
+        ("Delete **\\*.py** now", "Delete **\u200b.py* now"),
+        ("~~a\\~ b~~", "a~ b"),
+    ],
+)
+def test_mark_in_a_bold_text_does_not_end_it(md: str, shown: str):
+    """Slack and WhatsApp would take the star of a pattern for the end, and show the last one instead."""
+    assert slack_mrkdwn(md) == whatsapp_text(md) == shown
+
+
 def test_underscores_still_mark_words():
     """Also before a full stop, in brackets, and behind a slash with two asterisks."""
     assert telegram_html("__Now__. (_then_) yes/**no**") == "<b>Now</b>. (<i>then</i>) yes/<b>no</b>"
