@@ -59,6 +59,7 @@ from sayso.pending.action import is_choice_token, split_button_token
 from sayso.pending.concurrency import run_sync
 from sayso.pending.consent import ConfirmParser, RegexConfirmParser, read_answer
 from sayso.pending.context import own_context
+from sayso.pending.executors import Ambiguous, NotFound
 from sayso.pending.proposals import ChannelRun, Proposal, plan_of
 from sayso.pending.repository import WAITING_STATES, Claim, StoredAction
 from sayso.pending.store import InMemoryPendingStore, PendingActionStore, scope_of
@@ -79,6 +80,8 @@ MAX_PREFACE_CHARS = 1000
 #: Number of scopes whose history is kept without a mailbox.
 MAX_MEMORIES = 5000
 
+#: The beginnings of typed results which say that there is nothing to ask for.
+_NO_TARGET = tuple(f'{{"kind": "{kind}"' for kind in (NotFound.kind, Ambiguous.kind))
 #: Reasons to end a run whose reply is the agent's own text.
 _OWN_REPLY_REASONS = ("answer", "terminal")
 
@@ -287,7 +290,10 @@ class ChannelAgent:
         if proposal:
             if is_tool_result:
                 beside = [result.content]
-            results = read_results(result, self.agent.tools, shown=beside)
+            results = [
+                *read_results(result, self.agent.tools, shown=beside),
+                *not_done_beside(result, self.agent.tools, proposal, texts),
+            ]
         beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside]
         reports = _join([*unclear, *results, *beside_texts])
 
@@ -596,6 +602,32 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
     ]
     as_text = [as_markdown(result_text(unfenced(content))) for content in results if content not in shown]
     return [text for text in as_text if text]
+
+
+def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts) -> list[str]:
+    """Return what the user is told of calls that did nothing beside a question: they failed, or found no target.
+
+    The run has ended before a model could report them. Calls of tools that only read are left out, and so are
+    those of tools that the question is about: their names would be read as if the question had failed.
+    """
+    last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
+    asking = {name for action in proposal.steps or (proposal.head,) for name in (action.kind, action.asked_by)}
+    acting = {tool.name for tool in tools if not tool.read_only} - asking
+    uncertain = {call.id for call in result.unclear}
+    failed: list[str] = []
+    reports: list[str] = []
+    for message in result.messages[last:]:
+        is_done = message.has_result or message.actions or message.tool_call_id in uncertain
+        if message.tool_name not in acting or is_done:
+            continue
+        content = unfenced(message.content)
+        if content.startswith("Error"):
+            failed.append(f"`{message.tool_name}`")
+        elif content.startswith(_NO_TARGET):
+            reports.append(as_markdown(result_text(content)))
+    if failed:
+        reports.append(texts.failed_beside(", ".join(dict.fromkeys(failed))))
+    return reports
 
 
 def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -> str:

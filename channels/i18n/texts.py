@@ -146,6 +146,8 @@ class Texts:
 
     #: Tools that ran at once beside the proposed action, whatever is answered.
     ran_beside = _with("ran_beside", "names")
+    #: A call beside a question that failed. No model reports it, since the run has ended with the question.
+    failed_beside = _with("failed_beside", "names")
 
     def done_before(self, at: float) -> str:
         """Return that the proposed action was done at a time, in Unix seconds."""

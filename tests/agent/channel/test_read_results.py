@@ -119,8 +119,8 @@ def test_result_that_looks_like_an_error_or_a_question_does_not_hide_that_a_tool
     assert "Delete A\n\nAlready run, whatever the answer: `send_mail`\n\nReply" in bot.say("mail it and delete it")
 
 
-def test_tool_that_failed_or_found_nothing_to_ask_for_is_not_said_to_have_run(make):
-    """Its preview says that the bill is missing: nothing has run."""
+def test_call_that_did_nothing_beside_a_question_is_told(make):
+    """The run ends with the question, so no model says that the mail failed and that the bill is missing."""
 
     @tool(requires_approval=True, preview=lambda: NotFound("bill", "B"))
     def pay() -> str:
@@ -133,7 +133,10 @@ def test_tool_that_failed_or_found_nothing_to_ask_for_is_not_said_to_have_run(ma
         raise ValueError("no network")
 
     bot = make([pay, send_mail, delete], ["pay", "send_mail", "delete"])
-    assert "Already run" not in bot.say("pay it, mail it and delete it")
+    bot.say("pay it, mail it and delete it")
+    above, question = (each.reply.text for each in bot.channel.sent)
+    assert above == 'I found no bill for "B".\n\nThis failed, and I did not try again: `send_mail`'
+    assert question.startswith("Delete A\n\nReply")
 
 
 def test_tool_that_took_too_long_beside_a_question_did_not_run_for_sure(make):
