@@ -58,9 +58,15 @@ def few_authorities(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """Restore the environment after each test, including the variables and the tracer of a wired process."""
+    """Restore the environment after each test: the variables, the signal handlers and the tracer of a wired process.
+
+    A worker replaces the handlers. With those of one that has ended, CTRL-C would not end the tests.
+    """
     before = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     stop_tracing()
     os.environ.clear()
     os.environ.update(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -99,14 +98,11 @@ def test_each_wake_up_has_an_id_of_its_own(redis_client):
 
 @pytest.fixture
 def work(redis_url, processed):
-    """Return a function that works the queue off like `sayso worker`, and restores the signal handlers."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Return a function that works the queue off like `sayso worker`."""
     process = jobs._processes[os.getpid()]
     processor = process.services.processor
     services = SimpleNamespace(queue_url=redis_url, queue=QUEUE, capacity=Capacity(), processor=processor)
-    yield lambda: new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return lambda: new_worker(services, process.loop).work(burst=True, logging_level="CRITICAL")
 
 
 def plant(bare: Redis, name: str, *args, serializer=JSONSerializer, **fields) -> Job:

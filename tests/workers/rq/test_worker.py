@@ -36,15 +36,6 @@ ON_THEIR_WAY = f"{QUEUE_KEY}:intermediate"
 
 
 @pytest.fixture(autouse=True)
-def signals():
-    """Restore the signal handlers that RQ replaces."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Make signals count at once; otherwise every test would wait for a second at its end."""
     monkeypatch.setattr(workers, "WAIT_SECONDS", 0.02)
