@@ -17,6 +17,8 @@ from sayso.channels.types import Button, Conversation, Media, Reply, Tap, Turn
 GOODBYE = ("exit", "quit", "/exit", "/quit")
 #: The longest name of a file in bytes that all file systems take.
 MAX_NAME_BYTES = 255
+#: The longest ending, with its dot, that is kept when a name is cut.
+MAX_ENDING_BYTES = 20
 #: The only conversation, and the only user.
 CONVERSATION = Conversation("terminal", "terminal")
 
@@ -90,14 +92,28 @@ class Terminal:
         path = self._folder / (name if name not in ("", "..") else "file")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            path = _unused(path, data)
             path.write_bytes(data)
         except OSError as exc:
             return f"cannot save {name!r}: {exc.strerror}"
         return f"saved {path}"
 
 
-def _fitting(name: str) -> str:
-    """Return a file name that file systems take: at most MAX_NAME_BYTES bytes, with its ending."""
-    ending = Path(name).suffix.encode()
-    stem = name.encode()[: -len(ending) or None]
-    return (stem[: MAX_NAME_BYTES - len(ending)] + ending)[:MAX_NAME_BYTES].decode(errors="ignore")
+def _unused(path: Path, data: bytes) -> Path:
+    """Return the path, with a number behind its name if a file with other bytes has it."""
+    unused = path
+    number = 1
+    while unused.exists() and not (unused.is_file() and unused.read_bytes() == data):
+        number += 1
+        unused = path.with_name(_fitting(path.name, f" ({number})"))
+    return unused
+
+
+def _fitting(name: str, mark: str = "") -> str:
+    """Return a file name that file systems take: at most MAX_NAME_BYTES bytes, with `mark` before its ending."""
+    ending = Path(name).suffix
+    if len(ending.encode()) > MAX_ENDING_BYTES:
+        ending = ""
+    room = MAX_NAME_BYTES - len(f"{mark}{ending}".encode())
+    stem = name.removesuffix(ending).encode()[:room].decode(errors="ignore")
+    return f"{stem}{mark}{ending}"

@@ -117,6 +117,14 @@ def test_file_cannot_leave_its_folder(screen: Screen, tmp_path: Path):
     assert (tmp_path / "chat" / "passwd").read_bytes() == b"x"
 
 
+@pytest.mark.parametrize("name", ["\u957f" * 110 + ".txt", "a." + "\u957f" * 110, "\u957f" * 110])
+def test_two_files_of_one_long_name_are_saved(screen: Screen, tmp_path: Path, name: str):
+    """The number finds room."""
+    for data in (b"x", b"y"):
+        screen.show(Reply(media=screen.files.put(data, mime_type="text/plain", filename=name)))
+    assert sorted(path.read_bytes() for path in (tmp_path / "chat").iterdir()) == [b"x", b"y"]
+
+
 @pytest.mark.parametrize(
     ("name", "saved"), [("a\ud800.txt", "a.txt"), ("a\nb", "ab"), ("\u202egnp.exe", "gnp.exe"), ("\ud800", "file")]
 )
@@ -130,6 +138,14 @@ def test_file_with_a_long_name_is_saved(screen: Screen, tmp_path: Path):
     """A file system takes 255 bytes, which are 85 Chinese characters. The ending stays."""
     media = screen.files.put(b"x", mime_type="text/plain", filename="长" * 110 + ".txt")
     assert screen.show(Reply(media=media)) == f"[saved {tmp_path}/chat/{'长' * 83}.txt]\n"
+
+
+def test_second_file_of_a_name_does_not_replace_the_first(screen: Screen, tmp_path: Path):
+    """The person may not have opened the first one yet. The same file again needs no second copy."""
+    files = [screen.files.put(data, mime_type="text/plain", filename="a.txt") for data in (b"x", b"y", b"x")]
+    saved = [screen.show(Reply(media=media)) for media in files]
+    assert saved == [f"[saved {tmp_path}/chat/{name}]\n" for name in ("a.txt", "a (2).txt", "a.txt")]
+    assert ((tmp_path / "chat" / "a.txt").read_bytes(), (tmp_path / "chat" / "a (2).txt").read_bytes()) == (b"x", b"y")
 
 
 def test_file_that_is_gone_is_reported(tmp_path: Path):
