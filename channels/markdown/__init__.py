@@ -229,8 +229,13 @@ def with_shown_numbers(md: str) -> str:
         for item, number in zip(node.children, numbers, strict=True):
             old = f"{item.info}{item.markup}"
             if item.map and number.rstrip() != old:
-                line = item.map[0]
-                lines[line] = re.sub(rf"(?<!\d){re.escape(old)}", number.rstrip(), lines[line], count=1)
+                first, end = item.map
+                lines[first] = re.sub(rf"(?<!\d){re.escape(old)}", number.rstrip(), lines[first], count=1)
+                # The other lines of the item stay below its first word.
+                wider = " " * (len(number.rstrip()) - len(old))
+                for line in range(first + 1, end):
+                    if lines[line].startswith(" "):
+                        lines[line] = wider + lines[line]
     return "\n".join(lines)
 
 

@@ -368,6 +368,13 @@ def test_list_that_repeats_a_number_counts_on_in_the_next_piece(number: str):
     assert numbers == list(range(1, 41))
 
 
+def test_item_with_a_longer_number_keeps_its_nested_list():
+    """A list of ones that counts to ten needs one more space before the lines of an item."""
+    pieces = split("\n".join(["1. item\n   - nested"] * 12), 150, telegram_length)
+    assert pieces[-1].endswith("12. item\n    - nested")
+    assert "".join(map(telegram_html, pieces)).count("   • nested") == 12
+
+
 def test_escaped_character_stays_escaped():
     """A cut between the backslash and its character would turn escaped text into a link."""
     md = f"{'x' * 38}\\[click](https://evil.example)"
