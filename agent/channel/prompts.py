@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sayso.agent.channel.context import TurnAnswer, TurnContext
+from sayso.agent.run.state import MAY_HAVE_RUN
 from sayso.agent.tools.call_texts import literal
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Button, Conversation, Reply, Turn
@@ -299,7 +300,7 @@ def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAct
             return texts.done_before(stored.begun_at)
         if stored.state in ("unknown", "started"):
             return texts.maybe_done_before(stored.begun_at)
-    return ""
+    return texts.maybe_done() if action.reason == MAY_HAVE_RUN else ""
 
 
 def short_effect(head: PendingAction) -> str:

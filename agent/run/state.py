@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -58,6 +58,33 @@ def unknown_outcome(error: str = "") -> str:
 
 #: Result of a call that a worker had started when it died or was stopped.
 UNCLEAR = unknown_outcome()
+#: How the result of a call begins whose outcome is unknown.
+_UNKNOWN_START = '{"outcome": "unknown"'
+#: How the result of a call begins that ended without an effect of its own.
+_ERROR_START = "Error"
+#: Why a call that the policy allows is proposed all the same.
+MAY_HAVE_RUN = "the same call may have taken effect before: nobody knows how it ended"
+
+
+def unclear_calls(messages: Iterable[Message]) -> list[ToolCall]:
+    """Return the calls of a transcript that ran at once and whose outcome is still unknown.
+
+    A later call with the same arguments that certainly took effect makes the outcome known.
+    """
+    calls: dict[str, ToolCall] = {}
+    unclear: dict[str, ToolCall] = {}
+    for message in messages:
+        calls.update({call.id: call for call in message.tool_calls})
+        call = calls.get(message.tool_call_id)
+        if message.role is not Role.TOOL or call is None:
+            continue
+        same = json.dumps([call.tool_name, call.parameters], sort_keys=True, default=str)
+        has_ended = all(link.outcome == "done" for link in message.actions)
+        if message.content.startswith(_UNKNOWN_START) and not message.actions:
+            unclear[same] = call
+        elif has_ended and not message.content.startswith(_ERROR_START):
+            unclear.pop(same, None)
+    return list(unclear.values())
 
 
 @dataclass(slots=True)

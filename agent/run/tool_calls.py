@@ -11,6 +11,7 @@ from sayso.agent.config import AgentConfig, CachedResult
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
 from sayso.agent.run.state import (
+    MAY_HAVE_RUN,
     NOT_RUN_AFTER_TERMINAL,
     UNCLEAR,
     CallOutcome,
@@ -18,6 +19,7 @@ from sayso.agent.run.state import (
     OpenRound,
     RunState,
     text_digest,
+    unclear_calls,
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
 from sayso.agent.run.tool_results import store_result, summarized_result
@@ -28,7 +30,7 @@ from sayso.agent.tools.screening import screen
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import gather_all, keep_caller_thread
 from sayso.pending.context import own_context
-from sayso.pending.proposals import ProposedAction, begin_round, restore_proposals
+from sayso.pending.proposals import ProposedAction, begin_round, in_channel_run, restore_proposals
 
 #: How long a cancelled call may clean up, in seconds. After that it is left running.
 STOP_SECONDS = 1.0
@@ -47,10 +49,14 @@ async def run_calls(
     for outcome in outcomes.values():
         restore_proposals(outcome.proposals)
         restore_timers(outcome.timers)
+    requests = [await _check_call(call, tools, config) for call in calls]
+    if in_channel_run():
+        unclear_before = unclear_calls(run.history)
+        requests = [_reviewed_if_unclear(request, unclear_before, tools) for request in requests]
     runner = _CallsRunner(
         run=run,
         round=round_,
-        requests=[await _check_call(call, tools, config) for call in calls],
+        requests=requests,
         tools=tools,
         config=config,
         caller=caller,
@@ -75,6 +81,20 @@ async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentCo
         return ToolRequest(call, tool, checked, effective_decision(tool, args, config.tool_policy))
     except ToolError as exc:
         return CallOutcome(call, screen(tool.name, f"Error: {exc}") if tool.screen_output else f"Error: {exc}")
+
+
+def _reviewed_if_unclear(
+    request: ToolRequest | CallOutcome, unclear: Sequence[ToolCall], tools: Mapping[str, Tool]
+) -> ToolRequest | CallOutcome:
+    """Return the request, under review if an earlier turn may have had the effect of the call.
+
+    The user was told that the call is not repeated, so only the user can decide that it is.
+    """
+    if isinstance(request, CallOutcome) or request.decision.decision != "allow":
+        return request
+    if request.tool.repeatable or request.tool.proposes or not _is_among(request.call, unclear, tools):
+        return request
+    return replace(request, decision=replace(request.decision, decision="review", reason=MAY_HAVE_RUN))
 
 
 @dataclass(slots=True)
@@ -219,9 +239,13 @@ class _CallsRunner:
 
     def _repeats_unclear_call(self, at: int) -> bool:
         """Return whether an unclear call may have had the effect of this call: the same tool with equal arguments."""
-        call = self.calls[at]
-        candidates = [other for other in self.unclear if other.tool_name == call.tool_name]
-        return any(_arguments(other, self.tools) == _arguments(call, self.tools) for other in candidates)
+        return _is_among(self.calls[at], self.unclear, self.tools)
+
+
+def _is_among(call: ToolCall, others: Sequence[ToolCall], tools: Mapping[str, Tool]) -> bool:
+    """Return whether one of the other calls has the same tool and equal arguments."""
+    candidates = [other for other in others if other.tool_name == call.tool_name]
+    return any(_arguments(other, tools) == _arguments(call, tools) for other in candidates)
 
 
 def _arguments(call: ToolCall, tools: Mapping[str, Tool]) -> Mapping[str, Any]:

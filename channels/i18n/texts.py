@@ -157,6 +157,9 @@ class Texts:
         """Return that the proposed action may have been done at a time, in Unix seconds."""
         return self.say("maybe_done_before", time=_clock_time(at))
 
+    #: The same call ran without a question before, and its outcome is unknown.
+    maybe_done = _fixed("maybe_done")
+
     #: The action was started and raised an error.
     failed = _about("failed")
     #: The action was started, and its result is unknown.

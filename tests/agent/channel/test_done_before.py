@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall, tool
+from sayso.agent.tools.errors import EffectUnknownError
 from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.i18n.texts import texts_for
 
@@ -84,3 +86,55 @@ def test_done_before_names_the_time_in_every_language(language):
     texts = texts_for(language)
     done, maybe = texts.done_before(0.0), texts.maybe_done_before(0.0)
     assert ("00:00 UTC" in done, "00:00 UTC" in maybe, done == maybe) == (True, True, False)
+
+
+class Shop:
+    """A bot that pays at once. What it pays first has an unknown outcome, unless nothing `hangs`."""
+
+    def __init__(self, *answers, hangs: bool = True, **options) -> None:
+        self.paid: list[int] = []
+
+        @tool(**options)
+        def pay(euros: int) -> str:
+            """Pay."""
+            self.paid.append(euros)
+            if hangs and len(self.paid) == 1:
+                raise EffectUnknownError("no answer came", tool_name="pay")
+            return f"{euros} EUR are paid."
+
+        calls = [ToolCall("pay", {"euros": each}) if isinstance(each, int) else each for each in answers]
+        self.agent = ChannelAgent(Agent([pay], ScriptedProvider(calls), AgentConfig(max_retries=0)))
+
+    def say(self, text: str) -> str:
+        """Return what the person reads."""
+        return self.agent.ask_channel("ana", text).content
+
+
+def test_call_without_a_question_asks_if_it_may_have_happened():
+    """The person was told that it is not repeated: so nothing repeats it but a yes."""
+    shop = Shop(5, "I do not know.", 5)
+    assert "I will not repeat it" in shop.say("pay")
+    assert shop.say("so?").startswith("pay: euros = 5\n\nThis may already have happened.\n\nReply **yes**")
+    assert shop.paid == [5]
+    assert shop.say("yes") == "5 EUR are paid."
+    assert shop.paid == [5, 5]
+
+
+def test_only_the_call_that_may_have_happened_asks():
+    """Another amount is another call, and after a yes its outcome is known."""
+    shop = Shop(5, "I do not know.", 7, "Paid.", 5, 5, "Paid.")
+    shop.say("pay 5")
+    assert shop.say("pay 7") == "Paid."
+    assert "may already have happened" in shop.say("pay 5")
+    shop.say("yes")
+    assert shop.say("pay 5 once more") == "Paid."
+    assert shop.paid == [5, 7, 5, 5]
+
+
+@pytest.mark.parametrize("options", [{"hangs": False}, {"read_only": True}, {"idempotent": True}], ids=str)
+def test_call_that_may_be_repeated_asks_nothing(options):
+    """Its outcome is known, or a repetition does no harm."""
+    shop = Shop(5, "First.", 5, "Second.", **options)
+    shop.say("pay")
+    assert shop.say("pay") == "Second."
+    assert shop.paid == [5, 5]

@@ -63,12 +63,15 @@ def test_duplicate_of_an_unclear_call_in_one_answer_is_refused(make_story):
     assert (story.begun["b"], story.model.seen[-1]) == (1, [UNCLEAR, UNCLEAR])
 
 
-def test_unclear_call_may_be_made_in_a_later_turn(make_story):
-    """The user asks for the call again in a new turn, and it runs."""
+def test_unclear_call_asks_first_in_a_later_turn(make_story):
+    """The user was told that nothing repeats it, so only a yes of the user does."""
     story = make_story((call("post", what="b"),), "all done")
     story.killed_at("during post b")
     story.hear("do it again")
-    assert (story.work_on(), story.begun["b"]) == ("all done", 2)
+    assert ("This may already have happened." in story.work_on(), story.begun["b"]) == (True, 1)
+    story.hear("yes")
+    story.work_on()
+    assert story.begun["b"] == 2
 
 
 def test_interrupted_idempotent_tool_runs_again_with_the_same_key(make_story):
@@ -232,7 +235,7 @@ def test_sequential_calls_cost_one_write_each_plus_one(make_story):
 
 def test_next_turn_ignores_the_journal_of_the_last_one(make_story):
     """The user repeats the message: the model is asked again, and its tools run again."""
-    story = make_story()
+    story = make_story(parallel_tool_execution=False)
     story.killed_at("during charge c")
     story.hear()
     assert story.work_on() == "all done"
@@ -445,7 +448,7 @@ def test_turn_that_is_given_up_disarms_the_open_question(make_story):
 
 def test_interrupted_burst_is_not_joined_by_a_later_message(make_story):
     """Two messages were answered as one; the third came after the crash and is a turn of its own."""
-    story = make_story()
+    story = make_story(parallel_tool_execution=False)
     story.hear("one")
     story.hear("two")
     story.life.names = {"during charge c"}
