@@ -19,6 +19,7 @@ from contextlib import (
     suppress,
 )
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,7 +50,7 @@ from sayso.agent.providers.model_messages import (
 )
 from sayso.agent.providers.reasoning import without_reasoning
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.vendor_schemas import for_vendor
+from sayso.agent.tools.vendor_schemas import for_vendor, inlined
 
 if TYPE_CHECKING:
     from sayso.agent.providers.vendors import VendorProvider
@@ -193,6 +194,7 @@ class ModelRequest:
         name, api_format = schema["name"], self.vendor.api_format
         try:
             description, parameters = for_vendor(name, schema["description"], schema["parameters"], api_format)
+            parameters = self._for_model(name, parameters)
         except ToolValidationError as exc:
             if name not in self.vendor.omitted_tools:
                 self.vendor.omitted_tools.add(name)
@@ -200,6 +202,23 @@ class ModelRequest:
             return None
         strict = None if api_format == "gemini" else False  # it would make every parameter required
         return ToolDefinition(name=name, description=description, parameters_json_schema=parameters, strict=strict)
+
+    def _for_model(self, name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return parameters that pydantic-ai can adapt to the model.
+
+        For models that know no references (Qwen, Llama, all of Ollama) it writes definitions out, and then sends no
+        object, or raises, where one refers to itself, to nothing, or is too large. Then they are written out here.
+        Raises ToolValidationError if it cannot be done at all.
+        """
+        profile: Mapping[str, Any] = self.model.profile
+        transformer = profile.get("json_schema_transformer")
+        if transformer is None or "$defs" not in parameters:
+            return parameters
+        for schema in (parameters, inlined(parameters)):
+            with suppress(Exception):  # any of a library that meets an odd schema
+                if transformer(deepcopy(schema)).walk().get("type") == "object":
+                    return schema
+        raise ToolValidationError(f"no schema of {name!r} for this model: its definitions cannot be written out")
 
 
 def _text(event: Any) -> str:

@@ -103,13 +103,16 @@ class Repairer:
         return None
 
     def _takes_text(self, schema: Mapping[str, Any], text: str) -> bool:
-        """Return whether a schema accepts this text. Formats are not checked, but this is no date, time or UUID."""
+        """Return whether a parameter is a text, so that this may be one. Dates, times, UUIDs and choices are not."""
         if "$ref" in schema:
             return self._takes_text(self._schema.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), text)
         alternatives = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
         if alternatives:
             return any(self._takes_text(part, text) for part in alternatives)
-        return schema.get("format") not in _FORMATS and self._accepts(schema, text)
+        if "enum" in schema or "const" in schema:
+            return self._accepts(schema, text)
+        kinds = _types_of(schema)
+        return kinds == [None] or ("string" in kinds and schema.get("format") not in _FORMATS)
 
     def _accepts(self, schema: Mapping[str, Any], value: Any) -> bool:
         if value is None and isinstance(schema.get("type"), str):  # the common case, without jsonschema

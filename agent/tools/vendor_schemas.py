@@ -71,9 +71,23 @@ def for_vendor(
     if api_format.startswith("openai") and len(description) > _MAX_OPENAI_DESCRIPTION:
         description = description[: _MAX_OPENAI_DESCRIPTION - len(_CUT)] + _CUT
     try:
-        return description, _with_items(without(thawed(parameters), *_NOT_AT_TOP_LEVEL))
+        schema = without(thawed(parameters), *_NOT_AT_TOP_LEVEL)
+        return description, _with_items(_without_dangling(schema, schema.get("$defs", {})))
     except RecursionError as exc:
         raise ToolValidationError(f"no schema of {name!r} for {api_format}: it is nested too deep") from exc
+
+
+def _without_dangling(schema: dict[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema without references to nothing, which OpenAI and pydantic-ai refuse: any value may stand there.
+
+    The check of the arguments refuses a value that such a reference would have to check.
+    """
+    whole = each_part(schema, partial(_without_dangling, definitions=definitions))
+    if isinstance(whole.get("$defs"), dict):
+        whole["$defs"] = {name: _without_dangling(each, definitions) for name, each in whole["$defs"].items()}
+    if "$ref" in whole and str(whole["$ref"]).rpartition("/")[2] not in definitions:
+        return without(whole, "$ref")
+    return whole
 
 
 def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
@@ -87,6 +101,34 @@ def _with_items(schema: dict[str, Any]) -> dict[str, Any]:
     distinct = [each for index, each in enumerate(schemas) if each not in schemas[:index]]
     items = distinct[0] if len(distinct) == 1 else {"anyOf": distinct} if distinct else {}
     return {**without(whole, "prefixItems"), "items": items}
+
+
+#: Schemas in one whole schema up to which definitions are written out where they are used.
+_MAX_INLINED_PARTS = 2_000
+
+
+def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema without references: each definition stands where it is used.
+
+    A definition inside itself has no end, so there it is only its type. So is each one beyond _MAX_INLINED_PARTS:
+    definitions that double at each level would never end either. The arguments are checked by the schema itself.
+    """
+    definitions = schema.get("$defs", {})
+    parts_left = _MAX_INLINED_PARTS
+
+    def expanded(part: dict[str, Any], around: frozenset[str]) -> dict[str, Any]:
+        nonlocal parts_left
+        parts_left -= 1
+        if "$ref" not in part:
+            return each_part(part, partial(expanded, around=around))
+        name = str(part["$ref"]).rpartition("/")[2]
+        target = definitions.get(name, {})
+        whole = {**target, **without(part, "$ref")}
+        if name in around or parts_left < 0:
+            return {key: whole[key] for key in ("type", "description") if key in whole}
+        return expanded(whole, around | {name})
+
+    return expanded(without(schema, "$defs"), frozenset())
 
 
 #: Keywords of each type in Google's Schema (Generative Language API). A keyword of another type is answered with 400.

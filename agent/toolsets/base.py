@@ -217,10 +217,10 @@ def legal_names(names: Sequence[str], namespace: str = "") -> dict[str, str]:
     """Return for each name a unique one that every vendor accepts, with the namespace before it.
 
     A legal name stays as it is. One that is not legal, and whose legal form another name has too, gets a digest. The
-    order of the names does not matter.
+    order of the names does not matter. Gemini takes no name that begins with a digit or a hyphen.
     """
     full = {name: f"{namespace}-{name}" if namespace else name for name in names}
-    legal = {name: re.sub(r"[^A-Za-z0-9_-]", "_", text) or "_" for name, text in full.items()}
+    legal = {name: re.sub(r"[^A-Za-z0-9_-]|^(?![A-Za-z_])", "_", text) for name, text in full.items()}
     counts = Counter(text[:MAX_NAME_CHARS] for text in legal.values())
     return {
         name: text

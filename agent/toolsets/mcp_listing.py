@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The parts of a definition that a tool needs. The others inform only, or say that it is harmless.
 _NEEDED = ("name", "description", "inputSchema")
+#: The parts of a schema whose null means that there are none.
+_NULLABLE = ("properties", "required", "$defs", "definitions")
 
 
 @asynccontextmanager
@@ -89,14 +91,14 @@ def _name_of(definition: Any) -> str | None:
 def usable_definition(definition: Any) -> dict[str, Any]:
     """Return the definition in a form that the protocol allows. Raises ValueError with the reason.
 
-    A schema of arguments without a type gets the type "object". If a part that is not needed breaks
+    A schema of arguments is mended as far as it is clear. If a part that is not needed breaks
     the protocol, only the needed parts stay. Without annotations, a tool counts as destructive.
     """
     if not isinstance(definition, dict):
         raise ValueError("its definition is no object")
     schema = definition.get("inputSchema")
-    if isinstance(schema, dict) and schema.get("type") is None:
-        definition = {**definition, "inputSchema": {**schema, "type": "object"}}
+    if isinstance(schema, dict):
+        definition = {**definition, "inputSchema": _mended(schema)}
     if not _violation(definition):
         return dict(definition)
 
@@ -107,6 +109,18 @@ def usable_definition(definition: Any) -> dict[str, Any]:
     if violation:
         raise ValueError(violation)
     return needed
+
+
+def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema of arguments, which are always an object.
+
+    Servers in Go write an empty map or list as null.
+    """
+    mended = {key: value for key, value in schema.items() if key not in _NULLABLE or value is not None}
+    kind = mended.get("type")
+    if kind is None or (isinstance(kind, list) and "object" in kind):
+        mended["type"] = "object"
+    return mended
 
 
 def _violation(definition: Mapping[str, Any]) -> str:

@@ -118,6 +118,36 @@ def test_invalid_arguments_reach_no_tool_and_the_run_continues(
     assert "not a JSON object" in json.dumps(server.bodies[1])
 
 
+TREE = {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/A"}}}}
+#: Definitions that refer to themselves, to each other, to nothing, and that double at each level.
+REFERENCES: dict[str, dict[str, Any]] = {
+    "itself": {"A": TREE},
+    "each other": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}},
+    "nothing": {"A": {"type": "object", "properties": {"b": {"$ref": "#/$defs/B"}}}},
+    "doubling": {
+        "A" if level == 0 else f"A{level}": {
+            "type": "object",
+            "properties": {side: {"$ref": f"#/$defs/A{level + 1}"} for side in ("left", "right")},
+        }
+        for level in range(20)
+    }
+    | {"A20": {"type": "string"}},
+}
+
+
+@pytest.mark.parametrize("definitions", REFERENCES)
+def test_odd_references_of_one_tool_cost_no_request(server: Server, provider: VendorProvider, definitions: str) -> None:
+    """Some models know no references: definitions are written out for them, and still have an end."""
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": REFERENCES[definitions]}
+    odd = Tool("odd", "Odd.", schema, lambda **given: f"{given}")
+    server.script({"text": "Done."})
+    assert agent(provider, stock, odd).run("Hello").content == "Done."
+    sent = json.dumps(server.bodies[0])
+    assert '"stock"' in sent
+    assert '"odd"' in sent
+    assert len(sent) < 500_000
+
+
 # Only these vendors send arguments as text.
 @pytest.mark.parametrize("make", ["openai", "anthropic", "compatible", "ollama"], indirect=True)
 @pytest.mark.parametrize(

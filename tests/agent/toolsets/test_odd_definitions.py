@@ -99,6 +99,8 @@ def test_definition_without_a_name_is_left_out_alone(definition: Any):
     [
         {"inputSchema": OBJECT, "outputSchema": {"$ref": "#/$defs/N", "$defs": TREE}},
         {"inputSchema": {"properties": {"a": {"type": "string"}}}},
+        {"inputSchema": {**OBJECT, "properties": None, "required": None, "$defs": None}},
+        {"inputSchema": {"type": ["object", "null"], "properties": {}}},
         {"inputSchema": OBJECT, "icons": 5},
         {"inputSchema": OBJECT, "description": 5},
     ],
@@ -107,6 +109,15 @@ def test_oddity_that_no_call_needs_costs_no_tool(definition: dict[str, Any]):
     """The schema of results is not used, and arguments are always an object."""
     tools, left_out = listed({"name": "odd", **definition})
     assert (list(tools), left_out) == (["good", "odd"], {})
+
+
+@pytest.mark.parametrize("name", ["1st", "-x", "with space", "a/b.c", "größe", "x" * 200, ""])
+def test_every_vendor_takes_the_name_under_which_a_tool_is_offered(name: str):
+    """Gemini takes none that begins with a digit or a hyphen."""
+    tools, left_out = listed({"name": name, "inputSchema": OBJECT})
+    (odd,) = (tool for own, tool in tools.items() if own != "good")
+    assert all(odd.get_schema(vendor) for vendor in ("openai-chat", "openai-response", "anthropic", "gemini"))
+    assert left_out == {}
 
 
 def test_half_a_character_in_a_description_costs_no_tool():
