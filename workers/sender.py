@@ -67,7 +67,7 @@ DOWN_SECONDS = 60.0
 #: Seconds for which a worker keeps a lease while a reply waits for its slot; for longer waits it releases the lease.
 #: Less than what is left of a lease that was just renewed.
 MAX_HOLD_SECONDS = 0.5
-#: Files that a process sends to one platform at a time. Each is in memory, some three times, during its call.
+#: Files that a process sends to one platform at a time. They are read in parts; each holds a connection and a place.
 MAX_FILES_SENT = 4
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
 #: messages, `barred` the bot may not write there, `chat_barred` nor in another thread of the chat, `limited` the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
@@ -25,7 +25,7 @@ from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.outgoing import first_section, is_user, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.text import FILE_ID, media_of
-from sayso.channels.storage.media import MAX_BYTES, file_to_send
+from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
 #: Seconds after which "is thinking" is shown again: Slack clears it after 2 minutes.
@@ -33,6 +33,8 @@ STATUS_SECONDS = 100.0
 #: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack names no limit for the
 #: whole workspace.
 RATE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
+#: Bytes of a file that are sent at a time.
+PART_BYTES = 256 * 1024
 
 
 class SlackChannel:
@@ -191,27 +193,31 @@ class SlackChannel:
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
         """Send a file. Slack posts its message later, so the id is unknown."""
-        data = await asyncio.to_thread(file_to_send, self._media.read, media.ref)
         comment = slack_mrkdwn(reply.text) if reply.text.strip() else ""
-        try:
-            await self._upload(media, data, to, comment)
-        except AddressClosed:
-            raise
-        except Refused:  # such as a file that is too large for the workspace
-            url = self._media.url(media.ref, filename=media.filename, mime_type=media.mime_type)
-            link = slack_mrkdwn(link_text(media, len(data), url))
-            texts = [text for text in (comment, link) if text]
-            return await self._post(message_of(texts, (), to.chat, conversation), to.thread)
+        with await asyncio.to_thread(file_to_send, partial(open_on_disk, self._media), media.ref) as file:
+            try:
+                await self._upload(media, file, to, comment)
+            except AddressClosed:
+                raise
+            except Refused:  # such as a file that is too large for the workspace
+                url = self._media.url(media.ref, filename=media.filename, mime_type=media.mime_type)
+                link = slack_mrkdwn(link_text(media, size_of(file), url))
+                texts = [text for text in (comment, link) if text]
+                return await self._post(message_of(texts, (), to.chat, conversation), to.thread)
         return Receipt("")
 
-    async def _upload(self, media: Media, data: bytes, to: Conversation, comment: str) -> None:
+    async def _upload(self, media: Media, file: BinaryIO, to: Conversation, comment: str) -> None:
         """Upload a file and show it. Raises SendError."""
+        size = size_of(file)
         web, name = self._web.here(), media.filename or "file"
         with translated_repeatable():  # an uploaded file is invisible until it is shared
-            offer = await web.files_getUploadURLExternal(filename=name, length=len(data))
+            offer = await web.files_getUploadURLExternal(filename=name, length=size)
             session: Any = web.session
             # The upload URL is a secret of its own, so the token is not sent there.
-            async with session.post(str(offer["upload_url"]), data=data, allow_redirects=False) as response:
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+            async with session.post(
+                str(offer["upload_url"]), data=_parts(file), headers=headers, allow_redirects=False
+            ) as response:
                 status = response.status
             if status != 200:  # the listed statuses would be the same each time
                 error = Refused if status in (400, 403, 404, 413, 415) else Unreachable
@@ -223,6 +229,12 @@ class SlackChannel:
                 thread_ts=to.thread or None,
                 initial_comment=comment or None,
             )
+
+
+async def _parts(file: BinaryIO) -> AsyncIterator[bytes]:
+    """Yield a file in parts, so that it is never whole in memory."""
+    while part := await asyncio.to_thread(file.read, PART_BYTES):
+        yield part
 
 
 def _receipt(sent: Any) -> Receipt:

@@ -15,15 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Any, BinaryIO, NamedTuple, cast
+from tempfile import NamedTemporaryFile, TemporaryFile
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
 
-from sayso.channels.base import Refused, Unreachable
+from sayso.channels.base import MediaStore, Refused, Unreachable
 from sayso.channels.storage.files import make_private, remove_older
 from sayso.channels.storage.objects import LocalObjects, ObjectStore, StoreUnavailable, sweep
 from sayso.channels.types import Media, one_line, random_id
+
+T = TypeVar("T")
 
 #: The largest file that is stored, in bytes. Telegram gives bots smaller ones only: FILE_LIMIT in its adapter.
 MAX_BYTES = 25 * 1024 * 1024
@@ -289,18 +291,41 @@ def _name(ref: str) -> str:
     return f"{ref[:2]}/{ref}"
 
 
-def file_to_send(read: Callable[[str], bytes], ref: str) -> bytes:
-    """Return the bytes of an outgoing file from a media store.
+def file_to_send(get: Callable[[str], T], ref: str) -> T:
+    """Return an outgoing file of a media store, as `get` gives it: its bytes, or open.
 
     Raises Refused if the file was removed, and Unreachable if the store cannot be read now.
     """
     try:
-        return read(ref)
+        return get(ref)
     except KeyError:
         raise Refused("the file to send is gone from the media store") from None
     except OSError as exc:
         reason = exc.reason if isinstance(exc, StoreUnavailable) else type(exc).__name__
         raise Unreachable(f"the file to send cannot be read: {reason}") from exc
+
+
+def open_on_disk(store: MediaStore, ref: str) -> BinaryIO:
+    """Open a stored file on a disk of this machine, so that it is sent in parts and is never whole in memory.
+
+    A file of a bucket is copied first: a platform must hear how long the file is. Raises KeyError and OSError.
+    """
+    file = store.open(ref)
+    if file.seekable():
+        return file
+    with file:
+        folder = make_private(store.spool_folder) if store.spool_folder else None
+        copy = cast("BinaryIO", TemporaryFile(dir=folder))  # noqa: SIM115  # its reader closes it
+        shutil.copyfileobj(file, copy, _READ_BYTES)
+    copy.seek(0)
+    return copy
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the size of a file that can be read from any place, in bytes. It is read from its beginning afterwards."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
 
 
 def settle_type(content: bytes | BinaryIO, declared: str) -> str:

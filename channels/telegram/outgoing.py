@@ -6,13 +6,14 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from sayso.channels.base import MediaStore
 from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
-from sayso.channels.storage.media import file_to_send
+from sayso.channels.storage.media import file_to_send, open_on_disk, size_of
 from sayso.channels.telegram.client import reaction
 from sayso.channels.types import Media, Receipt, Reply, joined_labels, readable_size
 
@@ -163,13 +164,13 @@ class BotApiCall:
     async def _file(self, bot: Bot, media: Media, source: MediaStore) -> Receipt:
         from telegram import InputFile
 
-        data = await asyncio.to_thread(file_to_send, source.read, media.ref)
         kind = _METHODS.get(media.mime_type.partition(";")[0].strip().lower(), "document")
-        if self.shape == "document" or (kind == "photo" and len(data) > PHOTO_LIMIT):
-            kind = "document"
         what = {**self._common("caption"), **self._place()}
-        upload = {kind: InputFile(data, filename=media.filename or "file")}
-        sent = await getattr(bot, f"send_{kind}")(**upload, **what)
+        with await asyncio.to_thread(file_to_send, partial(open_on_disk, source), media.ref) as file:
+            if self.shape == "document" or (kind == "photo" and size_of(file) > PHOTO_LIMIT):
+                kind = "document"
+            upload = {kind: InputFile(file, filename=media.filename or "file", read_file_handle=False)}
+            sent = await getattr(bot, f"send_{kind}")(**upload, **what)
         return _receipt(sent)
 
 

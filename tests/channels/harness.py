@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -67,6 +67,10 @@ class MemoryMedia:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _FileHandler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def open(self, ref: str) -> BinaryIO:
+        """Open a file."""
+        return BytesIO(FILES[ref])
 
     def read(self, ref: str) -> bytes:
         """Return the bytes of a file."""

@@ -8,6 +8,9 @@ import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 
@@ -275,6 +278,45 @@ def test_name_of_a_file_arrives_as_it_is(platform: Platform, channel: Channel, s
     for piece in channel.split(Reply(media=replace(PDF, filename=name))):
         send(channel, platform, piece)
     assert [entry["media"]["filename"] for entry in seen() if entry["media"]] == [name]
+
+
+class WatchedFile(FileIO):
+    """A file on the disk that notes the most bytes that were read at once."""
+
+    most = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read, and note how much."""
+        part = super().read(size)
+        self.most = max(self.most, len(part))
+        return part
+
+
+class OneFile(MemoryMedia):
+    """A media store with one watched file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.file = WatchedFile(path)
+
+    def open(self, ref: str) -> BinaryIO:
+        """Return the file."""
+        return cast("BinaryIO", self.file)
+
+
+@pytest.mark.parametrize("platform", [TELEGRAM, SLACK], ids=repr)
+def test_file_is_sent_in_parts(platform: Platform, platforms: FakePlatforms, tmp_path: Path):
+    """A worker that sends many files at once has none of them whole in memory."""
+    content = b"%PDF-1.7\n" + bytes(range(256)) * 16_384
+    (tmp_path / "file").write_bytes(content)
+    media = OneFile(tmp_path / "file")
+    channel = platform.open(media, platforms)
+    for piece in channel.split(Reply(media=replace(PDF, size=len(content)))):
+        send(channel, platform, piece)
+    media.close()
+    (arrived,) = [entry["media"]["sha256"] for entry in platform.seen(channel, platforms) if entry["media"]]
+    assert (arrived, media.file.most <= 512 * 1024) == (sha256(content), True)
+    assert media.file.closed
 
 
 @pytest.mark.parametrize("platform", [TELEGRAM, SLACK], ids=repr)
