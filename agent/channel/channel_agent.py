@@ -50,6 +50,7 @@ from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of_user
 from sayso.channels.base import MediaStore
+from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.i18n.language import choose
 from sayso.channels.i18n.texts import Texts, texts_for
 from sayso.channels.markdown.literal import as_markdown, as_text
@@ -570,7 +571,7 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
             return texts.model_lost(result.failure) if has_acted else texts.model_failed(result.failure)
         case "provider_error":  # the text of a model that refuses comes first
             return f"{result.refusal}\n\n{texts.model_lost(result.failure)}" if has_acted else result.refusal
-        case "answer" if not (result.content.strip() or result.artifacts or result.choices):
+        case "answer" if shows_nothing(result.content) and not (result.artifacts or result.choices):
             return texts.model_lost() if has_acted else texts.model_failed()
         case "max_iterations":
             return texts.too_many_steps()

@@ -19,6 +19,7 @@ from sayso.agent.messages import Message, Role, UsageStats, countable, has_valid
 from sayso.agent.providers.base import is_cut_off
 from sayso.agent.run.structured import ResponseFormat, refuse_constant, schema_from_response_format
 from sayso.agent.tools.tool import Tool
+from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.types import random_id
 from sayso.pending.concurrency import call_in_thread
 
@@ -146,7 +147,7 @@ async def delete_answer(cache: Cache, key: str) -> None:
 def is_complete(value: CacheEntry, max_tokens: int | None = None) -> bool:
     """Return whether an answer has text or calls and was not cut off. Otherwise the next attempt may be better."""
     message, usage = value
-    has_content = bool(message.content.strip() or message.tool_calls)
+    has_content = bool(message.tool_calls) or not shows_nothing(message.content)
     return has_content and (max_tokens is None or not is_cut_off(message, usage, max_tokens))
 
 

@@ -38,6 +38,7 @@ from sayso.agent.tools.context import ToolEnvironment
 from sayso.agent.tools.registry import Toolset, schemas_for_model
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.toolsets.selectors import ToolSelector, narrow
+from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.redaction import redact
 from sayso.pending.context import own_context
 
@@ -253,7 +254,7 @@ class AgentLoop:
             content = await apply_guardrails(pipeline, "output", content, run.events)
         if response_format is None:
             finish_reason = answer.details.finish_reason if answer.details else ""
-            is_empty = not (content.strip() or run.artifacts or run.choices)
+            is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
             cause = self._model_caller.log_empty_answer(run) if is_empty else ""
             return RunEnd(content, stop_reason="answer", failure_cause=cause, finish_reason=finish_reason)
         attempt = len(run.rejected) // 2 + 1
@@ -279,7 +280,7 @@ class AgentLoop:
 
         Nothing is missing where a tool has made a file or offered choices.
         """
-        is_empty = not (content.strip() or run.artifacts or run.choices)
+        is_empty = shows_nothing(content) and not (run.artifacts or run.choices)
         has_steps = run.iterations < self._config.max_iterations
         return is_empty and has_steps and self._config.max_retries > 0 and not run.has_asked_again
 

@@ -20,6 +20,7 @@ INVISIBLE = (
 MAX_GAP = 20
 #: The most line ends in a row that stay.
 MAX_BREAKS = 4
+_VISIBLE = re.compile(rf"[^\s{INVISIBLE}]")
 _LONG_GAP = re.compile(rf"[^\S\n]{{{MAX_GAP + 1},}}")
 _MANY_BREAKS = re.compile(rf"(?:\n[^\S\n]*){{{MAX_BREAKS + 1},}}")
 #: One code several times in a row.
@@ -36,6 +37,11 @@ _JOINING = (
     "ARABIC", "BENGALI", "DEVANAGARI", "GUJARATI", "GURMUKHI", "KANNADA", "KHMER", "MALAYALAM", "MYANMAR", "ORIYA",
     "SINHALA", "TAMIL", "TELUGU",
 )  # fmt: skip
+
+
+def shows_nothing(text: str) -> bool:
+    """Return whether a text has only blanks and characters that no screen shows. Platforms refuse it as empty."""
+    return _VISIBLE.search(text) is None
 
 
 def readable(text: str) -> str:

@@ -125,7 +125,10 @@ def draw() -> str:
     return "drawn"
 
 
-@pytest.mark.parametrize("nothing", ["", " \n", "<think>secret</think>"])
+@pytest.mark.parametrize(
+    "nothing",
+    ["", " \n", "<think>secret</think>", "\u200b", "\ufeff\u2060 ", "\u3164", "<think>secret</think>\n\u200b"],
+)
 def test_empty_answer_is_asked_for_again(nothing):
     """Once, where retries are allowed; the usage of both answers counts."""
     result, asked = run_agent(nothing, "second try", max_retries=1)
