@@ -402,6 +402,7 @@ class ChannelAgent:
         context = replace(await self._load_context(turn), returns_text=True)
         live = context.live
         is_other = live is not None and args_digest not in (None, live.action.args_digest)
+        # A yes to a changed record is refused as such, further down.
         if live and is_other and not live.is_changed and self.parser.is_confirm(message):
             transition = Transition(live.pid, WAITING_STATES, "cancelled")
             self._outcomes.write_outcome(context, live, "dropped")
@@ -411,7 +412,7 @@ class ChannelAgent:
         answer = await self._answer_and_apply(context)
         result = answer.result or AgentResult("")
         text = "\n\n".join(reply.text for reply, _ in answer.change.replies if reply.text)
-        return replace(result, content=_text_to_print(text, words_of_model(result)))
+        return replace(result, content=_text_to_print(text, _words_of_model(result)))
 
     async def take(self, turn: Turn) -> tuple[Reply, ...]:
         """Handle one turn, a text or a tap, without mailbox or outbox. Return the replies, with buttons and files."""
@@ -601,8 +602,9 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
         for message in result.messages[last:]
         if message.role is Role.TOOL and message.tool_name in reading and message.has_result
     ]
-    as_text = [as_markdown(result_text(unfenced(content))) for content in results if content not in shown]
-    return [text for text in as_text if text]
+    unseen = [content for content in results if content not in shown]
+    texts = [as_markdown(result_text(unfenced(content))) for content in unseen]
+    return [text for text in texts if text]
 
 
 def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts) -> list[str]:
@@ -636,7 +638,8 @@ def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -
 
     A tool whose code asks for itself runs only to ask.
     """
-    asking = {action.asked_by for action in proposal.steps or (proposal.head,) if action.kind != action.asked_by}
+    actions = proposal.steps or (proposal.head,)
+    asking = {action.asked_by for action in actions if action.kind != action.asked_by}
     acting = {tool.name for tool in tools if not (tool.read_only or tool.proposes)} - asking
     names = [
         message.tool_name or ""
@@ -646,7 +649,7 @@ def ran_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal) -
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
-def words_of_model(result: AgentResult) -> str:
+def _words_of_model(result: AgentResult) -> str:
     """Return what the model wrote for the user in its last answer, "" if the reply is another text."""
     match result.stop_reason:
         case "answer":

@@ -101,7 +101,9 @@ def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:
     lines = []
     for tool, asks in usable[:MAX_TOOLS]:
         first, *_ = readable(tool.description).strip().split("\n")  # a remote source may have written it
-        summary = literal(first if len(first) <= MAX_LINE_CHARS else f"{first[:MAX_LINE_CHARS]}...")
+        if len(first) > MAX_LINE_CHARS:
+            first = f"{first[:MAX_LINE_CHARS]}..."
+        summary = literal(first)
         lines.append(f"- `{tool.name}`{f' ({texts.needs_yes()})' if asks else ''}: {summary}")
     return "\n".join([*lines, *(["- ..."] if len(usable) > MAX_TOOLS else [])])
 
@@ -114,7 +116,8 @@ def _who(context: TurnContext, roles: list[str]) -> Iterator[str]:
         yield texts.who("name", literal(turn.user_name))
     yield texts.who("channel", f"`{turn.conversation.channel}`")
     if roles:
-        yield texts.who("role", ", ".join(literal(role) if role else "-" for role in dict.fromkeys(roles)))
+        names = [literal(role) or "-" for role in dict.fromkeys(roles)]
+        yield texts.who("role", ", ".join(names))
     if turn.aliases and not turn.in_group:  # an alias may be a phone number, which others must not see
         yield texts.who("aliases", ", ".join(f"`{alias}`" for alias in turn.aliases))
 

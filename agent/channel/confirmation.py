@@ -210,8 +210,9 @@ class ConfirmationHandler:
     async def drop_and_run(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Drop the pending action because of an unrelated message (seed), say so, and answer the message."""
         transition = ended_transition(context, live, _dropped_text(live))
-        self._outcomes.write_outcome(context, live, "dropped" if transition.to == "cancelled" else "expired")
-        answer = await self._run(context, transition.outcome_text if transition.to == "cancelled" else "")
+        is_dropped = transition.to == "cancelled"  # else its time was over before
+        self._outcomes.write_outcome(context, live, "dropped" if is_dropped else "expired")
+        answer = await self._run(context, transition.outcome_text if is_dropped else "")
         answer = answer.changed(transition=transition)
         return await self.with_closed_prompt(context, answer, live, transition.to, transition.outcome_text)
 
@@ -224,9 +225,13 @@ class ConfirmationHandler:
 
     async def outcome_text(self, scope: Scope, stored: StoredAction) -> str:
         """Return the known outcome of an action that has ended, or a text for its state. It says what was undone."""
-        begun = stored.state in EXECUTED_STATES
-        if known := (begun and await self._store.settlement.report(scope, stored)) or stored.outcome_text:
+        known = ""
+        if stored.state in EXECUTED_STATES:
+            known = await self._store.settlement.report(scope, stored)
+        known = known or stored.outcome_text
+        if known:
             return known
+
         texts = _texts_of(stored)
         preview = stored.action.preview
         match stored.state:
@@ -261,11 +266,14 @@ class ConfirmationHandler:
         is_choice = press is not None and press.choice is not None
         if is_choice:  # a chosen answer settles no action
             pids = ()
-        records = await self._store.repository.read(conversation, pids)
-        for stored in [record.verified(signer, turn.scope) if record else None for record in records]:
-            if stored and stored.by == turn.event_id and stored.state in ("claimed", "started", *EXECUTED_STATES):
-                return await self._outcome_of_failed_turn(context, stored)
-            if stored and press and stored.pid == press.pending_action_id and stored.state in EXECUTED_STATES:
+        for record in await self._store.repository.read(conversation, pids):
+            if record is None:
+                continue
+            stored = record.verified(signer, turn.scope)
+            is_decided = stored.by == turn.event_id and stored.state in ("claimed", "started")
+            is_tapped = press is not None and stored.pid == press.pending_action_id
+            has_ended = stored.state in EXECUTED_STATES and (is_tapped or stored.by == turn.event_id)
+            if is_decided or has_ended:
                 return await self._outcome_of_failed_turn(context, stored)
 
         if live and live.state in WAITING_STATES and (is_choice or not turn.tap):
@@ -289,12 +297,15 @@ class ConfirmationHandler:
         turn = context.turn
         texts = _texts_of(stored)
         preview = stored.action.preview
-        state, outcome, transition = stored.state, "", None
+        state = stored.state
+        transition = None
         if state == "claimed":  # it has not started
-            state, outcome = "superseded", texts.unsafe(preview)
+            state = "superseded"
+            outcome = texts.unsafe(preview)
             self._outcomes.write_outcome(context, stored, "failed")
         elif state == "started":
-            state, outcome = "unknown", texts.unknown(preview)
+            state = "unknown"
+            outcome = texts.unknown(preview)
             transition = Transition(stored.pid, ("started", "unknown"), "unknown", outcome, turn.event_id)
             self._outcomes.write_outcome(context, stored, "unknown")
         else:

@@ -97,7 +97,7 @@ class OutcomeHistory:
         ended = {id_: ActionLink(id_, outcome, at, is_final=is_final) for id_ in ids}
         results = {}
         for message in context.memory.get_history():
-            links = tuple(link if link.is_final else ended.get(link.id, link) for link in message.actions)
+            links = tuple(_ended_link(link, ended) for link in message.actions)
             if links == message.actions:
                 continue
             entries = []
@@ -176,7 +176,11 @@ class OutcomeHistory:
         """Return the actions with these ids. Nothing of a record that was changed is told to the model."""
         signer = self._store.signer
         stored = await self._store.repository.read(scope.conversation.id, tuple(ids))
-        return {id_: each.verified(signer, scope) if each else None for id_, each in zip(ids, stored, strict=True)}
+        records: dict[str, StoredAction | None] = dict(zip(ids, stored, strict=True))
+        for id_, record in records.items():
+            if record is not None:
+                records[id_] = record.verified(signer, scope)
+        return records
 
     def _current(self, link: ActionLink, records: Records, now: float) -> ActionLink:
         """Return the link as the records show it."""
@@ -321,6 +325,13 @@ def _links(context: TurnContext) -> Iterator[ActionLink]:
 def _may_change(message: Message) -> bool:
     """Return whether a message is a result with an action that is open or may turn out otherwise."""
     return not all(link.is_final for link in message.actions)
+
+
+def _ended_link(link: ActionLink, ended: Mapping[str, ActionLink]) -> ActionLink:
+    """Return what `ended` has for the action of a link, unless its outcome is final."""
+    if link.is_final:
+        return link
+    return ended.get(link.id, link)
 
 
 def _linked_to_undo(link: ActionLink, undo_ids: Mapping[str, str]) -> ActionLink:

@@ -153,7 +153,8 @@ class ConfirmPrompts:
         undoes = is_undo(stored.action)
         if undoes:
             undone = await self._store.settlement.undone_results(turn.scope, stored)
-            kept_text = undone if 0 < len(undone) <= MAX_KEPT_CHARS else kept_text
+            if 0 < len(undone) <= MAX_KEPT_CHARS:
+                kept_text = undone
         texts = texts_for(stored.action.language)
         match state:
             case "cancelled" if outcome.startswith(texts.cancelled(stored.action.preview)):

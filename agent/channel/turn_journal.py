@@ -248,7 +248,9 @@ class InterruptedRun:
 
 def interrupted_run(queued: QueuedTurn) -> InterruptedRun:
     """Return what the journal of a turn tells of its run. Raises JournalUnreadable."""
-    return _interrupted(_parse(queued.journal[1:] if _belongs_to(queued) else ()))
+    if not _belongs_to(queued):
+        return InterruptedRun()
+    return _interrupted(_parse(queued.journal[1:]))
 
 
 def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
