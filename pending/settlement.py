@@ -233,19 +233,20 @@ class Settlement:
         return bool(await self._undo_states(scope, await self._genuine_parts(scope, stored)))
 
     async def _undo_states(self, scope: Scope, parts: Sequence[StoredAction]) -> UndoStates:
-        """Return what is known of the undos of these actions. Those that certainly had no effect are left out."""
+        """Return what is known of the undos of these actions. Those that certainly had no effect are left out.
+
+        An undo whose record was changed may have taken effect, too.
+        """
         pids = [part.pid for part in parts if part.state == "done"]
         if not pids:
             return {}
         states: dict[str, Literal["undone", "unknown"]] = {}
         undos = await self._repository.read(scope.conversation.id, tuple(map(undo_id, pids)))
         for pid, undo in zip(pids, undos, strict=True):
-            if undo is None or not undo.is_genuine(self._signer, scope):
+            if undo is None or undo.state not in ("claimed", "started", "done", "unknown"):
                 continue
-            if undo.state == "done":
-                states[pid] = "undone"
-            elif undo.state in ("claimed", "started", "unknown"):
-                states[pid] = "unknown"
+            is_certain = undo.state == "done" and undo.is_genuine(self._signer, scope)
+            states[pid] = "undone" if is_certain else "unknown"
         return states
 
     async def undone_results(self, scope: Scope, stored: StoredAction) -> str:

@@ -95,6 +95,9 @@ class Judge:
                 world.broke("nobody is told done without an effect", proposal.preview)
             if meaning == "nothing" and took_effect:
                 world.broke("nobody is told that nothing was done after an effect", proposal.preview)
+            undo = world.undo_of(proposal.pid)
+            if meaning == "undone" and not (undo and world.effects[undo.pid]):
+                world.broke("nobody is told undone without an undo", proposal.preview)
             if meaning in ("failed", "not done") and took_effect and not proposal.absent:
                 world.broke("nobody is told of a failure after an effect", proposal.preview)
 

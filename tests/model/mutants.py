@@ -192,6 +192,7 @@ _EFFECT = (
 )
 _PLANS_AND_UNDO = (
     _code("steps go on after a failure", _after(Settlement, "_run_step", _called_done)),
+    _code("twins hear that what was undone is done", {(Settlement, "was_undone"): _never_happened}),
     _swap("a step needs no lease", claim=(_FENCE_OF_CLAIM, _FENCE_UNLESS_STEP)),
     _swap("steps outlive their plan", shared=("if OPEN_STATES[step_state] then", "if false then")),
     Mutant(

@@ -12,6 +12,7 @@ from tests.model.world import Event, Pressable, Proposal, World
 _WAITING = frozenset({"armed", "shown"})
 _OFF = frozenset({"cancelled", "expired", "superseded"})
 _RAN = frozenset({"done", "failed", "unknown"})
+_BEGUN = frozenset({"claimed", "started", "done", "unknown"})
 _ENGLISH = texts_for("en")
 
 
@@ -142,18 +143,30 @@ class Verdicts:
         if state not in _WAITING:
             proposal.told.append(replies[0] if replies else "")
 
+    def _undone(self, conversation: str, undos: Sequence[Proposal]) -> list[Proposal]:
+        """Return the actions that these undos took back, or may have."""
+        states = self._states(conversation, undos)
+        begun = [undo for undo, state in zip(undos, states, strict=True) if state in _BEGUN]
+        return [self._world.proposals[undo.undoes] for undo in begun]
+
     def _twin(self, event: Event, proposal: Proposal, state: str, replies: Sequence[str]) -> None:
         """Check that a second tap on what is done hears exactly that, and on anything else the first outcome.
 
-        For a plan that did not end well, it is what is known of the steps by now.
+        For a plan that did not end well, it is what is known of the steps by now. What was undone is not called done.
         """
         world = self._world
-        changed = any(world.proposals[pid].tampered for pid in (proposal.pid, *proposal.steps))
+        parts = [world.proposals[pid] for pid in proposal.steps or (proposal.pid,)]
+        undos = [undo for part in parts if (undo := world.undo_of(part.pid))]
+        changed = any(each.tampered for each in (proposal, *parts, *undos))
         if event.turn.tap is None or changed:
             return
         words, heard = texts_for(proposal.language), replies[0]
+        undone = self._undone(proposal.conversation, undos)
+        for part in undone:
+            if not any(phrase in heard for phrase, _ in part.undo_phrases):
+                world.broke("twins hear what was undone", part.preview, heard)
         if state == "done":
-            if heard != words.already_done(proposal.preview):
+            if not undone and heard != words.already_done(proposal.preview):
                 world.broke("twins hear that it is done", proposal.preview, heard)
             return
         if proposal.vague:

@@ -119,9 +119,21 @@ class Proposal:
             *(((result_of(self.kind, self.args), "done"),) if not self.steps else ()),
             (words.done(preview, ""), "done"), (words.already_done(preview), "done"), (words.failed(preview), "failed"),
             (words.unknown(preview), "unknown"), (words.not_done(preview), "not done"),
+            *self.undo_phrases,
             *((text, "nothing") for text in nothing),
             *((text, "nothing" if state == "cancelled" else state) for text, state in step),
         )  # fmt: skip
+
+    @property
+    def undo_phrases(self) -> Sequence[tuple[str, str]]:
+        """Return the texts for an action that was undone or, without a certain end of its undo, may have been."""
+        words = texts_for(self.language)
+        undo = words.undo(self.preview)
+        return (
+            (words.undone(self.preview), "undone"),
+            (words.unknown(undo), "perhaps undone"),
+            (words._step("unknown", undo, ""), "perhaps undone"),
+        )
 
 
 @dataclass(slots=True)
@@ -167,6 +179,10 @@ class World:
     def is_done(self, proposal: Proposal) -> bool:
         """Return whether an action took effect; of a plan, whether all its steps did."""
         return all(self.effects[pid] for pid in proposal.steps or (proposal.pid,))
+
+    def undo_of(self, pid: str) -> Proposal | None:
+        """Return the offered undo of an action."""
+        return next((each for each in self.proposals.values() if each.undoes == pid), None)
 
     def waiting(self, conversation: str) -> list[Proposal]:
         """Return the actions of a conversation that may still be answered."""
