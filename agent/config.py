@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,8 +21,8 @@ from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
 from sayso.pending.context import ToolContext
 
-#: Ends the run when it returns true for a tool's name and result.
-StopCondition = Callable[[str, str], bool]
+#: Ends the run when it returns true for a tool's name and result. It may be async.
+StopCondition = Callable[[str, str], bool | Awaitable[bool]]
 
 #: Returns the model of a step, given its number, the calls so far and the agent's usage so far.
 ModelSelector = Callable[[int, Sequence[ToolCall], AgentUsage], str]

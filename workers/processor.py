@@ -25,6 +25,7 @@ from sayso.channels.types import Media, Reply, named, owner_of, shown_to
 from sayso.pending.concurrency import call_in_thread, track_abandoned_calls
 from sayso.pending.context import call_context, context_field
 from sayso.pending.redis.connections import Halted
+from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import (
     ABOUT,
     PART,
@@ -458,7 +459,11 @@ def _reply_without_agent(
     if queued.turn.is_stop:
         if queued.stop == queued.seq:
             return texts().stopped(), ""
-        return texts().nothing_of_yours() if queued.turn.in_group else texts().nothing_to_stop(), ""
+        if queued.live is not None and queued.live.state in WAITING_STATES:
+            return "", ""  # the reply says that the open question is dropped
+        if queued.turn.in_group:
+            return texts().nothing_of_yours(), ""
+        return texts().nothing_to_stop(), ""
     if queued.attempt > MAX_ATTEMPTS:
         log.error("turn.killed_workers")
         return texts().interrupted_before(), "killed_workers"

@@ -44,7 +44,7 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.state import NoJournal
-from sayso.agent.tools.call_texts import literal, result_text
+from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
@@ -281,8 +281,8 @@ class ChannelAgent:
         # Tools that are not read-only may have changed something.
         has_acted = any(call.tool_name in tools and not tools[call.tool_name].read_only for call in result.tool_calls)
         content = reply_text(result, texts, has_acted=has_acted)
-        if is_tool_result:  # it reads as it does for the model
-            content = as_markdown(result_text(unfenced(content)))
+        if is_tool_result:
+            content = terminal_text(result, texts)
 
         # The user is told of unclear calls whatever the model writes about them.
         unclear = [texts.unknown(literal(call.tool_name)) for call in result.unclear]
@@ -295,7 +295,8 @@ class ChannelAgent:
                 *read_results(result, self.agent.tools, shown=beside),
                 *not_done_beside(result, self.agent.tools, proposal, texts),
             ]
-        beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside]
+        # The question names a tool without a value, as each that ran.
+        beside_texts = [as_markdown(result_text(unfenced(each))) for each in beside if each != WITHOUT_VALUE]
         reports = _join([*unclear, *results, *beside_texts])
 
         if proposal:  # the question stands alone: no choices beside it
@@ -587,6 +588,20 @@ def reply_text(result: AgentResult, texts: Texts, *, has_acted: bool) -> str:
         case "answer" if result.finish_reason == "length":
             return f"{result.content}\n\n{texts.answer_cut()}"
     return result.content
+
+
+def terminal_text(result: AgentResult, texts: Texts) -> str:
+    """Return what the user is told of a tool's result that ended the run: it reads as it does for the model.
+
+    Of a tool without a value, such as one that returned None, the user is told that it is done. A file or
+    choices of the tool say so themselves.
+    """
+    text = result_text(unfenced(result.content))
+    if text != WITHOUT_VALUE:
+        return as_markdown(text)
+    if result.artifacts or result.choices:
+        return ""
+    return texts.done(literal(result.tool_calls[-1].tool_name), "")
 
 
 def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collection[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -248,7 +249,10 @@ class ToolCaller:
         ends = tool.terminal
         try:
             if stop_condition is not None:
-                ends = bool(stop_condition(tool.name, raw)) or tool.terminal
+                verdict = stop_condition(tool.name, raw)
+                if inspect.isawaitable(verdict):
+                    verdict = await verdict
+                ends = bool(verdict) or tool.terminal
         except Exception as exc:  # the tool's result must not be lost. The error may quote it: only its place is logged
             reason = {"tool": tool.name, "reason": type(exc).__name__, "at": place_of(exc)}
             log.warning("agent.stop_condition_failed", extra=reason)

@@ -27,6 +27,8 @@ from sayso.pending.proposals import current_context
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
+#: What a model reads of a tool that returned None.
+WITHOUT_VALUE = "done"
 #: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
 ChunkCallback = Callable[[str], None]
 #: Values that contain no Markdown, and that templates may format: {euros:.2f}, {day:%d.%m.%Y}.
@@ -247,7 +249,7 @@ def serialize(value: Any) -> str:
     if isinstance(value, str):
         return value
     if value is None:
-        return "done"
+        return WITHOUT_VALUE
     try:
         text = value.to_json() if isinstance(value, ToolResult) else as_json(value)
     except Exception:  # the tool has acted: its return value must not fail the turn

@@ -488,6 +488,16 @@ def test_stop_condition_ends_the_run_with_the_result():
     assert (result.stop_reason, result.content, len(agent.provider.requests)) == ("terminal", "hi", 1)
 
 
+@pytest.mark.parametrize(("ends", "reason"), [(True, "terminal"), (False, "answer")])
+def test_stop_condition_may_be_async(ends: bool, reason: str):
+    """Its coroutine is awaited; as such it would count as true."""
+
+    async def stops(name: str, result: str) -> bool:
+        return ends
+
+    assert agent_with(ECHO, "the model's answer", stop_condition=stops).run("go").stop_reason == reason
+
+
 def test_selector_chooses_the_model_of_each_step():
     """Observers receive the switch."""
     ear = Ear()

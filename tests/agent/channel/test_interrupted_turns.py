@@ -154,7 +154,7 @@ def test_question_that_a_stop_drops_is_dropped_in_the_history(make_bot):
     """The next model call does not read that it waits."""
     hanging = Hanging(make_bot, ToolCall("delete", {"what": "A"}), "It was dropped.")
     hanging.bot.say("delete A")
-    hanging.bot.say("/stop")
+    assert hanging.bot.say("/stop") == ENGLISH.dropped("Delete A")  # not that there is nothing to stop
     *_, (_, result), _ = hanging.read_later()
     assert json.loads(result)["outcome"] == "dropped"
 

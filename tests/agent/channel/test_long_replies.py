@@ -201,6 +201,22 @@ def test_object_of_an_api_reaches_people_in_words(value, screened):
     assert beside.say("go")[0] == IN_WORDS
 
 
+def test_terminal_tool_without_a_value_says_what_is_done():
+    """The model's English word for it is not what people read. A file says it itself."""
+    silent = tool_that_returns(None, terminal=True)
+    assert Chat(ToolCall("ask"), tools=[silent]).say("go") == ["Done: ask"]
+    german = ChannelAgent(Agent([silent], ScriptedProvider([ToolCall("ask")])), language="de")
+    assert german.ask_channel("ana", "los", channel_id="web").content == "Erledigt: ask"
+
+    @tool(terminal=True)
+    def send() -> None:
+        """Send a file."""
+        emit_artifact(b"x", filename="x.txt", mime_type="text/plain")
+
+    chat = Chat(ToolCall("send"), tools=[send])
+    assert (chat.say("go"), chat.files) == ([], ["x"])
+
+
 NOTE = file_note("cat (2).png, image/png, 3 bytes")
 
 
