@@ -25,8 +25,9 @@ def blocks(page: str) -> Iterator[tuple[str, str, str]]:
 
 def run(command: str, folder: Path, typed: str = "") -> str:
     """Run a command of the page in a folder; return what it prints."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SAYSO_", "REDIS_"))}
-    environ |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    others = ("SAYSO_", "REDIS_", "PYTEST_")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    environ |= {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"}  # pytest fills its lines
     done = subprocess.run(
         ["sh", "-c", command], cwd=folder, env=environ, input=typed, capture_output=True, text=True, check=False
     )
