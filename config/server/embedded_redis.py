@@ -110,6 +110,7 @@ class EmbeddedRedis:
         """Stop the server and unlock the folder."""
         if self._server is not None:  # one whose folder vanished refuses SIGTERM, as it cannot save, and is killed
             self._server.stop(seconds=STOP_SECONDS)
+            _remove_socket_folder(self.data)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -132,7 +133,7 @@ class EmbeddedRedis:
 
 def running_url(data: Path) -> str | None:
     """Return the URL of the Redis that `sayso up` runs on this data folder now, None without one."""
-    if not socket_path(data).exists():
+    if not _socket_place(data).exists():
         return None
     url = f"unix://{socket_path(data)}"
     try:
@@ -147,16 +148,33 @@ def socket_path(data: Path) -> Path:
 
     Raises ConfigError where the folder in /tmp belongs to another user.
     """
-    path = data.resolve() / "redis" / "redis.sock"
-    if len(str(path).encode()) <= MAX_SOCKET_PATH:
+    path = _socket_place(data)
+    folder = path.parent
+    if folder == data.resolve() / "redis":
         return path
-    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    folder = Path(f"/tmp/sayso-{os.getuid()}-{name}")  # noqa: S108  # checked below: any user can create it
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o077:
         raise ConfigError([f"{folder} belongs to another user: remove it, or use a shorter path with --data"])
-    return folder / "redis.sock"
+    return path
+
+
+def _socket_place(data: Path) -> Path:
+    """Return the path of `socket_path`. Its folder is neither created nor checked."""
+    path = data.resolve() / "redis" / "redis.sock"
+    if len(str(path).encode()) <= MAX_SOCKET_PATH:
+        return path
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    folder = Path(f"/tmp/sayso-{os.getuid()}-{name}")  # noqa: S108  # socket_path checks it: any user can create it
+    return folder / path.name
+
+
+def _remove_socket_folder(data: Path) -> None:
+    """Remove the folder in /tmp, unless there is none or something else is in it."""
+    folder = _socket_place(data).parent
+    if folder != data.resolve() / "redis":
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def server_binary() -> str:
