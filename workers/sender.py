@@ -175,9 +175,10 @@ class ReplySender:
         if reply.suspect and earlier_receipt is None:
             earlier_receipt = await call_in_thread(self._receipts.find, delivery)
         if earlier_receipt is not None:
-            DELIVERIES.labels(channel.name, "already_sent", "").inc()
             log.info("reply.already_sent", extra={"delivery": delivery.id})
-            return await self._outbox.mark_delivered(lease, reply, Sent(earlier_receipt), let_go=True)
+            following = await self._outbox.mark_delivered(lease, reply, Sent(earlier_receipt), let_go=True)
+            DELIVERIES.labels(channel.name, "already_sent", "").inc()
+            return following
         if reply.closed:
             return await self._give_up(lease, reply, GivenUp(reply.closed, "closed", error="AddressClosed"))
         if reply.held is not None:  # the user has not written since, so the platform is not asked again
@@ -276,9 +277,11 @@ class ReplySender:
 
     async def _give_up(self, lease: Lease, reply: QueuedReply, result: GivenUp) -> NextItem:
         """Record that the reply will not be sent, and return what is next."""
-        DELIVERIES.labels(lease.conversation.partition(":")[0], "dead", result.error).inc()
         log.error("reply.dead", extra={"delivery": reply.delivery_id(lease), "reason": result.reason})
-        return await self._outbox.mark_delivered(lease, reply, result, let_go=True)
+        following = await self._outbox.mark_delivered(lease, reply, result, let_go=True)
+        # Counted when it is recorded: a worker that has lost its lease leaves the reply to another, which counts it.
+        DELIVERIES.labels(lease.conversation.partition(":")[0], "dead", result.error).inc()
+        return following
 
     async def _send(self, channel: Channel, delivery: Delivery, *, suspect: bool) -> Receipt:
         """Send. A crash of the adapter counts as a failed attempt: it cannot block a conversation forever."""

@@ -22,7 +22,7 @@ from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.pending.redis.checks import unreachable
 from sayso.pending.redis.client import AGAIN_SECONDS, RedisUnfit
-from sayso.pending.stop_signals import stop_signals
+from sayso.pending.stop_signals import on_stop_signals, stop_signals
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat, LeaderLock
 
@@ -110,9 +110,15 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
 
     One that fails with a defect stops all of them, so that the process is started anew.
     """
-    stopping = asyncio.Event()
-    for number in stop_signals():
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def stop(*_: object) -> None:
+        # Further signals are ignored: at its end Python resets all handlers, and one would kill the process then.
+        for number in stop_signals():
+            signal.signal(number, signal.SIG_IGN)
+        loop.call_soon_threadsafe(stopping.set)
+
+    on_stop_signals(stop)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(poll) for poll in polls]
         await stopping.wait()

@@ -116,6 +116,31 @@ def test_a_lease_that_is_lost_counts(grown):
     assert grown("sayso_turn_seconds_count", channel="chat") == 0
 
 
+class TakenOver:
+    """An outbox whose lease another worker has by the time a result is recorded."""
+
+    def __init__(self, outbox) -> None:
+        self._outbox = outbox
+
+    def __getattr__(self, name: str):
+        return getattr(self._outbox, name)
+
+    async def mark_delivered(self, lease, *_args, **_options):
+        """Refuse the result."""
+        raise LeaseLost(lease.conversation)
+
+
+def test_reply_that_another_worker_gives_up_counts_as_dead_once(grown):
+    """The worker that lost its lease counts no dead letter: it has recorded none."""
+    rig, channel = MemoryRig(), FakeChannel()
+    channel.errors = [AddressClosed("blocked")]
+    rig.accept(turn())
+    sender = make_sender(TakenOver(rig.outbox), {"chat": channel})
+    asyncio.run(make_processor(rig.mailbox, sender, {"chat": channel}, {"chat": FakeAgent()}).run(CHAT.id))
+    assert not channel.errors
+    assert grown("sayso_deliveries_total", channel="chat", result="dead", error="AddressClosed") == 0
+
+
 def test_number_of_label_values_is_bounded():
     """A model may invent names of tools. From the hundredth on they share one value."""
     names = [bounded("of this test", f"tool{number}") for number in range(MAX_VALUES + 50)]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -283,6 +287,16 @@ def test_new_leader_polls_without_an_offset():
     assert bot.offsets == [None, 9001, None, 5]
 
 
+@pytest.fixture
+def handlers_restored() -> Iterator[None]:
+    """Restore the handlers of signals: pollers set those of their process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers_restored")
 def test_poller_that_breaks_ends_its_process():
     """The supervisor starts another one. No process stays that looks alive and does not poll."""
 
@@ -301,3 +315,26 @@ def test_unreadable_answer_is_not_logged(platforms: FakePlatforms, caplog: pytes
     with pytest.raises(DeliveryUncertain):
         asked(platforms)
     assert "diagnosis" not in caplog.text
+
+
+#: Polls until a signal, and gets a second one when polling has ended.
+SIGNALED_TWICE = """
+import asyncio, os, signal
+from sayso.config.wiring.ingress import run_pollers
+
+async def poll():
+    os.kill(os.getpid(), signal.{name})
+    await asyncio.Event().wait()
+
+asyncio.run(run_pollers([poll()]))
+os.kill(os.getpid(), signal.{name})
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_second_signal_does_not_kill_a_poller_that_ends(name: str):
+    """A supervisor would take it for a crash."""
+    code = SIGNALED_TWICE.format(name=name)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
