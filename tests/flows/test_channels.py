@@ -495,9 +495,14 @@ def test_model_is_asked_once_where_the_bot_may_not_write_in_a_channel(bots: Syst
         )
         return slack(said)
 
+    def knows_refusal() -> bool:
+        """Return whether the refusal of the first reply is recorded."""
+        lanes = f"{PREFIX}*:lane:{Conversation('desk', channel).id}"
+        with Redis.from_url(bots.redis.url) as client:
+            return any(client.hexists(lane, "barred") for lane in client.scan_iter(lanes, count=1000))
+
     twice(bots, [mention(3701)])
-    until(lambda: len(process.bodies) == 1)
-    until(bots.is_settled)
+    until(knows_refusal)
     twice(bots, [mention(3702)])
     until(bots.is_settled)
     assert (len(process.bodies), bots.ledger(channel)) == (1, [])
