@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 20.0
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
+#: Why the second tool of a name is left out.
+REPEATED = "the server lists an earlier tool of this name, which is offered"
 
 
 class McpToolProvider:
@@ -104,19 +106,25 @@ class McpToolProvider:
     async def list_tools(self) -> list[Tool]:
         """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
 
-        Of several tools of one name the first counts. A tool that cannot be used is in `left_out`, and hides no other.
+        Of several tools of one name the first counts. Each other one, and a tool that cannot be used, is in
+        `left_out`, and hides no other.
         Raises SourceUnreachable.
         """
         selected: dict[str, Definition] = {}
         definitions, left_out = await self._connection().definitions()
+        repeated: dict[str, str] = {}
         for definition in definitions:
-            if self._filter.accepts(definition.name):
-                selected.setdefault(definition.name, definition)
+            if not self._filter.accepts(definition.name):
+                continue
+            if definition.name in selected:
+                repeated[definition.name] = REPEATED
+            else:
+                selected[definition.name] = definition
         if len(selected) > MAX_TOOLS:
             log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
         names = legal_names(list(selected)[:MAX_TOOLS])
         self._own_names = {name: own for own, name in names.items()}
-        self.left_out = {name: why for name, why in left_out.items() if self._filter.accepts(name)}
+        self.left_out = repeated | {name: why for name, why in left_out.items() if self._filter.accepts(name)}
         # In a thread: a server's schemas may take long to process.
         tools = await call_in_thread(
             lambda: [tool for own, name in names.items() for tool in self._tools(selected[own], name)]

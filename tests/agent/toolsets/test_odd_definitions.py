@@ -52,6 +52,17 @@ def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], 
     assert (logged["tool"], logged["why"]) == ("odd", left_out["odd"])
 
 
+def test_second_tool_of_a_name_is_left_out_with_a_reason(caplog):
+    """A call by that name could mean either, and the first one counts."""
+    tools, left_out = listed(
+        {"name": "twin", "description": "First.", "inputSchema": OBJECT},
+        {"name": "twin", "description": "Second.", "inputSchema": OBJECT},
+    )
+    assert (sorted(tools), tools["twin"].description) == (["good", "twin"], "First.")
+    assert left_out == {"twin": "the server lists an earlier tool of this name, which is offered"}
+    assert [record.message for record in caplog.records] == ["mcp.tool_left_out"]
+
+
 def test_odd_tool_is_left_out_over_http_as_well():
     """Half a character in an answer is read there, too."""
     odd = [{"name": "odd"}, {"name": "cut", "description": "Cut \ud83d", "inputSchema": OBJECT}]
