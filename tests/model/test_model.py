@@ -15,6 +15,7 @@ from redis import Redis
 from tests.model.bot import Bot
 from tests.model.machine import Machine, Violation
 from tests.model.mutants import MUTANTS, Mutant
+from tests.model.scenes import PEOPLE
 
 #: The number of schedules from the environment. Without it, the same schedules run each time.
 ASKED = os.environ.get("SAYSO_MODEL_EXAMPLES", "")
@@ -30,7 +31,6 @@ SOON = {
     "no fence in settle": 11,
     "no fence in start": 14,
     "burial of the living": 9,
-    "half of a question opens the window": 26,
     "a question of which half is refused stays armed": 20,
     "an undeliverable question stays armed": 26,
     "a yes to something else confirms": 15,
@@ -54,6 +54,29 @@ STEPS = 10
 SEED = 1
 
 
+def refuse_half_of_a_question(machine: Machine) -> None:
+    """Ask for a letter. The platform takes the first message of the question, and refuses the second one."""
+    ana = PEOPLE[0]
+    machine.change_weather("fine", silent=False)
+    machine.change_weather("refused", silent=False)
+    machine.hear(ana, "ask", ("letter",), times=1)
+    machine.work(ana[1])
+
+
+#: The schedules that break a rule which random ones hardly ever meet.
+SCHEDULES: dict[str, Callable[[Machine], None]] = {"half of a question opens the window": refuse_half_of_a_question}
+
+
+def play(schedule: Callable[[Machine], None], machine: type[Machine]) -> None:
+    """Play one schedule to its end. Raise Violation if it breaks a promise."""
+    player = machine()
+    try:
+        schedule(player)
+        player.holds()
+    finally:
+        player.teardown()
+
+
 def run(examples: int, machine: type[Machine], *phases: Phase) -> None:
     """Try this many schedules, or stop at the first that breaks a promise."""
     Machine.totals.clear()
@@ -71,6 +94,14 @@ def search(machine: type[Machine], first: int) -> None:
     """Try many short runs, up to the first that breaks a promise."""
     for number in range(first, first + MUTANT_SEEDS):
         run(MUTANT_EXAMPLES, seed(number)(machine))
+
+
+def meet(broken_rule: str, machine: type[Machine]) -> None:
+    """Play the schedule that meets a broken rule, or search for one. Raise Violation once a promise is broken."""
+    if broken_rule in SCHEDULES:
+        play(SCHEDULES[broken_rule], machine)
+    else:
+        search(machine, SOON.get(broken_rule, SEED))
 
 
 def progress(say: Callable[[str], None]) -> Callable[[Counter[str]], None]:
@@ -110,4 +141,11 @@ def test_broken_rule_is_caught(mutant: Mutant, client: Redis) -> None:
     with mutant.applied():
         Machine.bot = Bot(client, mutant.scripts)
         with pytest.raises(Violation):
-            search(Broken, SOON.get(mutant.name, SEED))
+            meet(mutant.name, Broken)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values())
+def test_schedule_of_a_broken_rule_breaks_no_promise(schedule: Callable[[Machine], None], client: Redis) -> None:
+    """It is the broken rule that the model catches, and not the schedule."""
+    Machine.bot = Bot(client, {})
+    play(schedule, Machine)
