@@ -13,15 +13,24 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-#: The most rows of a list that stand on lines of their own, and the most fields of an object that do.
-MAX_ROWS, MAX_LINES = 50, 60
-#: The most values of a list inside a line, and the most objects.
-MAX_VALUES, MAX_OBJECTS = 20, 10
-#: The most fields of a row, of an object in one line, and of one that a person has to choose. An object inside of it
-#: has half as many.
-MAX_ROW_FIELDS, MAX_LINE_FIELDS, MAX_CHOICE_FIELDS = 8, 12, 20
-#: Characters of a text inside a row or an object, and of an address, which would lead nowhere if it were cut.
-MAX_INNER_CHARS, MAX_ADDRESS_CHARS = 120, 500
+#: The most rows of a list that stand on lines of their own.
+MAX_ROWS = 50
+#: The most fields of an object that stand on lines of their own.
+MAX_LINES = 60
+#: The most values of a list inside a line.
+MAX_VALUES = 20
+#: The most objects of a list inside a line.
+MAX_OBJECTS = 10
+#: The most fields of a row. An object inside of it has half as many, as have those of the next two.
+MAX_ROW_FIELDS = 8
+#: The most fields of an object in one line.
+MAX_LINE_FIELDS = 12
+#: The most fields of an object that a person has to choose.
+MAX_CHOICE_FIELDS = 20
+#: Characters of a text inside a row or an object.
+MAX_INNER_CHARS = 120
+#: Characters of an address there, which would lead nowhere if it were cut.
+MAX_ADDRESS_CHARS = 500
 #: How many objects inside each other are written out.
 MAX_DEPTH = 4
 #: A list in a field stays in its line up to this number of characters.
@@ -132,7 +141,9 @@ class _Writer:
         if not labels:
             return ""
         named = ", ".join(labels[:MAX_NAMED_FIELDS])
-        more = f" and {len(labels) - MAX_NAMED_FIELDS} more" if len(labels) > MAX_NAMED_FIELDS else ""
+        more = ""
+        if len(labels) > MAX_NAMED_FIELDS:
+            more = f" and {len(labels) - MAX_NAMED_FIELDS} more"
         return f"(Technical fields are left out: {named}{more}.)"
 
     def lines(self, value: Any) -> str:
@@ -174,7 +185,8 @@ class _Writer:
         if value is None:
             return "none"
         text = " ".join(_text(value).split())
-        limit = MAX_ADDRESS_CHARS if _WEB_ADDRESS.match(text) else MAX_INNER_CHARS
+        is_address = _WEB_ADDRESS.match(text) is not None
+        limit = MAX_ADDRESS_CHARS if is_address else MAX_INNER_CHARS
         return text if len(text) <= limit else f"{text[:limit]}…"
 
     def _list(self, values: list[Any], depth: int, max_fields: int) -> str:
@@ -188,7 +200,8 @@ class _Writer:
             text = self.inner(each, depth + 1, max_fields)
             texts.append(f"({text})" if isinstance(each, list) else text)
         # Commas also part the fields of an object.
-        between = "; " if has_objects and any(", " in text for text in texts) else ", "
+        has_commas = has_objects and any(", " in text for text in texts)
+        between = "; " if has_commas else ", "
         return between.join(texts + _more(len(values) - limit)) or "nothing"
 
     def _object(self, value: Mapping[str, Any], depth: int, max_fields: int) -> str:
@@ -202,7 +215,9 @@ class _Writer:
         for key, encoded in fields[:max_fields]:
             item = decoded(encoded)
             text = self.inner(_timed(key, item), depth + 1, max(1, max_fields // 2))
-            texts.append(f"{label_of(key)} ({text})" if _has_parts(item) else f"{label_of(key)} {text}")
+            if _has_parts(item):
+                text = f"({text})"
+            texts.append(f"{label_of(key)} {text}")
         others = ", ".join(texts + _more(len(fields) - max_fields, "field"))
         if name and others:
             return f"{name} ({others})"
@@ -224,7 +239,9 @@ def _more(count: int, unit: str = "") -> list[str]:
     """Return the text that says how many more there are, if there are any."""
     if count <= 0:
         return []
-    return [f"and {_counted(count, f'more {unit}')}" if unit else f"and {count} more"]
+    if not unit:
+        return [f"and {count} more"]
+    return [f"and {_counted(count, f'more {unit}')}"]
 
 
 def _counted(count: int, unit: str) -> str:
@@ -234,7 +251,9 @@ def _counted(count: int, unit: str) -> str:
 def _heading(key: str) -> str:
     """Return the label at the beginning of a line."""
     label = label_of(key)
-    return label[:1].upper() + label[1:] if _FIELD_NAME.fullmatch(key) else label
+    if not _FIELD_NAME.fullmatch(key):
+        return label
+    return label[:1].upper() + label[1:]
 
 
 def label_of(key: str) -> str:

@@ -151,7 +151,9 @@ class ToolExecutors:
         # The record has the arguments in another order than the model gave them, and a set has none.
         values = tool.validate(action.args).values()
         has_any_order = tool.preview is None or any(map(_has_any_order, values))
-        return "same" if has_any_order and _has_same_words(preview, action.preview) else "changed"
+        if has_any_order and _has_same_words(preview, action.preview):
+            return "same"
+        return "changed"
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""

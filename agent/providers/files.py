@@ -25,8 +25,10 @@ from sayso.pending.concurrency import call_in_thread, call_in_tool_thread
 log = logging.getLogger(__name__)
 #: Returns the bytes of a file.
 LoadMedia = Callable[[Media], bytes]
-#: How many characters of a text file, and of a file's name, a model is sent.
-MAX_TEXT_CHARS, MAX_NAME_CHARS = 20_000, 120
+#: How many characters of a text file a model is sent.
+MAX_TEXT_CHARS = 20_000
+#: How many characters of a file's name a model is sent.
+MAX_NAME_CHARS = 120
 #: How many bytes of users' files all requests of an event loop may hold at a time. Each byte takes about five bytes of
 #: memory: raw, in base64 and in the request body. 40 users who send 12 MB each cost a worker about 95 MB over idle.
 MAX_BYTES_AT_ONCE = 12_000_000

@@ -256,16 +256,20 @@ def _arguments(args: object, *, may_be_incomplete: bool) -> dict[str, Any]:
         return {NOT_JSON: CUT_OFF}
     arguments: Any = args
     if isinstance(args, str | None):
-        # A call without arguments has none, an empty text, or the word null.
-        text = (args or "").strip() or "{}"
-        try:
-            # What was cut off must not be mended.
-            arguments = json.loads(text, parse_constant=_refuse) if may_be_incomplete else read_json(text)
-        except (ValueError, RecursionError):
-            arguments = None
-        else:
-            arguments = {} if text == "null" else arguments
+        arguments = _read_arguments((args or "").strip(), may_be_incomplete=may_be_incomplete)
     return arguments if isinstance(arguments, dict) else {NOT_JSON: str(args)[:MAX_NOT_JSON_CHARS]}
+
+
+def _read_arguments(text: str, *, may_be_incomplete: bool) -> Any:
+    """Return the value that the arguments of a call say as JSON; None if they are not JSON."""
+    if text in ("", "null"):  # how models write a call without arguments
+        return {}
+    try:
+        if may_be_incomplete:  # what was cut off must not be mended
+            return json.loads(text, parse_constant=_refuse)
+        return read_json(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _refuse(constant: str) -> Any:

@@ -147,16 +147,22 @@ def _part_of_page(page: DownloadedFile, data: bytes, part: int) -> str:
     """Return the text of a page, or one part of a long text. Raises ValueError."""
     if not _TEXT_TYPE.fullmatch(page.content_type):
         raise ValueError(f"the page has the type {page.content_type!r}: only text, JSON and XML can be read")
+    charset = page.charset
     declared = _META_CHARSET.search(data[:2048])
-    text = decoded(data, page.charset or (declared[1].decode("ascii", "replace") if declared else ""))
-    text = text_of_html(text, page.url) if "html" in page.content_type else text.strip()
+    if declared and not charset:
+        charset = declared[1].decode("ascii", "replace")
+    text = decoded(data, charset).strip()
+    if "html" in page.content_type:
+        text = text_of_html(text, page.url)
     parts = _parts_of(text)
     if part > len(parts):
         raise ValueError(f"there is no part {part}: the page has {len(parts)}")
     if not text:
         return "The page holds no text; it may need a browser."
     chosen = parts[part - 1]
-    return chosen if len(parts) == 1 else f"[part {part} of {len(parts)}]\n{chosen}"
+    if len(parts) == 1:
+        return chosen
+    return f"[part {part} of {len(parts)}]\n{chosen}"
 
 
 def _parts_of(text: str) -> list[str]:

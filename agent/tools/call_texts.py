@@ -309,7 +309,9 @@ def result_text(content: str) -> str:
     "" if nothing is left, such as where a result was only a file.
     """
     text = _without_notes(content)
-    return text if isinstance(text, Markdown) else result_in_words(text)
+    if isinstance(text, Markdown):
+        return text
+    return result_in_words(text)
 
 
 def effect_text(content: str) -> str:
@@ -320,7 +322,9 @@ def effect_text(content: str) -> str:
     text = _without_notes(content)
     if isinstance(text, Markdown):
         return text
-    return "" if _IS_WITHOUT_TEXT.fullmatch(text) else effect_in_words(text)
+    if _IS_WITHOUT_TEXT.fullmatch(text):
+        return ""
+    return effect_in_words(text)
 
 
 def _without_notes(content: str) -> str:

@@ -342,7 +342,9 @@ def value_of(result: CallToolResult) -> Any:
     if isinstance(value, dict) and list(value) == ["result"]:  # how servers wrap a plain value: it was an object once
         value = value["result"]
     value = sender.without_binaries(value)
-    links = [] if result.structured_content is None else _links_beside(result)
+    links = []
+    if result.structured_content is not None:
+        links = _links_beside(result)
     if not notes and not links:
         return value
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -279,7 +279,8 @@ def _inline(
                 if is_marked and dialect.solid:
                     first, last = dialect.marks[name]
                     if re.search(rf"(?<=\S){re.escape(last)}{MAYBE_GAP}(?!\w)", text):
-                        opening, closing = "", ""  # the mark in the text would end it
+                        opening = ""  # the mark in the text would end it
+                        closing = ""
                     else:
                         text = text.replace("\n", f"{last}\n{first}")  # no mark reaches into the next line
                 parts.append(f"{opening}{text}{closing}")
@@ -341,9 +342,9 @@ def _title(node: SyntaxTreeNode, dialect: Dialect) -> str:
 def _link(dialect: Dialect, label: str, href: str) -> str:
     if not ALLOWED.match(href):
         address = dialect.escape(href)
-        return (
-            label if without_maybe_gaps(address) in ("", without_maybe_gaps(label)) else f"{label} ({address})".strip()
-        )
+        if without_maybe_gaps(address) in ("", without_maybe_gaps(label)):
+            return label
+        return f"{label} ({address})".strip()
     link = dialect.link(label, href)
     return f"{link} ({dialect.address(href)})" if dialect.hides and hides_host(label, href) else link
 

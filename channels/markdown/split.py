@@ -248,7 +248,8 @@ def _lost_indent(md: str, start: int, opening: str) -> int:
     if not start or indent < _CODE_INDENT or (first == 0 and not begins_line):
         return 0
 
-    least, end = indent, first - 1
+    least = indent
+    end = first - 1
     for _ in range(_LINES_OF_ITEM):
         if end < 0:
             break

@@ -314,7 +314,9 @@ def open_on_disk(store: MediaStore, ref: str) -> BinaryIO:
     if file.seekable():
         return file
     with file:
-        folder = make_private(store.spool_folder) if store.spool_folder else None
+        folder = None
+        if store.spool_folder:
+            folder = make_private(store.spool_folder)
         copy = cast("BinaryIO", TemporaryFile(dir=folder))  # noqa: SIM115  # its reader closes it
         shutil.copyfileobj(file, copy, _READ_BYTES)
     copy.seek(0)

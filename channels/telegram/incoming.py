@@ -171,8 +171,10 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
 }
 #: Marks of a text that say that its author does not say these words.
 _MARKS_OF_OTHERS = {"strikethrough": "struck out", "blockquote": "quoted", "expandable_blockquote": "quoted"}
-#: Most such parts of a message that are noted, and characters of each.
-MAX_MARKED_PARTS, MAX_MARKED_CHARS = 5, 100
+#: Most such parts of a message that are noted.
+MAX_MARKED_PARTS = 5
+#: Most characters of each such part.
+MAX_MARKED_CHARS = 100
 #: For how long Telegram lets people edit a message, in seconds. A later edit is a reaction, a link preview or the like.
 EDIT_SECONDS = 48 * 3600
 _COMMAND = re.compile(r"^(/\w+)@(\w+)")

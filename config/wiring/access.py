@@ -29,5 +29,7 @@ def access_config(settings: Settings, redis: RedisParts) -> AccessConfig | None:
     if not rules_by_channel:
         return None
     has_limit = any(each.per_minute is not None for each in rules_by_channel.values())
-    quota = redis_quota(redis.client, redis.url, prefix=redis.key_prefix) if has_limit else None
+    quota = None
+    if has_limit:
+        quota = redis_quota(redis.client, redis.url, prefix=redis.key_prefix)
     return AccessConfig(rules_by_channel, RedisPeople(redis.client, prefix=redis.key_prefix), quota)

@@ -45,7 +45,8 @@ def secret_keys(data: Path) -> list[str]:
     keys = [key.strip() for key in os.environ.get(KEYS_VARIABLE, "").split(",") if key.strip()]
     if not keys:
         make_private(data)
-        file, fresh = data / "secret_keys", data / f"secret_keys.{os.getpid()}"
+        file = data / "secret_keys"
+        fresh = data / f"secret_keys.{os.getpid()}"
         fresh.touch(mode=0o600)
         fresh.write_text(secrets.token_hex(32))
         try:
@@ -61,7 +62,8 @@ def secret_keys(data: Path) -> list[str]:
 
 def known_keys(data: Path) -> list[str]:
     """Return the secret keys as `secret_keys` does, but create none. Raises OSError."""
-    return secret_keys(data) if os.environ.get(KEYS_VARIABLE) or (data / "secret_keys").exists() else []
+    has_keys = bool(os.environ.get(KEYS_VARIABLE)) or (data / "secret_keys").exists()
+    return secret_keys(data) if has_keys else []
 
 
 def bot_ids(settings: Settings, keys: Sequence[str]) -> list[str]:

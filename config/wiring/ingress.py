@@ -110,7 +110,8 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
 
     One that fails with a defect stops all of them, so that the process is started anew.
     """
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def stop(*_: object) -> None:
         # Further signals are ignored: at its end Python resets all handlers, and one would kill the process then.

@@ -67,7 +67,8 @@ class RedisParts:
     def connect(cls, settings: Settings, url: str, *, patient: bool = False) -> RedisParts:
         """Open the connections; `patient` ones wait while Redis restarts. Raises ConfigError for a malformed URL."""
         queue_url = _check_queue(find_queue(settings), url) or url
-        client, prefix = _open(url, "REDIS_URL (or redis_url)", patient=patient), settings.key_prefix
+        prefix = settings.key_prefix
+        client = _open(url, "REDIS_URL (or redis_url)", patient=patient)
         connections = Connections.of(client)
         connections.replicas = settings.redis_wait_replicas
         if patient:
@@ -77,8 +78,11 @@ class RedisParts:
             queue = _open(queue_url, "QUEUE_URL (or queue_url)")
             set_web_timeouts(queue)
         jobs = WakeUps(queue, settings.queue, prefix=prefix)
-        server = QueueServer(queue, jobs, prefix=prefix) if queue is not client else None
-        cache, alerts = RedisSharedCache(client, prefix=prefix), RedisAlerts(client, prefix=prefix)
+        server = None
+        if queue is not client:
+            server = QueueServer(queue, jobs, prefix=prefix)
+        cache = RedisSharedCache(client, prefix=prefix)
+        alerts = RedisAlerts(client, prefix=prefix)
         return cls(url, client, prefix, queue_url, queue, jobs, server, cache, alerts)
 
     @property
@@ -104,7 +108,8 @@ class RedisParts:
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
         """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
-        file, replicas = WatermarkFile(state / WATERMARKS), Connections.of(self.client).replicas
+        file = WatermarkFile(state / WATERMARKS)
+        replicas = Connections.of(self.client).replicas
         guard = DataLossGuard(connect(self.url), file, prefix=self.key_prefix, replicas=replicas)
         guard.guard(self.client)
         return guard
@@ -171,7 +176,9 @@ def risks_of(client: Redis, settings: Settings) -> list[str]:
         raise RedisUnfit(f"this Redis is {version}: use {oldest} or newer, or run `sayso up`, which brings its own")
     if isinstance(client, ClusterClient):
         replicas = settings.redis_wait_replicas
-        risks = [risk for each in servers_of(client) for risk in (*check_fit(each), *replication_risks(each, replicas))]
+        risks: list[str] = []
+        for server in servers_of(client):
+            risks += [*check_fit(server), *replication_risks(server, replicas)]
         if len(client.get_replicas()) < len(client.get_primaries()):
             risks.append("a master of the cluster has no replica: while it is down, nothing is accepted. Add replicas")
         return list(dict.fromkeys([*risks, *forbidden_commands(client, settings.key_prefix, replicas)]))

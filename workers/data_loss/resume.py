@@ -74,7 +74,9 @@ def is_restoring(client: Redis, *, prefix: str) -> bool:
 
 def backup_being_restored(client: Redis, *, prefix: str) -> float:
     """Return when the backup was taken whose restore has begun and not ended, in Unix seconds; 0 for none."""
-    return float(client.get(f"{prefix}{RESTORING}") or 0) if is_restoring(client, prefix=prefix) else 0.0
+    if not is_restoring(client, prefix=prefix):
+        return 0.0
+    return float(client.get(f"{prefix}{RESTORING}") or 0)
 
 
 def halt(client: Redis, reasons: Mapping[int, HaltReason], *, prefix: str = PREFIX) -> list[str]:
