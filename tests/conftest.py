@@ -37,8 +37,14 @@ settings.load_profile("sayso")
 
 
 def pytest_configure() -> None:
-    """Let processes that tests start treat SIGHUP as usual. Under `nohup` they would inherit that it is ignored."""
+    """Treat SIGHUP and SIGINT as usual, also in processes that tests start.
+
+    They inherit that a signal is ignored: SIGHUP under `nohup`, and SIGINT in the background of a shell, where
+    `make test` runs most of its groups.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

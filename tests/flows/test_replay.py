@@ -27,7 +27,11 @@ from tests.channels.web.fuzz import YAML
 from tests.flows.system import System, until
 
 CHANNELS = {"whatsapp": "wa", "telegram": "tg", "slack": "sl"}
-NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json"))
+NAMES = sorted(
+    (f"{path.parent.name}/{path.stem}" for path in PAYLOADS.glob("*/*.json")),
+    # Edits are last: a message that arrives after its own edit is left out.
+    key=lambda name: (name in TURNS and TURNS[name].kind == "edit", name),
+)
 #: Headers that a replay replaces, because they depend on the web's address and the time.
 SIGNED = ("x-twilio-signature", "x-twilio-webhooks-signature-settings", "x-slack-signature", "host", "content-length")
 SECRET = "x-telegram-bot-api-secret-token"

@@ -42,7 +42,13 @@ def test_plan_lists_its_steps_in_its_arguments_and_its_preview():
     actions = [proposed("A"), proposed("B")]
     plan = plan_of(actions).head
     listed = [
-        {"id": each.pending_action_id, "kind": "delete", "digest": compute_args_digest(each.args)} for each in actions
+        {
+            "id": each.pending_action_id,
+            "kind": "delete",
+            "asked_by": "",
+            "digest": compute_args_digest(each.args),
+        }
+        for each in actions
     ]
     assert (plan.kind, plan.args) == (PLAN_KIND, {"steps": listed})
     assert plan.args_digest == compute_args_digest(plan.args)
