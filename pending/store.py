@@ -256,8 +256,11 @@ class RedisPendingStore(PendingActionStore):
 
 def _to_print(action: PendingAction) -> PendingAction:
     """Return an action with its texts as a caller prints them."""
+    preview = as_text(action.preview)
     outcome = None if action.outcome is None else as_text(action.outcome)
-    return replace(action, preview=as_text(action.preview), outcome=outcome)
+    if (preview, outcome) == (action.preview, action.outcome):  # as most are, and a copy takes time
+        return action
+    return replace(action, preview=preview, outcome=outcome)
 
 
 def scope_of(user_id: str, channel_id: str | None, conversation_id: str | None) -> Scope:

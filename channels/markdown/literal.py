@@ -71,6 +71,8 @@ def as_text(md: str) -> str:
     Formatting that somebody wrote, such as `**bold**`, stays, and so does all code. Do not show the
     text as Markdown.
     """
+    if not _ESCAPE_OR_CODE.search(md):
+        return md
     last_runs = {len(run[0]): run.start() for run in _BACKTICKS.finditer(md)}
     parts = []
     position = 0
