@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ssl import SSLError
 from typing import Any, NoReturn
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio import Connection as AsyncConnection
@@ -79,12 +79,12 @@ class RedisUrl:
             begins = f"begins with {scheme!r}: " if separator and scheme.isalpha() else ""
             raise ValueError(f"{begins}no URL of a Redis: write it as {FORMS}")
         check_password(rest, has_host=scheme != "unix")
+        if scheme in _SENTINEL:
+            return _sentinel_url(scheme, rest)
         try:
             parts = urlsplit(url)
         except ValueError:
             raise ValueError("has an address in [ without its ]: write [::1]:6379") from None
-        if scheme in _SENTINEL:
-            return _sentinel_url(scheme, parts)
         if scheme == "unix":
             if not parts.path:
                 raise ValueError("names no socket: write unix:///path, with three slashes")
@@ -109,13 +109,16 @@ class RedisUrl:
         return {**options, **self.options, "connection_class": connection_class, **followed}
 
 
-def _sentinel_url(scheme: str, parts: SplitResult) -> RedisUrl:
-    login, hosts = split_login(parts.netloc)
-    service, _, db = parts.path.strip("/").partition("/")
+def _sentinel_url(scheme: str, rest_of_url: str) -> RedisUrl:
+    # Not by `urlsplit`: since 2025 Python refuses a host in [ that is not the only one.
+    before, _, parameters = rest_of_url.partition("?")
+    netloc, _, path = before.partition("/")
+    login, hosts = split_login(netloc)
+    service, _, db = path.strip("/").partition("/")
     if not service:
         raise ValueError(f"names no service of the Sentinels: write {scheme}://host:26379,host:26379/service/0")
     _check_db(db)
-    query = parse_qsl(parts.query)
+    query = parse_qsl(parameters)
     of_sentinel = {
         name.removeprefix(_SENTINEL_PREFIX): value for name, value in query if name.startswith(_SENTINEL_PREFIX)
     }

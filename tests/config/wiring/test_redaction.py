@@ -143,3 +143,17 @@ def test_only_a_secret_name_makes_a_value_secret():
         "first-key",
         "second-key",
     }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+sentinel://bot:open-sesame@s1,[::1]:5000,s3/shop/2",
+        "redis+cluster://:open-sesame@[::1]:5000,[::2]:5000",
+        "redis://:open-sesame@[::1:6379/0",
+        "redis://:open-sesame@host:port/0",
+    ],
+)
+def test_password_of_a_url_is_secret_however_its_hosts_are_written(url: str):
+    """Newer versions of Python refuse to parse the first two, and all refuse the third."""
+    assert secrets_of({"SAYSO_REDIS": url}) == ["open-sesame"]
