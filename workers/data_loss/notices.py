@@ -56,6 +56,11 @@ AGAIN_SECONDS = 2.0
 LOST = "lost"
 #: Characters of a turn's text in which its language is looked for. Each webhook waits for that.
 MAX_READ_CHARS = 200
+#: For how long a person is taken to write in the same language, in seconds. Reading it takes longer than all else that
+#: is noted.
+LANGUAGE_SECONDS = 3600
+#: The most people whose language a process remembers. Then it begins anew.
+MAX_LANGUAGES = 10_000
 #: Characters of an outcome that a notice tells.
 MAX_TOLD_CHARS = 3000
 _LOCK, _HANDLED = "lock", "handled.json"
@@ -160,8 +165,11 @@ def _parse(line: bytes, oldest: float) -> StoredNote | None:
 class AcknowledgedWork:
     """Notes what Redis acknowledged: turns, and the beginning and end of confirmed actions. One per process."""
 
-    def __init__(self, files: NoteFiles) -> None:
+    def __init__(self, files: NoteFiles, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._files = files
+        self._clock = clock
+        #: By the id of a person: the language of a message, and until when it counts.
+        self._languages: dict[str, tuple[str, float]] = {}
 
     def note_turn(self, turn: Turn) -> None:
         """Note that a turn is in the mailbox. Of its text only the language is stored.
@@ -172,11 +180,25 @@ class AcknowledgedWork:
             {
                 **_about(turn.scope),
                 "event": turn.event_hash,
-                "written_in": recognize(turn.text[:MAX_READ_CHARS]),
+                "written_in": self._language_of(turn),
                 "language": turn.language,
                 "only_for": turn.user_id if turn.ephemeral else "",
             }
         )
+
+    def _language_of(self, turn: Turn) -> str:
+        """Return the language in which the person writes, "" if no message of the last hour told."""
+        now = self._clock()
+        language, until = self._languages.get(turn.scope.id, ("", 0.0))
+        if language and now < until:
+            return language
+
+        language = recognize(turn.text[:MAX_READ_CHARS])
+        if language:
+            if len(self._languages) >= MAX_LANGUAGES:
+                self._languages.clear()
+            self._languages[turn.scope.id] = (language, now + LANGUAGE_SECONDS)
+        return language
 
     def note_start(self, claim: Claim, action: PendingAction) -> None:
         """Note that an action begins, right before its effect. Steps are told with their plan."""

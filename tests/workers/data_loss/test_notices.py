@@ -17,6 +17,7 @@ from sayso.workers.data_loss.notices import (
     FILE_SECONDS,
     KEEP_SECONDS,
     KEPT_FILES,
+    LANGUAGE_SECONDS,
     AcknowledgedWork,
     LossNotices,
     NoteFiles,
@@ -253,6 +254,19 @@ def test_notes_hold_no_text_of_a_turn(rig):
     assert "secret" not in path.read_text()
     assert json.loads(path.read_text())["language"] == "en"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_language_of_a_person_is_read_once_an_hour(tmp_path):
+    """A message that tells no language is in that of an earlier one."""
+    now = [0.0]
+    files = NoteFiles(tmp_path)
+    work = AcknowledgedWork(files, clock=lambda: now[0])
+    german, spanish = "Bitte lösche die Rechnung von gestern", "¿Puedes borrar la factura de ayer, por favor?"
+    for event, user, text in (("e1", "ana", german), ("e2", "ana", "42"), ("e3", "ana", spanish), ("e4", "bo", "42")):
+        work.note_turn(Turn(event, CHAT, user, text))
+    now[0] += LANGUAGE_SECONDS
+    work.note_turn(Turn("e5", CHAT, "ana", spanish))
+    assert [note["written_in"] for note in files.read()] == ["de", "de", "de", "", "es"]
 
 
 def test_notes_of_a_person_can_be_erased(tmp_path):
