@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 
 from sayso.channels.i18n.catalogue import LANGUAGES, catalogue, shipped
 
@@ -33,16 +33,19 @@ def recognize(text: str) -> str:
     if read.startswith("/"):
         return ""  # a command is the same in every language
     own_text = _QUOTED.sub(" … ", read)
-    by_script = [language for language, script in _scripts().items() if script.fits(own_text)]
-    if len(by_script) == 1:
-        return by_script[0]
-    words, known = set(_words(own_text)), _vocabulary()
-    if not _count_letters(own_text) or not all(known.alphabet.issuperset(word) for word in words):
+    if not own_text.isascii():
+        by_script = [language for language, script in _scripts().items() if script.fits(own_text)]
+        if len(by_script) == 1:
+            return by_script[0]
+    words = set(_words(own_text))
+    known = _vocabulary()
+    if not _has_letters(own_text) or not all(known.alphabet.issuperset(word) for word in words):
         return ""
-    points: Counter[str] = Counter()
+    points: dict[str, int] = {}
     for word in words:
-        points.update(known.points.get(word) or known.points_of_parts(word))
-    (best, most), (_, second) = [*points.most_common(2), ("", 0), ("", 0)][:2]
+        _add(points, known.points.get(word) or known.points_of_parts(word))
+    most_first = sorted(points.items(), key=itemgetter(1), reverse=True)
+    (best, most), (_, second) = [*most_first, ("", 0), ("", 0)][:2]
     return best if most >= CLEAR and most > MARGIN * second else ""
 
 
@@ -91,6 +94,11 @@ def _scripts() -> dict[str, WritingSystem]:
     return systems
 
 
+def _has_letters(text: str) -> bool:
+    """Return whether a text has a letter, or a vowel sign that is a character of its own."""
+    return any(unicodedata.category(char)[0] in "LM" for char in text)
+
+
 def _count_letters(text: str) -> int:
     """Return the number of letters, and of vowel signs that are characters of their own."""
     return sum(unicodedata.category(char)[0] in "LM" for char in text)
@@ -100,20 +108,30 @@ def _count_letters(text: str) -> int:
 class Vocabulary:
     """What words tell of a language, from all catalogues.
 
-    `points`: the points by language of each listed word. `endings`: the endings by which a word counts as a language's.
+    `points`: the points by language of each listed word. `endings`: the endings by which a word counts as a language's,
+    and `any_ending` all of them.
     `alphabet`: the letters of all shipped languages that use the Latin script.
     """
 
     points: dict[str, dict[str, int]]
     endings: dict[str, tuple[str, ...]]
+    any_ending: tuple[str, ...]
     alphabet: frozenset[str]
 
-    def points_of_parts(self, word: str) -> Counter[str]:
+    def points_of_parts(self, word: str) -> dict[str, int]:
         """Return the points of a word's ending and of its parts, such as in "avez-vous" or "d'une"."""
-        points = Counter({language: 1 for language, endings in self.endings.items() if word.endswith(endings)})
+        points: dict[str, int] = {}
+        if word.endswith(self.any_ending):
+            points = {language: 1 for language, endings in self.endings.items() if word.endswith(endings)}
         for part in re.split("['-]", word):
-            points.update(self.points.get(part, {}))
+            _add(points, self.points.get(part, {}))
         return points
+
+
+def _add(points: dict[str, int], further: Mapping[str, int]) -> None:
+    """Add points by language. Each message that a web accepts waits for it, and a Counter takes three times as long."""
+    for language, worth in further.items():
+        points[language] = points.get(language, 0) + worth
 
 
 @cache
@@ -126,7 +144,8 @@ def _vocabulary() -> Vocabulary:
                 points.setdefault(word, {})[language] = worth
     endings = {language: tuple(texts["endings"]) for language, texts in catalogues.items()}
     letters = (texts["letters"] for texts in catalogues.values())
-    return Vocabulary(points, endings, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters))
+    any_ending = tuple({ending for each in endings.values() for ending in each})
+    return Vocabulary(points, endings, any_ending, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters))
 
 
 def _words(text: str) -> Iterator[str]:
