@@ -107,8 +107,15 @@ class System:
         self.web = self.process("web", "--port", self.url.rpartition(":")[2])
         for _ in range(self._wanted):
             self.start_worker()
-        until(lambda: self._workers_ready() >= self._wanted)
+        until(self._are_workers_ready)
         return self
+
+    def _are_workers_ready(self) -> bool:
+        """Return whether all workers are ready. One that has ended is started again, as a supervisor does."""
+        for worker in [each for each in self.workers if each.poll() is not None]:
+            self.workers.remove(worker)
+            self.start_worker()
+        return self._workers_ready() >= self._wanted
 
     def __exit__(self, *_: object) -> None:
         for process in [*self.workers, *([self.web] if self.web else [])]:
