@@ -73,7 +73,7 @@ lock: $(VENV)/ready-dev  ## the exact versions and hashes that are deployed, in 
 	$(LOCK) --all-extras --output-file deploy/requirements.txt pyproject.toml
 	$(LOCK) --output-file deploy/requirements-build.txt deploy/requirements-build.in
 
-bench: .venv-bench/ready  ## speed, as ratios inside one run
+bench: .venv-bench/ready .venv-price/ready  ## speed, as ratios inside one run, and what a conversation costs
 	.venv-bench/bin/python -m benchmarks.path
 	.venv-bench/bin/python -m benchmarks.pending
 	.venv-bench/bin/python -m benchmarks.turns
@@ -83,6 +83,7 @@ bench: .venv-bench/ready  ## speed, as ratios inside one run
 	.venv-bench/bin/python -m benchmarks.agent
 	.venv-bench/bin/python -m benchmarks.replies
 	.venv-bench/bin/python -m benchmarks.slow_clients --seconds 20
+	.venv-price/bin/python -m benchmarks.price
 
 figures: $(VENV)/ready-dev  ## sizes, jumps and names in the code, beside their goals
 	@$(BIN)/python -m benchmarks.figures
@@ -123,7 +124,7 @@ screenshot: $(VENV)/ready-dev  ## docs/img/console-*.png, from the running demo 
 	$(BIN)/python -m tests.browser.screenshot
 
 clean:
-	rm -rf .venv .venv-bench .venv-build .venv-models .venv-oldest .sayso build mutants *.egg-info
+	rm -rf .venv .venv-bench .venv-build .venv-models .venv-oldest .venv-price .sayso build mutants *.egg-info
 
 # A fresh machine may call Python 3.11 python3; any version the project does not support is refused by pip.
 $(BIN)/pip:
@@ -155,6 +156,12 @@ $(VENV)/ready-dev: pyproject.toml | $(VENV)/ready
 	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-bench
 	.venv-bench/bin/pip install -qq --upgrade "pip>=25.1"
 	.venv-bench/bin/pip install -qq --editable ".[examples]" --group bench
+	touch $@
+
+.venv-price/ready: pyproject.toml
+	$$(command -v $(PYTHON) || command -v python3) -m venv .venv-price
+	.venv-price/bin/pip install -qq --upgrade "pip>=25.1"
+	.venv-price/bin/pip install -qq --editable ".[examples]" --group bench-price
 	touch $@
 
 .venv-models/ready: pyproject.toml

@@ -1,0 +1,41 @@
+"""What a conversation costs: tokens, model calls and messages, beside pydantic-ai and LangChain.
+
+    python -m benchmarks.price [chats ...]
+
+A local server speaks the vendors' APIs, answers as a script says, and records each request as the vendors' own libraries
+send it; no key and no network is needed. Units are tokens at the full price (`benchmarks.price.units`). Sayso runs as a
+user would run it: web, worker, Redis and a chat platform, wired from a YAML.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Iterator
+
+from benchmarks.price import chats
+from benchmarks.price.peers import PEERS, installed_peers
+from benchmarks.price.rows import HEAD, Row
+from benchmarks.price.units import Encode, best_encoding
+
+#: The parts of the table, in order.
+PARTS: dict[str, Callable[[Encode], Iterator[Row]]] = {"chats": chats.rows}
+
+
+def main() -> None:
+    """Print the table, or the named parts of it, row by row."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.price", description="What a conversation costs.")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="the parts of the table; all by default")
+    parts = parser.parse_args().parts or PARTS
+    logging.disable(logging.WARNING)
+    encode, encoding = best_encoding()
+    print(f"Units are tokens at the full price; {encoding}.\n\n{HEAD}", flush=True)
+    for part in parts:
+        for row in PARTS[part](encode):
+            print(row, flush=True)
+    if missing := sorted(PEERS.keys() - installed_peers().keys()):
+        print(f"\nNot installed, and so left out: {', '.join(missing)}.")
+
+
+if __name__ == "__main__":
+    main()

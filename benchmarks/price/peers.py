@@ -1,0 +1,102 @@
+"""Peers: the shop's bot in pydantic-ai and in LangChain, as their documentation shows it, on a recorded model.
+
+Both keep the whole conversation. On Anthropic each uses what its documentation shows for prompt caching. A peer that is not
+installed is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks.price.bot import MODELS
+from benchmarks.price.shop import PROMPT
+from tests.agent.providers.api import KEY
+from tests.agent.providers.recorder import ModelRecorder
+
+#: Says one message of a person to a bot, which has a memory.
+Say = Callable[[str], object]
+#: Makes a bot with these tools for a vendor; its model is the recorder.
+Peer = Callable[[str, ModelRecorder, Sequence[Callable[..., str]]], Say]
+
+
+def pydantic_ai(vendor: str, recorder: ModelRecorder, tools: Sequence[Callable[..., str]]) -> Say:
+    """Return a bot of pydantic-ai: `Agent`, with the messages of each run passed to the next one."""
+    from pydantic_ai import Agent
+
+    settings: Any = None
+    if vendor == "anthropic":
+        flags = ("anthropic_cache_instructions", "anthropic_cache_tool_definitions", "anthropic_cache_messages")
+        settings = dict.fromkeys(flags, True)
+    agent = Agent(_pydantic_ai_model(vendor, recorder), instructions=PROMPT, tools=list(tools), model_settings=settings)
+    history: list[Any] = []
+
+    def say(text: str) -> object:
+        result = agent.run_sync(text, message_history=history)
+        history[:] = result.all_messages()
+        return result.output
+
+    return say
+
+
+def _pydantic_ai_model(vendor: str, recorder: ModelRecorder) -> Any:
+    name = MODELS[vendor].partition(":")[2]
+    if vendor == "anthropic":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        client = _anthropic_client(recorder)
+        return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=recorder.url(vendor), api_key=KEY))
+
+
+def _anthropic_client(recorder: ModelRecorder) -> Any:
+    from anthropic import AsyncAnthropic
+
+    return AsyncAnthropic(api_key=KEY, base_url=recorder.url("anthropic"))
+
+
+def langchain(vendor: str, recorder: ModelRecorder, tools: Sequence[Callable[..., str]]) -> Say:
+    """Return a bot of LangChain: `create_agent` with an InMemorySaver."""
+    from langchain.agents import create_agent
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    middleware: list[Any] = []
+    if vendor == "anthropic":
+        from langchain_anthropic.middleware import AnthropicPromptCachingMiddleware
+
+        middleware.append(AnthropicPromptCachingMiddleware())
+    agent = create_agent(
+        _langchain_model(vendor, recorder),
+        tools=list(tools),
+        system_prompt=PROMPT,
+        middleware=middleware,
+        checkpointer=InMemorySaver(),
+    )
+    config: Any = {"configurable": {"thread_id": "ada"}}
+    return lambda text: agent.invoke({"messages": [{"role": "user", "content": text}]}, config)
+
+
+def _langchain_model(vendor: str, recorder: ModelRecorder) -> Any:
+    name = MODELS[vendor].partition(":")[2]
+    if vendor == "anthropic":
+        from langchain_anthropic import ChatAnthropic
+
+        return ChatAnthropic(model=name, api_key=KEY, base_url=recorder.url(vendor))
+    from langchain_openai import ChatOpenAI
+
+    return ChatOpenAI(model=name, api_key=KEY, base_url=recorder.url(vendor))
+
+
+PEERS: dict[str, Peer] = {"pydantic-ai": pydantic_ai, "LangChain": langchain}
+
+
+def installed_peers() -> dict[str, Peer]:
+    """Return the peers that are installed, by name."""
+    from importlib.util import find_spec
+
+    modules = {"pydantic-ai": "pydantic_ai", "LangChain": "langchain_openai"}
+    return {name: peer for name, peer in PEERS.items() if find_spec(modules[name])}
