@@ -2,9 +2,10 @@
 
     python -m benchmarks.price [chats ...]
 
-A local server speaks the vendors' APIs, answers as a script says, and records each request as the vendors' own libraries
-send it; no key and no network is needed. Units are tokens at the full price (`benchmarks.price.units`). Sayso runs as a
-user would run it: web, worker, Redis and a chat platform, wired from a YAML.
+A local server speaks the vendors' APIs, answers as a script says, and records each request as the
+vendors' own libraries send it; no key and no network is needed. Units are tokens at the full price
+(`benchmarks.price.units`). Sayso runs as a user would run it: web, worker, Redis and a chat
+platform, wired from a YAML.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peers: the shop's bot in pydantic-ai and in LangChain, as their documentation shows it, on a recorded model.
 
-Both keep the whole conversation. On Anthropic each uses what its documentation shows for prompt caching. A peer that is not
-installed is left out.
+Both keep the whole conversation. On Anthropic each uses what its documentation shows for prompt
+caching. A peer that is not installed is left out.
 """
 
 from __future__ import annotations

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 PROMPT = (
-    "You help the people of Fresh Fields, a shop for fruit and vegetables with three branches in Hamburg. Answer in the "
-    "language of the person, in at most three sentences. Look things up with the tools instead of guessing. Never "
-    "promise a delivery that the delivery slots do not show. Prices are in euros and include tax. If a person is angry, "
-    "say sorry once, then solve the problem."
+    "You help the people of Fresh Fields, a shop for fruit and vegetables with three branches in "
+    "Hamburg. Answer in the language of the person, in at most three sentences. Look things up "
+    "with the tools instead of guessing. Never promise a delivery that the delivery slots do not "
+    "show. Prices are in euros and include tax. If a person is angry, say sorry once, then solve "
+    "the problem."
 )
 
 
@@ -89,14 +90,18 @@ _QUESTIONS = (
     "Could the driver put the box with the {fruit} behind the house? We are at work until five.",
 )
 _ANSWERS = (
-    "Yes, the {fruit} come from the Altes Land, forty kilometers away. A box of five kilos costs 14.90 euros, and from "
-    "three boxes on each is a euro cheaper. Shall I put one aside for you? They are picked fresh every other morning.",
-    "In the fridge {fruit} keep for about two weeks, best in the drawer at the bottom. Take them out an hour before you "
-    "eat them, then they have more taste. Keep them away from bananas, which make other fruit ripen too fast.",
-    "Last time it was an early kind, which is always a little sour. Since Monday we have had a sweeter one, and most "
-    "people who tried the {fruit} came back for more. You can taste them in every branch before you buy.",
-    "Of course. I noted for the driver that the box with the {fruit} goes behind the house, dry and in the shade. You "
-    "get a message as soon as it is there. If it rains, he puts it under the roof of the bicycle stand.",
+    "Yes, the {fruit} come from the Altes Land, forty kilometers away. A box of five kilos costs "
+    "14.90 euros, and from three boxes on each is a euro cheaper. Shall I put one aside for you? "
+    "They are picked fresh every other morning.",
+    "In the fridge {fruit} keep for about two weeks, best in the drawer at the bottom. Take them "
+    "out an hour before you eat them, then they have more taste. Keep them away from bananas, "
+    "which make other fruit ripen too fast.",
+    "Last time it was an early kind, which is always a little sour. Since Monday we have had a "
+    "sweeter one, and most people who tried the {fruit} came back for more. You can taste them in"
+    " every branch before you buy.",
+    "Of course. I noted for the driver that the box with the {fruit} goes behind the house, dry "
+    "and in the shade. You get a message as soon as it is there. If it rains, he puts it under "
+    "the roof of the bicycle stand.",
 )
 _FRUIT = ("apples", "pears", "plums", "cherries", "grapes", "carrots", "potatoes", "tomatoes", "leeks", "pumpkins")
 _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -109,7 +114,8 @@ _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def conversation(turns: int = 40, every: int = 4) -> list[Exchange]:
-    """Return a conversation; each turn of a number that `every` divides has one call of a tool."""
+    """Return a conversation; each turn of a number that `every` divides has one call of a "
+    "tool."""
     return [_exchange(number, with_tool=number % every == 0) for number in range(1, turns + 1)]
 
 

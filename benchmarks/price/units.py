@@ -1,8 +1,9 @@
 """Units: what the recorded requests of one conversation cost, in tokens at the full price.
 
-A vendor caches the beginning of a prompt, in this order: tools, system prompt, messages. OpenAI charges a tenth for what
-an earlier request began with, from 1,024 tokens on, in steps of 128. Anthropic writes and reads at the blocks that the
-request marks with `cache_control`: writing costs 1.25, reading 0.1.
+A vendor caches the beginning of a prompt, in this order: tools, system prompt, messages. OpenAI
+charges a tenth for what an earlier request began with, from 1,024 tokens on, in steps of 128.
+Anthropic writes and reads at the blocks that the request marks with `cache_control`: writing costs
+1.25, reading 0.1.
 """
 
 from __future__ import annotations

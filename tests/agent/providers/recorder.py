@@ -1,7 +1,7 @@
 """A model server in this process: it answers as a script says, and records the body of each request.
 
-It speaks the vendors' APIs that `tests.agent.providers.server` speaks, whole and as a stream. Bots reach it over HTTP with
-the vendors' own libraries, so what it records is what a vendor would be sent.
+It speaks the APIs that `tests.agent.providers.server` speaks, whole and as a stream. Bots reach it
+over HTTP with the vendors' own libraries, so what it records is what a vendor would be sent.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
 from typing import Any, Self
+
+from typing_extensions import override
 
 from tests.agent.providers import server
 from tests.agent.providers.api import Api, Called, Refused
@@ -83,6 +85,7 @@ class _Handler(server.Handler):
     wbufsize = -1
     server: _Server
 
+    @override
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"null")
         called = Called(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
