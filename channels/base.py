@@ -209,6 +209,17 @@ class HasAliases(Protocol):
 
 
 @runtime_checkable
+class RemovesTyping(Protocol):
+    """A channel whose typing sign stays until it is removed. Elsewhere the sign ends with the reply or by itself."""
+
+    async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
+        """Remove what `show_typing` shows for the turn. Best effort; never raises. It is called once a turn is over.
+
+        `replied`: whether a new message follows in the conversation at once.
+        """
+
+
+@runtime_checkable
 class FollowsMoves(Protocol):
     """A channel whose platform may give a chat another id, such as a group that becomes a supergroup."""
 

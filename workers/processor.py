@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from sayso.channels import tracing
-from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, SendError
+from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, RemovesTyping, SendError
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.channels.records import OtherVersion
@@ -109,6 +109,8 @@ class ConversationProcessor:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: The rate limiter of drafts, by channel.
     _draft_limiters: dict[str, DraftRateLimiter] = field(default_factory=dict)
+    #: The tasks that remove typing signs. The event loop itself would not keep them alive.
+    _removals: set[asyncio.Task[None]] = field(default_factory=set)
     #: Held by each inbound file while it is downloaded.
     _arriving: PlatformPlaces = field(default_factory=partial(PlatformPlaces, MAX_ARRIVING))
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -274,8 +276,12 @@ class ConversationProcessor:
         draft = self._draft(held.lease, queued, channel) if channel else None
         if channel:
             texts = partial(self.texts_for, queued.turn)
-            async with ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after):
+            progress = ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after)
+            async with progress:
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None)
+            if isinstance(channel, RemovesTyping):
+                shows_draft = draft is not None and bool(draft.shown)
+                self._begin_removal(progress.remove_typing(replied=has_new_message(change) and not shows_draft))
         else:
             change = await self._answer(held, queued)
         span.set_attribute(tracing.OUTCOME, change.ended or "answered")
@@ -286,6 +292,12 @@ class ConversationProcessor:
             log.warning("turn.stale", extra={"reason": str(exc)})
             change = await self._give_up(held.lease, queued, self.texts_for(queued.turn).broken(), "stale")
             return await self._commit(held.lease, queued, change, draft)
+
+    def _begin_removal(self, removal: Coroutine[Any, Any, None]) -> None:
+        """Remove a typing sign beside the commit and the reply, which do not wait for it."""
+        task = asyncio.create_task(removal)
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
 
     async def _commit(
         self, lease: Lease, queued: QueuedTurn, change: TurnChange, draft: DraftMessage | None
@@ -468,6 +480,11 @@ def _reply_without_agent(
         log.error("turn.killed_workers")
         return texts().interrupted_before(), "killed_workers"
     return None
+
+
+def has_new_message(change: TurnChange) -> bool:
+    """Return whether a turn's replies add a message to the conversation that all its members see."""
+    return any((reply.text or reply.media) and not (reply.edits or reply.only_for) for reply, _ in change.replies)
 
 
 def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:

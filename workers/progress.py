@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, RateLimit, RateLimited, SendError
+from sayso.channels.base import Channel, RateLimit, RateLimited, RemovesTyping, SendError
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import call_in_thread
@@ -54,6 +54,16 @@ class BackgroundTask:
             yield
         finally:
             self._calling = False
+
+    def finish_beside(self) -> asyncio.Task[Any] | None:
+        """Let the task end beside the turn's reply. Return it if a call is under way, which it finishes first."""
+        self.is_over = True
+        if self._task is None or self._task.done():
+            return None
+        if self._calling:
+            return self._task
+        self._task.cancel()
+        return None
 
     async def end(self, *, at_once: bool = False) -> None:
         """End the task. A call that is under way may finish, unless `at_once` is set."""
@@ -254,8 +264,27 @@ class ProgressIndicator:
         """End all of it: anything that came after the answer would stay."""
         if self._due:
             self._due.cancel()
-        sides = (self._typing, self._notice, self._draft)
+        sides = [self._notice, self._draft]
+        if kind is not None or not isinstance(self._channel, RemovesTyping):
+            sides.append(self._typing)
         await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides if side))
+
+    async def remove_typing(self, *, replied: bool) -> None:
+        """Remove the typing sign after the turn, where it would stay. The caller does not let the reply wait for this.
+
+        `replied`: whether the turn's reply is a new message. If the turn failed, the next attempt shows the sign again,
+        so nothing is removed then.
+        """
+        if not isinstance(self._channel, RemovesTyping) or self._is_foreign_tap():
+            return
+        under_way = self._typing.finish_beside()
+        if under_way is not None:
+            await asyncio.wait({under_way}, timeout=LAST_CALL_SECONDS)
+            under_way.cancel()
+        with suppress(Exception):  # best effort, as the sign itself
+            async with asyncio.timeout(LAST_CALL_SECONDS):
+                # A sign that was on its way when the reply went out may have come after it.
+                await self._channel.remove_typing(self._queued.turn, replied=replied and under_way is None)
 
     def _is_foreign_tap(self) -> bool:
         """Return whether another member of a group tapped on a person's button."""

@@ -9,7 +9,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, BinaryIO
 
-from sayso.channels.base import AdapterDeps, AddressClosed, FetchError, Forbidden, RateLimit, Refused, Unreachable
+from sayso.channels.base import (
+    AdapterDeps,
+    AddressClosed,
+    FetchError,
+    Forbidden,
+    RateLimit,
+    Refused,
+    SendError,
+    Unreachable,
+)
 from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import slack_mrkdwn
 from sayso.channels.slack.client import (
@@ -24,12 +33,11 @@ from sayso.channels.slack.client import (
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.outgoing import first_section, is_user, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
+from sayso.channels.slack.status import ThinkingStatus
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
-#: Seconds after which "is thinking" is shown again: Slack clears it after 2 minutes.
-STATUS_SECONDS = 100.0
 #: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack names no limit for the
 #: whole workspace.
 RATE = RateLimit(chat_gap=1.0, burst=4, draft_gap=3.0)
@@ -48,6 +56,7 @@ class SlackChannel:
         self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._web = PooledSessions(partial(new_client, self._token, self._api_url))
+        self._status = ThinkingStatus(name, self._web)
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
@@ -73,15 +82,33 @@ class SlackChannel:
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show "is thinking" in an assistant's thread, for 2 minutes. Slack shows nothing elsewhere."""
-        chat, thread = turn.conversation.chat, turn.conversation.thread
-        if not (chat.startswith("D") and thread):
-            return 0.0
+        """Show "is thinking…" in the turn's thread, or below its message in a direct message without threads."""
+        place = await self._status_place(turn)
+        return await self._status.show(*place) if place else 0.0
+
+    async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
+        """Remove "is thinking…". A message in the thread has already done so; one beside the thread has not."""
+        if replied and turn.conversation.thread:
+            return
+        place = await self._status_place(turn)
+        if place:
+            await self._status.remove(*place)
+
+    async def _status_place(self, turn: Turn) -> tuple[str, str] | None:
+        """Return the chat and the message that show a turn's status, None if it came without one.
+
+        Outside of threads only a direct message shows it: elsewhere it would be in a thread that the person has not
+        opened. Slash commands and forms name no message.
+        """
+        ts = turn.conversation.thread
+        if not ts and not turn.in_group:
+            ts = turn.message_id
+        if not ts:
+            return None
         try:
-            await self._web.here().assistant_threads_setStatus(channel_id=chat, thread_ts=thread, status="is thinking…")
-        except Exception:  # noqa: BLE001  # best effort: the thread may not be an assistant's
-            return 0.0
-        return STATUS_SECONDS
+            return (await self.place(turn.conversation)).chat, ts
+        except SendError:
+            return None
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.

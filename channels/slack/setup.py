@@ -39,7 +39,7 @@ NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32
 COMMAND = "/sayso"
 #: The scopes that each method needs which the Slack channel calls. A test compares them with its source.
 METHODS: dict[str, tuple[str, ...]] = {
-    "assistant.threads.setStatus": ("assistant:write",),
+    "assistant.threads.setStatus": ("chat:write",),
     "auth.test": (),
     "chat.postEphemeral": ("chat:write",),
     # The second scope is for a person's id as chat: Slack opens the direct message first.

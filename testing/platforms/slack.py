@@ -81,6 +81,9 @@ _TAKES = {
     "chat.update": (*_MESSAGE_FIELDS, "ts"),
     "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
 }
+_STATUS_FIELDS = frozenset({"channel_id", "thread_ts", "status", "loading_messages"})
+#: A timestamp that can be one of a message. Slack refuses all others as a place for a status.
+_MESSAGE_TS = re.compile(r"[1-9]\d{0,15}\.\d{1,9}")
 #: The scope that each method needs.
 _NEEDS = {
     "chat.postMessage": "chat:write",
@@ -90,7 +93,7 @@ _NEEDS = {
     "files.info": "files:read",
     "files.getUploadURLExternal": "files:write",
     "files.completeUploadExternal": "files:write",
-    "assistant.threads.setStatus": "assistant:write",
+    "assistant.threads.setStatus": "chat:write",
 }
 #: Prefix of the methods that need an app configuration token instead of a bot token.
 _MANIFEST_METHODS = "apps.manifest."
@@ -100,7 +103,8 @@ _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 class FakeSlack:
     """The Web API of one workspace. `url` is where files are uploaded to, `scopes` what the app may do,
-    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads.
+    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads,
+    `status_error` what refuses every assistant status.
     """
 
     chat_fields = ("channel", "channel_id")
@@ -114,10 +118,17 @@ class FakeSlack:
         config_token: str = "",
     ) -> None:
         self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
+        self.status_error = ""
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
         self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
+
+    @property
+    def statuses(self) -> dict[tuple[str, str], str]:
+        """The assistant statuses that are shown, by chat and message."""
+        shown: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack statuses", {})
+        return shown
 
     def sends(self, call: RecordedRequest) -> bool:
         """Return whether this call sends or edits a message. The last of its three calls sends a file."""
@@ -220,10 +231,28 @@ class FakeSlack:
         return json_response({"ok": True, "channel": {"id": f"D{user[1:]}"}})
 
     def _set_status(self, params: dict[str, Any]) -> FakeResponse:
-        """Set the status of an assistant, which works only in direct messages."""
+        """Show a status at a message, in any kind of chat; an empty one removes it."""
+        if not set(params) <= _STATUS_FIELDS:
+            return self.failure("invalid_arg_name")
         if not params.get("thread_ts") or "status" not in params:
             return self.failure("invalid_arguments")
-        return json_response(ACCEPTED) if params.get("channel_id", "").startswith("D") else self.failure("not_allowed")
+        if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
+            return self.failure("channel_not_found")
+        if not _MESSAGE_TS.fullmatch(params["thread_ts"]):
+            return self.failure("invalid_thread_ts")
+        if self.status_error:
+            return self.failure(self.status_error)
+        place = (params["channel_id"], params["thread_ts"])
+        if params["status"]:
+            self.statuses[place] = params["status"]
+        else:
+            self.statuses.pop(place, None)
+        return json_response(ACCEPTED)
+
+    def _end_status(self, params: dict[str, Any]) -> None:
+        """Remove the status of the thread that a message or file was posted in. An edit removes none."""
+        chat = params.get("channel") or params.get("channel_id")
+        self.statuses.pop((str(chat), str(params.get("thread_ts"))), None)
 
     def _post(self, params: dict[str, Any]) -> FakeResponse:
         blocks = params.get("blocks") or []
@@ -231,6 +260,7 @@ class FakeSlack:
         if error:
             return self.failure(error)
         self._posted[params["channel"]].append(self._clock())
+        self._end_status(params)
         number = self._ledger.record(
             "slack",
             params["channel"],
@@ -296,6 +326,7 @@ class FakeSlack:
             return self.failure("file_not_found")
         if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
             return self.failure("channel_not_found")
+        self._end_status(params)
         for file in files:
             self._ledger.record(
                 "slack",

@@ -18,6 +18,7 @@ from sayso.channels.types import Conversation
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
+from sayso.testing.platforms.slack import FakeSlack
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import Server, process
 from tests.flows.system import Person, SlackPerson, System, TelegramPerson, WhatsAppPerson, until
@@ -315,6 +316,22 @@ def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process
         assert all(STORY.startswith(text) for text in steps)
     assert {str(each["chat_id"]) for each in sketches} == {ada.chat}
     assert [len(bots.ledger(chat)) for chat in (ada.chat, bob.chat, str(GROUP))] == [1, 1, 1]
+
+
+def test_slack_shows_that_the_bot_thinks_until_the_answer(bots: System, process: Server) -> None:
+    """platforms.md 3.3: below a direct message, and also while a yes is carried out; nothing of it stays."""
+    slack_fake = bots.platforms.fakes["slack"]
+    assert isinstance(slack_fake, FakeSlack)
+    call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-20"}, "id": "a"}
+    process.script({"delay": 1, "calls": [call]})
+    person = SlackPerson(bots, 93)
+    person.say("get rid of it")
+    until(lambda: (person.chat, "1795204800.093001") in slack_fake.statuses)
+    assert bots.ledger(person.chat) == []
+    assert "INV-20" in person.hears()[0]["text"]
+    person.say("yes")
+    person.hears()
+    until(lambda: not any(chat == person.chat for chat, _ in slack_fake.statuses))
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from sayso.channels.base import AddressClosed
+from sayso.channels.types import Reply
 from sayso.pending.repository import StoredAction
+from sayso.pending.turns import LeaseLost, TurnChange
 from sayso.workers import progress as beside
 from sayso.workers.progress import ProgressIndicator
 from tests.contracts.rigs import CHAT, ENGLISH
-from tests.workers.fakes import FakeChannel
+from tests.workers.fakes import FakeAgent, FakeChannel
 from tests.workers.test_drafts import QUEUED
+from tests.workers.test_processor import Room
 
 SOON = 0.001
 
@@ -161,3 +164,83 @@ def test_turn_cancelled_before_the_indicator_started_leaves_no_task():
         return asyncio.all_tasks() - {asyncio.current_task()}
 
     assert asyncio.run(scene()) == set()
+
+
+class Lamp(FakeChannel):
+    """A platform whose typing sign stays until it is removed. `slow`: the sign is on its way until `arrives` is set."""
+
+    def __init__(self, *, slow: bool = False) -> None:
+        super().__init__()
+        self.calls, self.arrives, self.removed = [], asyncio.Event(), asyncio.Event()
+        if not slow:
+            self.arrives.set()
+
+    async def show_typing(self, turn) -> float:
+        """Show the sign."""
+        await self.arrives.wait()
+        self.calls.append("shown")
+        return 100.0
+
+    async def remove_typing(self, turn, *, replied: bool) -> None:
+        """Note the removal."""
+        self.calls.append("replied" if replied else "removed")
+        self.removed.set()
+
+    async def send(self, delivery):
+        """Note the message."""
+        self.calls.append(delivery.reply.text)
+        return await super().send(delivery)
+
+
+def worked(lamp: Lamp, room: Room) -> list[str]:
+    """Answer one turn and wait for the end of its sign; return the calls in their order."""
+    room.processor.channels["chat"] = lamp
+
+    async def scene() -> None:
+        room.hear("a")
+        await room.processor.run(CHAT.id)
+        lamp.arrives.set()
+        async with asyncio.timeout(5):
+            await lamp.removed.wait()
+
+    asyncio.run(scene())
+    return lamp.calls
+
+
+@pytest.mark.parametrize(
+    ("reply", "sign"), [(Reply("A"), "replied"), (Reply("A", edits="m1"), "removed"), (Reply(""), "removed")]
+)
+def test_sign_that_stays_is_removed_after_the_turn(reply, sign):
+    """Also after a turn without a reply. The platform removes it with a new message, not with an edit."""
+    agent = FakeAgent()
+    agent.answer = lambda *_: asyncio.sleep(0, TurnChange(replies=((reply, ""),)))
+    calls = worked(Lamp(), Room(agent=agent))
+    assert sorted(calls) == sorted(["shown", sign, *([reply.text] if reply.text else [])])
+
+
+def test_sign_of_a_turn_that_fails_is_removed():
+    """The notice of the failure is a new message."""
+
+    def fail(text: str) -> str:
+        raise RuntimeError("bug")
+
+    assert "replied" in worked(Lamp(), Room(fail))
+
+
+def test_answer_does_not_wait_for_a_sign_that_can_be_removed():
+    """A slow platform costs no answer; the sign that comes after the answer is removed."""
+    assert worked(Lamp(slow=True), Room()) == ["A", "shown", "removed"]
+
+
+def test_sign_stays_for_the_worker_that_takes_over():
+    """It shows the sign again, and a removal might come after that."""
+    lamp = Lamp()
+
+    async def scene() -> None:
+        async with ProgressIndicator(lamp, QUEUED, lambda: ENGLISH):
+            await asyncio.sleep(0)
+            raise LeaseLost(CHAT.id)
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(scene())
+    assert lamp.calls == ["shown"]

@@ -232,29 +232,6 @@ def test_draft_of_a_long_answer_stays_one_message(channel: SlackChannel, platfor
     assert asyncio.run(channel.draft(turn, "word", shown)) != shown
 
 
-@pytest.mark.parametrize(
-    ("conversation", "again"),
-    [
-        (Conversation("sl", "D0ADA", "1795205300.001100"), 100.0),
-        (DIRECT, 0.0),
-        (THREAD, 0.0),
-        (BY_ID, 0.0),
-    ],
-)
-def test_typing_is_shown_in_assistant_threads_only(
-    channel: SlackChannel, platforms: FakePlatforms, conversation: Conversation, again: float
-):
-    """platforms.md 3.3: a status lasts 2 minutes; in other conversations the adapter makes no call."""
-    assert asyncio.run(channel.show_typing(Turn("e", conversation, "U0ADA", text="x"))) == again
-    assert [call["params"]["status"] for call in platforms.calls] == ["is thinking…"] * bool(again)
-
-
-def test_refused_typing_status_is_not_repeated(media: MemoryMedia):
-    """platforms.md 3.3: a thread of a direct message may be no assistant thread."""
-    turn = Turn("e", Conversation("sl", "D0ADA", "1.2"), "U0ADA", text="x")
-    assert asyncio.run(slack(media, "http://127.0.0.1:1").show_typing(turn)) == 0.0
-
-
 def test_file_of_a_shared_channel_is_looked_up(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.1: a file with check_file_info has no address, so the adapter calls files.info first."""
     file_id = FakeSlack.file_id(platforms.host("slack", signing.JPEG))

@@ -10,6 +10,7 @@ import pytest
 
 from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
 
+SET_STATUS = "assistant.threads.setStatus"
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
 KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}
 ASKED = {"channel": "C0OPS", "text": "Sure?", "blocks": [SECTION, {"type": "actions", "elements": [KEY]}]}
@@ -124,14 +125,32 @@ def test_scopes_are_in_a_header(call):
     [
         ("conversations.open", {"users": "D0ADA"}, "user_not_found"),
         ("files.info", {"file": "F0NONE"}, "file_not_found"),
-        ("assistant.threads.setStatus", {"channel_id": "C0OPS", "thread_ts": "1.2", "status": "x"}, "not_allowed"),
-        ("assistant.threads.setStatus", {"channel_id": "D0ADA", "status": "x"}, "invalid_arguments"),
+        (SET_STATUS, {"channel_id": "U0ADA", "thread_ts": "1.2", "status": "x"}, "channel_not_found"),
+        (SET_STATUS, {"channel_id": "D0ADA", "status": "x"}, "invalid_arguments"),
+        (SET_STATUS, {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "x"}, "invalid_thread_ts"),
+        (SET_STATUS, {"channel_id": "D0ADA", "thread_ts": "1.2", "stat": "x"}, "invalid_arg_name"),
         ("files.upload", {}, "unknown_method"),
     ],
 )
 def test_invalid_call_is_refused(call, method: str, params: dict, error: str):
     """platforms.md 3.3: the invalid calls include the retired files.upload."""
     assert call(method, **params)[0]["error"] == error
+
+
+def test_status_ends_with_a_message_in_its_thread_alone(call, platforms: FakePlatforms):
+    """platforms.md 3.3: neither an edit nor a message elsewhere removes it, but an empty status does."""
+    statuses, there = platforms.fakes["slack"].statuses, {"channel_id": "C0OPS", "thread_ts": "1.2"}
+    ts = call("chat.postMessage", **ASKED)[0]["ts"]
+    for ending in ({"thread_ts": "1.2"}, {}):
+        call(SET_STATUS, **there, status="is thinking…")
+        call("chat.update", channel="C0OPS", ts=ts, text="Done.")
+        call("chat.postMessage", **ASKED)
+        assert statuses == {("C0OPS", "1.2"): "is thinking…"}
+        if ending:
+            call("chat.postMessage", **ASKED, **ending)
+        else:
+            call(SET_STATUS, **there, status="")
+        assert statuses == {}
 
 
 def test_wrong_token_is_refused(call):
