@@ -322,13 +322,13 @@ def test_slack_shows_that_the_bot_thinks_until_the_answer(bots: System, process:
     """platforms.md 3.3: below a direct message, and also while a yes is carried out; nothing of it stays."""
     slack_fake = bots.platforms.fakes["slack"]
     assert isinstance(slack_fake, FakeSlack)
-    call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-20"}, "id": "a"}
+    call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}
     process.script({"delay": 1, "calls": [call]})
     person = SlackPerson(bots, 93)
     person.say("get rid of it")
     until(lambda: (person.chat, "1795204800.093001") in slack_fake.statuses)
     assert bots.ledger(person.chat) == []
-    assert "INV-20" in person.hears()[0]["text"]
+    assert "INV-42" in person.hears()[0]["text"]
     person.say("yes")
     person.hears()
     until(lambda: not any(chat == person.chat for chat, _ in slack_fake.statuses))
