@@ -1,6 +1,6 @@
 """What a conversation costs: tokens, model calls and messages, beside pydantic-ai and LangChain.
 
-    python -m benchmarks.price [chats ...]
+    python -m benchmarks.price [chats] [catalog] [results] [messages]
 
 A local server speaks the vendors' APIs, answers as a script says, and records each request as the
 vendors' own libraries send it; no key and no network is needed. Units are tokens at the full price
@@ -14,13 +14,18 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator
 
-from benchmarks.price import chats
+from benchmarks.price import catalog, chats, messages, results
 from benchmarks.price.peers import PEERS, installed_peers
 from benchmarks.price.rows import HEAD, Row
 from benchmarks.price.units import Encode, best_encoding
 
 #: The parts of the table, in order.
-PARTS: dict[str, Callable[[Encode], Iterator[Row]]] = {"chats": chats.rows}
+PARTS: dict[str, Callable[[Encode], Iterator[Row]]] = {
+    "chats": chats.rows,
+    "catalog": catalog.rows,
+    "results": results.rows,
+    "messages": messages.rows,
+}
 
 
 def main() -> None:

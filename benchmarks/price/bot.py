@@ -1,25 +1,25 @@
-"""Bot: Sayso as a user runs it, with web, worker, Redis and a fake Telegram in one process, on a recorded model."""
+"""Bot: Sayso as a user runs it: web, worker, Redis and a fake platform in one process, on a recorded model."""
 
 from __future__ import annotations
 
-import itertools
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from sayso.channels.types import Conversation
+from benchmarks.price.people import CHANNEL, WEB, Person, TelegramPerson
+from sayso.channels.types import SignedWebhook
 from sayso.config.server.embedded_redis import EmbeddedRedis
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.threads import LoopThread
-from sayso.testing.platforms import webhooks
-from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, TELEGRAM_TOKEN, FakePlatforms
+from sayso.testing.platforms.fake_platforms import ENVIRON, FakePlatforms
 from tests.agent.providers.api import KEY
 from tests.agent.providers.recorder import ModelRecorder
 
-#: The configuration; nothing in it changes what a turn costs.
+#: The configuration. The limits only let people write as fast as a benchmark does.
 BOT = """
 agent:
   model: {model}
@@ -30,11 +30,7 @@ agent:
 tools: {tools}
 limits: {{per_minute: 60000, in_one_go: 60000}}
 channels:
-  shop:
-    platform: telegram
-    token: ${{TOKEN}}
-    secret_token: ${{SECRET}}
-    api_url: {telegram}
+  {name}:
     messages_per_second: 0
 {channel}
 """
@@ -44,23 +40,33 @@ MODELS = {
     "anthropic": "anthropic:claude-sonnet-4-5",
     "gemini": "gemini:gemini-2.5-flash",
 }
-#: The person who writes, whose private chat has the same id.
-USER = 5123456789
+#: The seconds between two looks of the worker at a conversation that waits for something.
+LOOK_SECONDS = 0.05
 
 
 class Bot:
     """One bot and one person who writes to it, from `with` to its end. `recorder` has what the model was asked.
 
-    `agent` and `channel` are YAML below these sections, indented by two and four spaces.
+    `agent` and `channel` are lines of YAML below these sections, indented by two and four spaces.
     """
 
-    def __init__(self, vendor: str, prompt: str, tools: str, *, agent: str = "", channel: str = "") -> None:
+    def __init__(
+        self,
+        vendor: str,
+        prompt: str,
+        tools: str,
+        *,
+        agent: str = "",
+        channel: str = "",
+        person: Person | None = None,
+    ) -> None:
         self.recorder = ModelRecorder()
         self.platforms = FakePlatforms()
-        self._fields = {"prompt": prompt, "tools": tools, "agent": agent, "channel": channel}
+        self.person = person or TelegramPerson()
         self._vendor = vendor
+        self._fields = {"prompt": prompt, "tools": tools, "agent": agent}
+        self._channel = channel
         self._stack = ExitStack()
-        self._updates = itertools.count(1)
 
     def __enter__(self) -> Self:
         enter = self._stack.enter_context
@@ -70,12 +76,13 @@ class Bot:
         redis = EmbeddedRedis(folder / "redis")
         redis.start()
         self._stack.callback(redis.stop)
+
         config = folder / "sayso.yaml"
-        urls = {"url": self.recorder.url(self._vendor), "telegram": self.platforms.telegram_url}
-        config.write_text(BOT.format(model=MODELS[self._vendor], **urls, **self._fields))
-        settings = load_settings(config, {"TOKEN": TELEGRAM_TOKEN, "SECRET": TELEGRAM_SECRET, "KEY": KEY})
-        web = bootstrap(settings, data=folder / "data", redis_url=redis.url)
-        self._worker = bootstrap(settings, data=folder / "data", redis_url=redis.url, is_worker=True)
+        config.write_text(self._yaml())
+        settings = load_settings(config, {**ENVIRON, "KEY": KEY})
+        data = folder / "data"
+        web = bootstrap(settings, data=data, redis_url=redis.url, public_url=WEB)
+        self._worker = bootstrap(settings, data=data, redis_url=redis.url, public_url=WEB, is_worker=True)
         self._client = build_app(web).test_client()
         self._loop = LoopThread()
         self._stack.callback(self._loop.close)
@@ -84,10 +91,35 @@ class Bot:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
+    def _yaml(self) -> str:
+        keys = {"platform": self.person.platform, **self.person.keys(self.platforms)}
+        lines = [f'    {key}: "{value}"' for key, value in keys.items()]
+        channel = "\n".join([*lines, self._channel])
+        model, url = MODELS[self._vendor], self.recorder.url(self._vendor)
+        return BOT.format(model=model, url=url, name=CHANNEL, channel=channel, **self._fields)
+
+    def receive(self, hook: SignedWebhook) -> None:
+        """Let the web process accept a webhook. No worker takes it up yet."""
+        headers, body = hook
+        response = self._client.post(f"/hooks/{CHANNEL}", data=body, headers=headers, base_url=WEB)
+        assert response.status_code == 200, response.status
+
+    def work(self, seconds: float = 0.0) -> None:
+        """Let a worker take up what waits, once or again and again for some seconds."""
+        until = time.monotonic() + seconds
+        while True:
+            self._loop.run(self._worker.processor.run(self.person.conversation.id))
+            if time.monotonic() >= until:
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def reload(self, source: str) -> None:
+        """Load a source of tools again in the worker, as an edit of its file does."""
+        tools = self._worker.tools
+        tools.replace(source, tools.watched[source].load())
+
     def say(self, text: str) -> str:
-        """Send a message of the person as Telegram does, and return the text of the last reply."""
-        update = webhooks.telegram_text(next(self._updates), text, user=USER)
-        headers, body = webhooks.telegram_hook(TELEGRAM_SECRET, update)
-        assert self._client.post("/hooks/shop", data=body, headers=headers).status_code == 200
-        self._loop.run(self._worker.processor.run(Conversation("shop", str(USER)).id))
+        """Send a message of the person and answer it. Return the text of the last reply."""
+        self.receive(self.person.text(text))
+        self.work()
         return str(self.platforms.sent[-1]["text"]) if self.platforms.sent else ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.price.bot import MODELS
-from benchmarks.price.shop import PROMPT
+from benchmarks.price.shop import DANGEROUS, PROMPT, TOOLS
 from tests.agent.providers.api import KEY
 from tests.agent.providers.recorder import ModelRecorder
 
@@ -26,9 +26,18 @@ def pydantic_ai(vendor: str, recorder: ModelRecorder, tools: Sequence[Callable[.
 
     settings: Any = None
     if vendor == "anthropic":
-        flags = ("anthropic_cache_instructions", "anthropic_cache_tool_definitions", "anthropic_cache_messages")
+        flags = (
+            "anthropic_cache_instructions",
+            "anthropic_cache_tool_definitions",
+            "anthropic_cache_messages",
+        )
         settings = dict.fromkeys(flags, True)
-    agent = Agent(_pydantic_ai_model(vendor, recorder), instructions=PROMPT, tools=list(tools), model_settings=settings)
+    agent = Agent(
+        _pydantic_ai_model(vendor, recorder),
+        instructions=PROMPT,
+        tools=list(tools),
+        model_settings=settings,
+    )
     history: list[Any] = []
 
     def say(text: str) -> object:
@@ -91,6 +100,43 @@ def _langchain_model(vendor: str, recorder: ModelRecorder) -> Any:
     return ChatOpenAI(model=name, api_key=KEY, base_url=recorder.url(vendor))
 
 
+def pydantic_ai_approval(recorder: ModelRecorder, text: str) -> None:
+    """Let pydantic-ai call the tool that needs a yes, approve the call, and get the answer."""
+    from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, Tool
+
+    tools = [Tool(each, requires_approval=each.__name__ == DANGEROUS) for each in TOOLS]
+    agent = Agent(
+        _pydantic_ai_model("openai", recorder),
+        instructions=PROMPT,
+        tools=tools,
+        output_type=[str, DeferredToolRequests],
+    )
+    asked = agent.run_sync(text)
+    approved = DeferredToolResults()
+    for call in asked.output.approvals:
+        approved.approvals[call.tool_call_id] = True
+    agent.run_sync(message_history=asked.all_messages(), deferred_tool_results=approved)
+
+
+def langchain_approval(recorder: ModelRecorder, text: str) -> None:
+    """Let LangChain call the tool that needs a yes, approve the call, and get the answer."""
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.types import Command
+
+    agent = create_agent(
+        _langchain_model("openai", recorder),
+        tools=list(TOOLS),
+        system_prompt=PROMPT,
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={DANGEROUS: True})],
+        checkpointer=InMemorySaver(),
+    )
+    config: Any = {"configurable": {"thread_id": "ada"}}
+    agent.invoke({"messages": [{"role": "user", "content": text}]}, config)
+    agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
+
+
 PEERS: dict[str, Peer] = {"pydantic-ai": pydantic_ai, "LangChain": langchain}
 
 
@@ -100,3 +146,9 @@ def installed_peers() -> dict[str, Peer]:
 
     modules = {"pydantic-ai": "pydantic_ai", "LangChain": "langchain_openai"}
     return {name: peer for name, peer in PEERS.items() if find_spec(modules[name])}
+
+
+def approvals() -> dict[str, Callable[[ModelRecorder, str], None]]:
+    """Return how each installed peer runs one confirmed action."""
+    ways = {"pydantic-ai": pydantic_ai_approval, "LangChain": langchain_approval}
+    return {name: ways[name] for name in installed_peers()}

@@ -31,7 +31,11 @@ def list_orders(customer_id: str, status: Literal["open", "sent", "delivered", "
 
 def get_order(order_id: str) -> str:
     """Show one order with its items and where it is."""
-    items = ["2 kg apples, Elstar, 5.80 EUR", "1 kg pears, Conference, 3.90 EUR", "6 lemons, untreated, 3.30 EUR"]
+    items = [
+        "2 kg apples, Elstar, 5.80 EUR",
+        "1 kg pears, Conference, 3.90 EUR",
+        "6 lemons, untreated, 3.30 EUR",
+    ]
     return f"Order {order_id}, sent on Tuesday with Hermes, due on Thursday:\n" + "\n".join(
         f"- {item}" for item in items
     )
@@ -103,7 +107,18 @@ _ANSWERS = (
     "and in the shade. You get a message as soon as it is there. If it rains, he puts it under "
     "the roof of the bicycle stand.",
 )
-_FRUIT = ("apples", "pears", "plums", "cherries", "grapes", "carrots", "potatoes", "tomatoes", "leeks", "pumpkins")
+_FRUIT = (
+    "apples",
+    "pears",
+    "plums",
+    "cherries",
+    "grapes",
+    "carrots",
+    "potatoes",
+    "tomatoes",
+    "leeks",
+    "pumpkins",
+)
 _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("find_customer", {"query": "Ada Hopper"}),
     ("list_orders", {"customer_id": "C-204", "status": "open"}),

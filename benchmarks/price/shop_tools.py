@@ -6,5 +6,7 @@ from benchmarks.price.shop import DANGEROUS, TOOLS
 from sayso.agent import Tool, ToolRegistry
 
 REGISTRY = ToolRegistry()
-for _function in TOOLS:
-    REGISTRY.register(Tool.from_function(_function, requires_approval=_function.__name__ == DANGEROUS))
+REGISTRY.replace_source(
+    "shop",
+    [Tool.from_function(each, requires_approval=each.__name__ == DANGEROUS) for each in TOOLS],
+)

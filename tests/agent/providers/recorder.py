@@ -27,19 +27,21 @@ SIDE_ANSWER: dict[str, Any] = {
     "text": "Ada asked for orders, stock and deliveries. Order 1007 was sent on Tuesday; her postcode is 20095."
 }
 
-#: One answer of the model as in `tests.agent.providers.server`, or a function of the request's body that returns it.
-Step = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+#: One answer of the model, as in `tests.agent.providers.server`.
+Step = dict[str, Any]
 
 
 @dataclass(slots=True)
 class ModelRecorder:
     """Answers the requests of bots, from `with` to its end. `bodies` are those of the requests, in order.
 
-    A request without tools is one beside the conversation: it gets SIDE_ANSWER, and its body is also in `side_bodies`.
+    A request without tools is one beside the conversation: it gets SIDE_ANSWER, and its body is also
+    in `side_bodies`. `model` answers when the script has ended.
     """
 
     bodies: list[dict[str, Any]] = field(default_factory=list)
     side_bodies: list[dict[str, Any]] = field(default_factory=list)
+    model: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     _steps: deque[Step] = field(default_factory=deque)
     _server: _Server | None = None
 
@@ -69,10 +71,11 @@ class ModelRecorder:
         if not body.get("tools"):
             self.side_bodies.append(body)
             return SIDE_ANSWER
-        if not self._steps:
+        if self._steps:
+            return self._steps.popleft()
+        if self.model is None:
             raise Refused(400, "the script has ended")
-        step = self._steps.popleft()
-        return step(body) if callable(step) else step
+        return self.model(body)
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,0 +1,189 @@
+"""Catalog: what many tools cost, with a selector and without, and whether a model finds the one that it needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+from benchmarks.price.bot import Bot
+from benchmarks.price.rows import Row
+from benchmarks.price.shop import PROMPT
+from benchmarks.price.units import Encode, Price, openai_price
+from benchmarks.selection.__main__ import Request, read_requests, read_tools
+from sayso.agent import Tool
+from sayso.agent.tools.parameter import ToolParameter
+
+SMALL, LARGE, REQUESTS = 20, 240, 8
+#: The selector whose cost is measured.
+SELECTOR = "    selector: {embedding: {}}"
+#: What the catalog of the benchmark `selection` lacks to LARGE tools: an operation on each of these things.
+_THINGS = (
+    *("vehicle", "driver", "route", "warehouse", "pallet", "supplier", "contract", "campaign"),
+    *(
+        "voucher",
+        "survey",
+        "shift",
+        "payslip",
+        "vacation",
+        "device",
+        "license",
+        "visitor",
+        "sensor",
+    ),
+)
+_OPERATIONS = {
+    "list": "List all {thing}s, newest first.",
+    "get": "Show one {thing} with all its details.",
+    "create": "Create a {thing}.",
+    "update": "Change the details of a {thing}.",
+    "archive": "Archive a {thing}, which can be restored.",
+    "export": "Export {thing}s as a CSV file.",
+    "assign": "Assign a {thing} to a person.",
+    "history": "Show who changed a {thing}, and when.",
+}
+#: The tools that find tools, as far as Sayso has them.
+FINDERS = ("find_tools", "search_tools")
+
+
+def all_tools() -> list[Tool]:
+    """Return LARGE tools: those of the benchmark `selection`, and more of their kind. None needs a yes."""
+    more = [_made(thing, operation, words) for thing, (operation, words) in product(_THINGS, _OPERATIONS.items())]
+    by_name = {tool.name: _answering(tool) for tool in [*more, *read_tools()]}
+    names = dict.fromkeys(tool.name for tool in [*read_tools(), *more])
+    return [by_name[name] for name in names][:LARGE]
+
+
+def _made(thing: str, operation: str, words: str) -> Tool:
+    parameters = [
+        ToolParameter(name=f"{thing}_id", description=f"id of the {thing}"),
+        ToolParameter(name="note", description="what else matters, in the person's words"),
+    ]
+    return Tool(f"{operation}_{thing}", words.format(thing=thing), parameters, lambda **_: "")
+
+
+def _answering(tool: Tool) -> Tool:
+    """Return the tool with a result of the usual length."""
+    entries = [f"A-{at}: Ada Hopper, {tool.name} on 2026-11-{at}, two items, open until Friday" for at in range(11, 23)]
+    result = "\n".join(["Done. These belong to it:", *entries])
+    return Tool(tool.name, tool.description, tool.parameters, lambda **_: result)
+
+
+def small_names() -> list[str]:
+    """Return the names of the first SMALL tools."""
+    return [tool.name for tool in all_tools()[:SMALL]]
+
+
+def requests_for(names: Sequence[str]) -> list[Request]:
+    """Return REQUESTS plain requests in English, each for another of these tools."""
+    by_tool: dict[str, Request] = {}
+    for request in read_requests("open") + read_requests("held_out"):
+        if request.language == "en" and request.tool in names:
+            by_tool.setdefault(request.tool, request)
+    chosen = list(by_tool.values())
+    step = max(1, len(chosen) // REQUESTS)
+    return chosen[::step][:REQUESTS]
+
+
+def rows(encode: Encode) -> Iterator[Row]:
+    """Yield the rows of catalogs."""
+    few, wanted = small_names(), requests_for(small_names())
+    whole, _ = _converse(encode, few, wanted, "")
+    selected, _ = _converse(encode, few, wanted, SELECTOR)
+    yield Row(f"{SMALL} tools, {len(wanted)} requests, all shown: units", whole.units, unit="k")
+    yield Row(
+        f"{SMALL} tools with the selector: times the units of all shown",
+        selected.units / whole.units,
+        1.0,
+    )
+
+    names = [tool.name for tool in all_tools()]
+    wanted = requests_for(names)
+    whole, _ = _converse(encode, names, wanted, "")
+    yield Row(f"{LARGE} tools, {len(wanted)} requests, all shown: units", whole.units, unit="k")
+    selected, found = _converse(encode, names, wanted, SELECTOR)
+    yield Row(
+        f"{LARGE} tools, {len(wanted)} requests, with the selector: units",
+        selected.units,
+        20_000,
+        unit="k",
+    )
+    yield Row("the same: share of the prompt that is a stable prefix", selected.stable, 0.6, True, "%")
+    yield Row("the same: requests for which the right tool was called", found, len(wanted), True)
+    yield Row(
+        "tools in the request that stay the same after a source was loaded again",
+        _stable_tools(),
+        1,
+        True,
+        "%",
+    )
+
+
+def _converse(encode: Encode, names: Sequence[str], wanted: Sequence[Request], channel: str) -> tuple[Price, int]:
+    """Return the price of the requests in one conversation, and how often the right tool was called."""
+    source = f"[{{module: benchmarks.price.catalog_tools, include: {json.dumps(list(names))}}}]"
+    with Bot("openai", PROMPT, source, channel=channel) as bot:
+        model = CatalogModel()
+        bot.recorder.model = model
+        for request in wanted:
+            model.begin(request)
+            bot.say(request.text)
+        return openai_price(bot.recorder.bodies, encode), model.found
+
+
+class CatalogModel:
+    """A model that calls the tool of a request if it is shown; else it asks a tool that finds tools, once."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self._calls = 0
+        self._tool, self._text = "", ""
+        self._has_called = self._has_searched = False
+
+    def begin(self, request: Request) -> None:
+        """Start the next request."""
+        self._tool, self._text = request.tool, request.text
+        self._has_called = self._has_searched = False
+
+    def __call__(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to one request of the bot."""
+        shown = [tool["function"]["name"] for tool in body.get("tools", [])]
+        if self._has_called:
+            return {"text": "That is done: A-17 and A-21 are open, A-18 is closed. Is there anything else?"}
+        if self._tool in shown:
+            self._has_called = True
+            self.found += 1
+            return self._call(self._tool, _arguments(body, self._tool))
+        finder = next((name for name in FINDERS if name in shown), None)
+        if finder is not None and not self._has_searched:
+            self._has_searched = True
+            return self._call(finder, {"query": self._text})
+        self._has_called = True
+        return {"text": "I am sorry, I have no tool for that."}
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        self._calls += 1
+        return {"calls": [{"id": f"call_{self._calls:04}", "name": name, "arguments": arguments}]}
+
+
+def _arguments(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a value for each required argument of a tool that was shown."""
+    shown = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
+    return dict.fromkeys(shown[name].get("required", []), "A-17")
+
+
+def _stable_tools() -> float:
+    """Return the share of the tools' bytes that a request begins with again after the first source was loaded again."""
+    sources = "[benchmarks.price.shop_tools, {module: benchmarks.price.catalog_tools, include: [create_*]}]"
+    with Bot("openai", PROMPT, sources) as bot:
+        bot.recorder.script({"text": "Hello."}, {"text": "Hello again."})
+        bot.say("Hello!")
+        bot.reload("tools.0")
+        bot.say("Hello again!")
+        before, after = (json.dumps(body["tools"]) for body in bot.recorder.bodies)
+    same = next(
+        (at for at, (left, right) in enumerate(zip(before, after, strict=False)) if left != right),
+        len(before),
+    )
+    return same / len(before)
