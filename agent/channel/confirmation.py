@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
-from sayso.agent.channel.context import TurnAnswer, TurnContext, TurnFiles, add_exchange, fixed_answer
+from sayso.agent.channel.context import (
+    NO_ANSWER,
+    TurnAnswer,
+    TurnContext,
+    TurnFiles,
+    add_exchange,
+    fixed_answer,
+)
 from sayso.agent.channel.outcomes import OutcomeHistory
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.tool_executors import tools_of
@@ -15,13 +22,12 @@ from sayso.agent.memory.extraction import in_scope
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
-from sayso.channels.i18n.texts import Texts, brief, texts_for
+from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
 from sayso.channels.types import Media, Reply, Scope, Turn, digest
 from sayso.pending.action import ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
     ConfirmParser,
     ParsedAnswer,
-    asks_back,
     is_ok,
     is_unclear,
     names_effect,
@@ -30,6 +36,7 @@ from sayso.pending.consent import (
     read_answer,
     written_before,
 )
+from sayso.pending.consent.asking import is_misspelled_asking, read_asking
 from sayso.pending.proposals import Effect, is_undo
 from sayso.pending.repository import (
     EXECUTED_STATES,
@@ -44,8 +51,12 @@ from sayso.pending.turns import ABOUT, CHOICE_KIND, Transition, TurnChange
 
 #: Characters of an outcome that is repeated after a second tap.
 MAX_OUTCOME_CHARS = 600
-#: How often an open question is repeated after unclear answers. Each time the words must be others.
+#: How often an open question is repeated, because it was asked about or answered unclearly. The
+#: words of unclear answers must be others each time.
 MAX_UNCLEAR_ANSWERS = 5
+#: Characters of a preview that is repeated in full to a person who asks what the question is. With
+#: the text around it, it is one message on each platform.
+MAX_EXPLAINED_CHARS = 700
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
@@ -146,28 +157,47 @@ class ConfirmationHandler:
         action = live.action
         answer = self.read_answer(context.turn, live, context.seq)
         is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)
-        may_ask_again = live.state == "shown" and is_open and _is_new_words(live, context.turn.text)
+        is_shown = live.state == "shown" and is_open
         if answer.intent == "cancel" and live.state in WAITING_STATES:
-            if may_ask_again and names_effect(self._parser, context.turn.text, action):
+            if (
+                is_shown
+                and _is_new_words(live, context.turn.text)
+                and names_effect(self._parser, context.turn.text, action)
+            ):
                 return self._ask_again(context, live)
             return await self._cancel(context, live)
         if answer.intent == "confirm":
             explanation = _why_not_confirmed(context, live, answer) if is_open else ""
             if explanation:
-                return self._repeat_question(context, live, explanation)
+                return self._repeat_question(context, live, explanation, brief(action.preview))
             if answer.code == action.code:
                 return await self._confirm(context, live)
-        if answer.intent or not may_ask_again or quotes_another(context.turn, live):
+        if answer.intent or not is_shown or quotes_another(context.turn, live):
             return await self.drop_and_run(context, live)
         return await self._answer_no_decision(context, live)
 
     async def _answer_no_decision(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Answer a message that is neither a yes nor a no. If it is not about the question, it drops the question."""
-        message = context.turn.text
-        if asks_back(self._parser, message):
-            return self._explain(context, live)
-        if is_unclear(self._parser, message, live.action.language):
-            return self._ask_again(context, live)
+        """Answer a message that is neither a yes nor a no to an open question.
+
+        | the message | the answer | the question |
+        |---|---|---|
+        | asks for time | the open question; none if it was repeated before | stays |
+        | asks about the question | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
+        | may be an answer, in new words | the open question, MAX_UNCLEAR_ANSWERS times | stays |
+        | anything else | that of the model | is dropped |
+        """
+        message, language = context.turn.text, live.action.language
+        asking = read_asking(self._parser, message, live.action)
+        knows_it_stays = bool(live.unclear_answers) and not context.returns_text
+        if asking == "waits" and knows_it_stays:
+            return NO_ANSWER
+        if len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS:
+            if asking:
+                return self._explain(context, live, is_brief=asking == "waits")
+            if _is_new_words(live, message) and is_unclear(self._parser, message, language):
+                return self._ask_again(context, live)
+            if _is_new_words(live, message) and is_misspelled_asking(self._parser, message, language):
+                return self._explain(context, live)
         return await self.drop_and_run(context, live)
 
     async def _decide_on_changed(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
@@ -319,30 +349,40 @@ class ConfirmationHandler:
 
     def _ask_again(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
         """Repeat the question after an answer that is neither a yes nor a no."""
-        return self._note_unclear(context, live, _texts_of(live).unclear(live.action.preview, live.action.code))
+        preview = brief(live.action.preview)
+        return self._note_unclear(context, live, _texts_of(live).unclear(preview, live.action.code), preview)
 
-    def _explain(self, context: TurnContext, live: StoredAction) -> TurnAnswer:
-        """Answer a message that asks about the question: what is open, and what a yes would do."""
+    def _explain(self, context: TurnContext, live: StoredAction, *, is_brief: bool = False) -> TurnAnswer:
+        """Answer a message that asks about the question: what is open, and what a yes would do.
+
+        The preview is repeated in full, unless the answer `is_brief` or would be several messages.
+        """
         action = live.action
         left = action.expires_at - context.received_at
-        return self._note_unclear(context, live, _texts_of(live).explained(action.preview, left, action.code))
+        preview = as_statement(action.preview)
+        if is_brief or len(preview) > MAX_EXPLAINED_CHARS:
+            preview = brief(action.preview)
+        return self._note_unclear(context, live, _texts_of(live).explained(preview, left, action.code), preview)
 
-    def _note_unclear(self, context: TurnContext, live: StoredAction, text: str) -> TurnAnswer:
-        """Repeat the question in this text. The record notes the message: the same words drop the question."""
-        answer = self._repeat_question(context, live, text)
+    def _note_unclear(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> TurnAnswer:
+        """Repeat the question in this text, which quotes the preview. The record notes the message."""
+        answer = self._repeat_question(context, live, text, preview)
         transition = Transition(
             live.pid, ("shown",), "shown", by=context.turn.event_id, unclear=_words_id(context.turn.text)
         )
         return answer.changed(transition=transition)
 
-    def _repeat_question(self, context: TurnContext, live: StoredAction, text: str) -> TurnAnswer:
-        """Answer with the open question in other words, with its buttons. Its time limit stays as it was."""
+    def _repeat_question(self, context: TurnContext, live: StoredAction, text: str, preview: str) -> TurnAnswer:
+        """Answer with the open question in other words, with its buttons. Its time limit stays as it was.
+
+        `preview`: the part of the text that a yes agrees to.
+        """
         action = live.action
         answer = fixed_answer(context, text)
         ((reply, _),) = answer.change.replies
         left = max(0.0, action.expires_at - context.received_at)
         buttons = self._prompts.buttons(action, context)
-        asked = replace(reply, buttons=buttons, answer_seconds=left, preview=brief(action.preview))
+        asked = replace(reply, buttons=buttons, answer_seconds=left, preview=preview)
         return about_question(live, answer.changed(replies=((asked, ""),)))
 
     async def _choose(self, context: TurnContext, offer: StoredAction, press: ButtonPress) -> TurnAnswer:

@@ -112,6 +112,10 @@ class TurnAnswer:
         return self.changed(about=action.pid) if action and action.action.kind != CHOICE_KIND else self
 
 
+#: The answer to a message that needs none: nothing is sent, and the history does not know of it.
+NO_ANSWER = TurnAnswer(TurnChange())
+
+
 def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *, for_history: str = "") -> TurnAnswer:
     """Return an answer without a model call, and add it to the history, or the text `for_history` instead of it."""
     add_exchange(context, for_history or text)

@@ -122,8 +122,11 @@ class Texts:
         return self.say("unclear", preview=brief(preview), yes=self._yes(code))
 
     def explained(self, preview: str, seconds: float, code: str = "") -> str:
-        """Return what a yes to the open question would do, and how long it can be answered."""
-        return self.say("explained", preview=brief(preview), duration=self._duration(seconds), yes=self._yes(code))
+        """Return what a yes to the open question would do, and how long it can be answered.
+
+        The preview, a statement, is quoted as it is given.
+        """
+        return self.say("explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code))
 
     #: The yes may be meant for something that the bot said after the question.
     asked_before = _about("asked_before")

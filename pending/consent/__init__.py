@@ -173,7 +173,7 @@ class RegexConfirmParser:
             return False
         if not any(char.isalpha() for char in msg):
             return True
-        words = _bare_words(msg)
+        words = bare_words(msg)
         parts = unstretch(words).split()
         return 0 < len(parts) <= MAX_UNCLEAR_WORDS and (
             self._is_in(self._answers, words)
@@ -186,15 +186,18 @@ class RegexConfirmParser:
 
         Unlike `is_unclear` it does not search inside the message, so it is safe to use in all languages at once.
         """
-        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, _bare_words(msg))
-
-    def asks_back(self, msg: str) -> bool:
-        """Return whether the whole message asks about the question, as "which one?" and "wait" do."""
-        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._asks, _bare_words(msg))
+        return len(msg) <= MAX_UNCLEAR_CHARS and self._is_in(self._answers, bare_words(msg))
 
     @cached_property
-    def _asks(self) -> frozenset[str]:
-        return _as_bare_words(self._book.asks)
+    def asking_phrases(self) -> AskingPhrases:
+        """Return what people write to ask about an open question, or for time."""
+        book = self._book
+        fillers = book.ok | book.unclear | book.polite
+        return AskingPhrases(
+            asks=_as_bare_words(book.asks),
+            waits=_as_bare_words(book.waits),
+            fillers=_as_bare_words(fillers - book.commands),
+        )
 
     @cached_property
     def _answers(self) -> frozenset[str]:
@@ -209,7 +212,7 @@ class RegexConfirmParser:
             return False
         decisions = self._book.confirm | self._book.cancel
         return any(
-            abs(len(word) - len(each)) <= 1 and _one_letter_off(word, each) for each in decisions if len(each) > 2
+            abs(len(word) - len(each)) <= 1 and one_letter_off(word, each) for each in decisions if len(each) > 2
         )
 
     def _is_in(self, phrases: frozenset[str], words: str) -> bool:
@@ -230,7 +233,7 @@ class RegexConfirmParser:
         return plain_words(shorter) if is_plain else ""
 
 
-def _bare_words(msg: str) -> str:
+def bare_words(msg: str) -> str:
     """Return the plain words of a message: only its letters, their marks, digits and apostrophes."""
     kept = (
         char if char == "'" or (unicodedata.category(char)[0] in "LMN" and char != _EMOJI_STYLE) else " "
@@ -244,7 +247,7 @@ def _as_bare_words(phrases: frozenset[str]) -> frozenset[str]:
     return phrases | {phrase.replace("-", " ") for phrase in phrases}
 
 
-def _one_letter_off(one: str, other: str) -> bool:
+def one_letter_off(one: str, other: str) -> bool:
     """Return whether the words differ by one letter added, missing or changed, or by two that are swapped."""
     start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     one, other = one[start:], other[start:]
@@ -320,8 +323,8 @@ def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> 
     mean the effect of a cancellation, but "don't delete it" is a no to a deletion. A message that
     begins with a plain no never means the effect.
     """
-    words = _letters(message)
-    effect = _letters(f"{action.preview} {action.kind}")
+    words = letters_of(message)
+    effect = letters_of(f"{action.preview} {action.kind}")
     if not words or words[0] in _plain_noes():
         return False
 
@@ -334,7 +337,7 @@ def names_effect(parser: ConfirmParser, message: str, action: PendingAction) -> 
             for part in _parts(word):
                 if any(part in each for each in effect) and is_no(part):
                     return True
-        elif any(_same_stem(word, each) for each in effect) and is_no(" ".join(words[at:])):
+        elif any(same_stem(word, each) for each in effect) and is_no(" ".join(words[at:])):
             return True
     return False
 
@@ -346,7 +349,7 @@ def _parts(word: str) -> Iterator[str]:
             yield word[start:end]
 
 
-def _letters(text: str) -> list[str]:
+def letters_of(text: str) -> list[str]:
     """Return the words of a text: its letters with their marks, in lower case."""
     spaced = (char if _is_letter(char) else " " for char in text.casefold())
     return "".join(spaced).split()
@@ -361,11 +364,11 @@ def _plain_noes() -> frozenset[str]:
     """Return the words that the shipped languages offer as a no."""
     noes: set[str] = set()
     for language in SHIPPED_LANGUAGES:
-        noes.update(_letters(texts_for(language).no))
+        noes.update(letters_of(texts_for(language).no))
     return frozenset(noes)
 
 
-def _same_stem(one: str, other: str) -> bool:
+def same_stem(one: str, other: str) -> bool:
     """Return whether two words are equal, or begin with the same letters: "cancel" and "cancelar"."""
     one, other = (_LATIN_MARKS.sub("", unicodedata.normalize("NFKD", word)) for word in (one, other))
     return one == other or (len(one) >= STEM_LETTERS and one[:STEM_LETTERS] == other[:STEM_LETTERS])
@@ -381,17 +384,23 @@ def is_unclear(parser: ConfirmParser, message: str, language: str) -> bool:
         return False
     if parser.only(language).is_unclear(message) or parser.is_half_answer(message):
         return True
-    return any(parse_answer(each, message).intent for each in _all_languages())
+    return any(parse_answer(each, message).intent for each in all_languages())
 
 
-def asks_back(parser: ConfirmParser, message: str) -> bool:
-    """Return whether the message asks, in any shipped language, what the question is about or for a moment's time."""
-    return isinstance(parser, RegexConfirmParser) and any(each.asks_back(message) for each in _all_languages())
-
-
-def _all_languages() -> Iterable[RegexConfirmParser]:
+def all_languages() -> Iterable[RegexConfirmParser]:
     """Return a parser of each shipped language alone."""
     return (_parser(language, emoji=False) for language in SHIPPED_LANGUAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class AskingPhrases:
+    """Phrases as `bare_words` returns them: what asks about a question, what asks for time, and what may stand beside
+    one of them, such as "ok" and "please".
+    """
+
+    asks: frozenset[str]
+    waits: frozenset[str]
+    fillers: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +417,8 @@ class PhraseBook:
     unclear: frozenset[str]
     #: Asks about the question and decides nothing: the user is told what a yes would do.
     asks: frozenset[str]
+    #: Asks for time and decides nothing: the user is told once that the question stays open.
+    waits: frozenset[str]
     #: Words that are a yes when alone, and a new request with another word beside them.
     commands: frozenset[str]
 

@@ -161,7 +161,7 @@ def printing(*lines, tools=None) -> ChannelAgent:
     [
         ("yes", f"Deleted {PATH}"),
         ("no", f"Nothing was done: “Delete {PATH}”"),
-        ("hmm", f"I could not tell whether you meant yes or no: Delete {PATH}\nReply **yes** or **no**."),
+        ("maybe", f"I could not tell whether you meant yes or no: Delete {PATH}\nReply **yes** or **no**."),
         ("/status", f"left: Delete {PATH}"),
     ],
 )

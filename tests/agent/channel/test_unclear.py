@@ -32,7 +32,7 @@ def test_question_and_its_repetition_name_their_preview(make_bot):
     """The preview reaches the adapter through the outbox, apart from the instructions."""
     bot = make_bot("A")
     bot.channel.split = lambda reply: [reply]
-    for words in ("delete A", "hmm"):
+    for words in ("delete A", "maybe"):
         bot.say(words)
         reply = bot.channel.sent[-1].reply
         assert reply.preview == "Delete A"
@@ -59,7 +59,24 @@ def test_second_unclear_reply_drops_the_proposal(make_bot):
 
 
 @pytest.mark.parametrize(
-    "words", ["wait", "Which one?", "what is it?", "hold on...", "why?", "welche?", "¿qué?", "待って", "что это?"]
+    "words",
+    [
+        *(
+            "wait",
+            "Which one?",
+            "what is it?",
+            "hold on...",
+            "why?",
+            "welche?",
+            "¿qué?",
+            "待って",
+            "что это?",
+            "🤔",
+            "⏳",
+        ),
+        *("hmm", "?", "wait, what is it?", "ok wait", "wait wait", "waht is it?", "wiat", "holdon", "how much is it?"),
+        *("等一下，是什么？", "espera, ¿qué es?", "Was war die Frage?", "ruko, kya hai?"),
+    ],
 )
 def test_question_about_the_question_is_answered_without_a_model(make_bot, words):
     """It says what a yes would do, in any language; the window stays open, and the next yes runs it."""
@@ -83,24 +100,77 @@ def test_answer_in_a_language_that_is_not_read_asks_again(make_bot, words):
     assert bot.say("yes").startswith("deleted A")
 
 
+def test_question_that_names_the_effect_is_answered_without_a_model(make_bot):
+    """ "Which order?" asks about "Delete order A"; "which chart?" is a new request."""
+    bot = make_bot("A", lines=["I see."], preview="Delete order {name}")
+    bot.say("delete A")
+    assert bot.say("which order?").startswith("Nothing has been done yet. After a yes I do this: Delete order A")
+    assert "nothing was done: “Delete order A”" in bot.say("which chart?")
+
+
 def test_different_unclear_replies_ask_again_and_the_same_words_drop_the_proposal(make_bot):
-    """A person who is still thinking keeps the question; a repeated reply ends it."""
+    """A person who is still thinking keeps the question; a repeated unclear reply ends it."""
     bot = make_bot("A", lines=["I see."])
     bot.say("delete A")
-    for words in ("wait", "which one?", "hmm", "ja"):
+    for words in ("wait", "which one?", "maybe", "which one?", "ja"):
         bot.say(words)
         assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
-    assert "nothing was done: “Delete A”" in bot.say("Which one")
+    assert "nothing was done: “Delete A”" in bot.say("Maybe!")
     assert bot.deleted == []
 
 
-def test_question_is_not_repeated_for_ever(make_bot):
-    """After five unclear replies in different words the sixth drops the proposal."""
+@pytest.mark.parametrize("last", ["maybe", "which one?"])
+def test_question_is_not_repeated_for_ever(make_bot, last):
+    """After five repetitions the next unclear reply or question drops the proposal."""
     bot = make_bot("A", lines=["I see."])
     bot.say("delete A")
-    for words in ("wait", "which one?", "hmm", "ja", "why"):
+    for words in ("wait", "which one?", "ok", "which one?", "why"):
         bot.say(words)
-    assert "nothing was done: “Delete A”" in bot.say("maybe")
+    assert "nothing was done: “Delete A”" in bot.say(last)
+
+
+def test_further_plea_for_time_is_not_answered(make_bot):
+    """The person knows that the question stays. It is neither repeated nor dropped, and the next yes runs it."""
+    bot = make_bot("A")
+    bot.say("delete A")
+    for _ in range(4):
+        for words in ("wait", "hmm", "one moment please", "⏳", "hold on"):
+            bot.say(words)
+    assert len(bot.channel.sent) == 2
+    assert len(bot.provider.requests) == 1
+    assert bot.say("yes").startswith("deleted A")
+
+
+def test_plea_for_time_leaves_the_history_as_it_was(make_bot):
+    """What got no answer is not in the history: the model reads the question and its outcome."""
+    bot = make_bot("A", lines=["Bye."])
+    for words in ("delete A", "wait", "wait", "yes", "bye"):
+        bot.say(words)
+    said = [message.content for message in bot.provider.requests[-1].messages if message.role.value == "user"]
+    assert said == ["delete A", "wait", "yes", "bye"]
+
+
+def test_question_about_a_long_preview_repeats_all_of_it(make_bot):
+    """A person who asks what the question is reads exactly what a yes would do."""
+    preview = "Delete {name}: " + "a line of the order, " * 25
+    bot = make_bot("A", preview=preview)
+    bot.say("delete A")
+    assert preview.replace("{name}", "A").strip() in bot.say("what is it?")
+
+
+@pytest.mark.parametrize("words", ["what is it?", "wait", "?", "hmm"])
+def test_asking_without_an_open_question_goes_to_the_model(make_bot, words):
+    """It is about something else."""
+    bot = make_bot(lines=["Hello."])
+    assert bot.say(words) == "Hello."
+
+
+def test_question_of_another_member_is_a_message_of_its_own(make_bot):
+    """In a group, only the person who was asked is told what a yes would do."""
+    bot = make_bot("A", lines=["Hello Bob."])
+    bot.say("delete A")
+    assert bot.say("what is it?", user="bob") == "Hello Bob."
+    assert bot.rig.repository.find_open(CHAT.id, bot.scope).state == "shown"
 
 
 def test_redelivered_unclear_reply_asks_again_once(make_bot):

@@ -15,13 +15,17 @@ from hypothesis import strategies as st
 
 from sayso import pending
 from sayso.pending import RegexConfirmParser, consent
+from sayso.pending.action import PendingAction
 from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
+from sayso.pending.consent.asking import is_misspelled_asking, read_asking
 
 PARSER = RegexConfirmParser()
 EVERYTHING = RegexConfirmParser(SHIPPED_LANGUAGES)
 WITH_EMOJI = RegexConfirmParser(SHIPPED_LANGUAGES, emoji=True)
 BOOKS = {language: phrasebook([language]) for language in SHIPPED_LANGUAGES}
 CONFIRMS = sorted(phrasebook(SHIPPED_LANGUAGES).confirm)
+
+ACTION = PendingAction(user_id="ana", kind="refund_order", preview="Refund order 5", language="en")
 
 #: No message here may ever decide.
 NOTHING = [
@@ -113,16 +117,54 @@ ASKED = [
 def test_phrase_that_asks_back_is_known_as_people_type_it(language):
     """With capitals and a question mark, also where it ends in a double letter or has a hyphen."""
     table = tomllib.loads((consent._FOLDER / f"{language}.toml").read_text(encoding="utf-8"))
-    phrases = [phrase for pattern in table["asks"] for phrase in expand(pattern)]
-    typed = [f"{phrase[:1].upper()}{phrase[1:]}?" for phrase in phrases]
-    assert [each for each in typed if not consent.asks_back(PARSER, each)] == []
+    for part in ("asks", "waits"):
+        phrases = [phrase for pattern in table[part] for phrase in expand(pattern)]
+        typed = [f"{phrase[:1].upper()}{phrase[1:]}?" for phrase in phrases]
+        assert [each for each in typed if not read_asking(PARSER, each, ACTION)] == []
 
 
 @pytest.mark.parametrize("words", ASKED)
 def test_stalling_asks_back_and_decides_nothing(words):
     """ "Later" is no answer: the person is told what is open, and the time to answer goes on."""
-    assert consent.asks_back(EVERYTHING, words)
+    assert read_asking(EVERYTHING, words, ACTION)
     assert not decides(EVERYTHING, words)
+
+
+@pytest.mark.parametrize(
+    "words", ["wait", "hmm...", "Hold on!", "🤔", "⏳ ⏳", "ok, one sec", "warte mal bitte", "хм", "等等"]
+)
+def test_plea_for_time_asks_nothing_else(words):
+    """It is told apart from a question, because only the first one is answered."""
+    assert read_asking(EVERYTHING, words, ACTION) == "waits"
+
+
+@pytest.mark.parametrize(
+    "words", ["wait, what is it?", "?", "¿?", "hmm, how much?", "which order", "What order?", "ok why"]
+)
+def test_question_beside_a_plea_for_time_asks(words):
+    """It is answered with what a yes would do."""
+    assert read_asking(EVERYTHING, words, ACTION) == "asks"
+
+
+#: New requests, and decisions, that resemble questions about the question.
+NOT_ASKED = [
+    "what is the weather?", "water", "chat", "menu", "order details", "what is order 6", "which invoices are open?",
+    "INV-8", "show order 5", "order 5", "yes", "no, wait", "yes, what is it?", "!", "1", "👍", "",
+    "wait for me at the station",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", NOT_ASKED)
+def test_other_message_asks_nothing_about_the_question(words):
+    """A new request is answered as one, and a word that decides is never read as a question."""
+    assert read_asking(EVERYTHING, words, ACTION) == ""
+    assert not is_misspelled_asking(EVERYTHING, words, "en")
+
+
+@pytest.mark.parametrize("words", ["waht is it?", "wiat", "holdon", "wich one", "how mcuh"])
+def test_misspelled_question_is_recognized_in_its_language(words):
+    """One wrong letter is a slip of the finger."""
+    assert is_misspelled_asking(EVERYTHING, words, "en")
 
 
 @given(st.text(min_size=1))
@@ -412,7 +454,6 @@ def test_other_ok_is_none(words):
         "yrs",
         "yse",
         "ok then",
-        "hmm",
         "1",
         "I guess so",
         "yes but",

@@ -1,0 +1,132 @@
+"""Messages about an open question that decide nothing: they ask what it is about, or for time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+from sayso.pending.action import PendingAction
+from sayso.pending.consent import (
+    MAX_DECISION_CHARS,
+    AskingPhrases,
+    ConfirmParser,
+    RegexConfirmParser,
+    all_languages,
+    bare_words,
+    is_syllabic,
+    letters_of,
+    one_letter_off,
+    same_stem,
+    unstretch,
+)
+
+#: "asks": what is the question about? "waits": give me time. "" is any other message.
+Asking = Literal["asks", "waits", ""]
+
+#: Words of a phrase, at most.
+MAX_PHRASE_WORDS = 8
+#: Characters of a phrase in which one letter after the first may be wrong. In a shorter one that
+#: makes another word.
+MIN_MISSPELLED_LETTERS = 5
+#: Characters of a phrase in which two letters may be swapped: "wiat".
+MIN_SWAPPED_LETTERS = 4
+#: Words of the effect at the end of a message, as in "which order?" and "which delivery address?".
+MAX_EFFECT_WORDS = 2
+
+_QUESTION_MARKS = frozenset("?？؟¿⁇‽❓❔⁉!¡")  # noqa: RUF001
+_WAITING = frozenset("🤔🧐💭⏳⌛⏱⏲⏰🕐✋🖐")
+#: What changes the look of the emoji before it: its style and its skin tones.
+_EMOJI_LOOKS = dict.fromkeys((0xFE0F, *range(0x1F3FB, 0x1F400)))
+
+
+def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> Asking:
+    """Return what the message asks of the question about this action; "" if it asks neither.
+
+    The whole message must be made of known phrases of one shipped language. In the language of the
+    question, it may end with words of the effect, as "which order?" does.
+    """
+    if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
+        return ""
+    signs = set("".join(message.translate(_EMOJI_LOOKS).split()))
+    if signs and signs <= _QUESTION_MARKS and signs != {"!"}:
+        return "asks"
+    if signs and signs <= _WAITING:
+        return "waits"
+
+    words = bare_words(message).split()
+    found: set[Asking] = {_asking_of(each.asking_phrases, words) for each in all_languages()}
+    if "asks" in found or "waits" in found:
+        return "asks" if "asks" in found else "waits"
+    phrases = parser.only(action.language).asking_phrases
+    return _asking_of(phrases, _without_effect(words, action))
+
+
+def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> bool:
+    """Return whether the message may be a misspelled phrase of `read_asking` in this language.
+
+    It may be a word of its own as well, such as "latex" for "later".
+    """
+    if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
+        return False
+    phrases = parser.only(language).asking_phrases
+    return _is_misspelled(phrases, bare_words(message))
+
+
+def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:
+    """Return what words ask that are made of these phrases: "wait, what is it?" is "asks"."""
+    reached: list[set[Asking]] = [set() for _ in range(len(words) + 1)]
+    reached[0].add("")
+    for start, before in enumerate(reached):
+        for end in range(start + 1, min(len(words), start + MAX_PHRASE_WORDS) + 1):
+            if not before:
+                break
+            kind = _kind_of(phrases, " ".join(words[start:end]))
+            if kind is not None:
+                reached[end].update(_stronger(each, kind) for each in before)
+    last = reached[-1]
+    if "asks" in last:
+        return "asks"
+    return "waits" if "waits" in last else ""
+
+
+def _stronger(one: Asking, other: Asking) -> Asking:
+    if "asks" in (one, other):
+        return "asks"
+    return one or other
+
+
+def _kind_of(phrases: AskingPhrases, words: str) -> Asking | None:
+    """Return what one phrase asks, "" for a filler, None for other words."""
+    forms = {words, unstretch(words), unstretch(words, keep=2)}
+    if not phrases.asks.isdisjoint(forms):
+        return "asks"
+    if not phrases.waits.isdisjoint(forms):
+        return "waits"
+    return None if phrases.fillers.isdisjoint(forms) else ""
+
+
+def _without_effect(words: Sequence[str], action: PendingAction) -> Sequence[str]:
+    """Return the words without those of the effect at their end; none if there were no such."""
+    effect = letters_of(f"{action.preview} {action.kind}")
+    kept = list(words)
+    while kept and len(words) - len(kept) < MAX_EFFECT_WORDS:
+        if not any(same_stem(kept[-1], each) for each in effect):
+            break
+        kept.pop()
+    return kept if len(kept) < len(words) else ()
+
+
+@lru_cache(maxsize=256)
+def _is_misspelled(phrases: AskingPhrases, words: str) -> bool:
+    """Return whether one letter of a phrase is wrong, missing or too many, or two are swapped."""
+    if len(words) < MIN_SWAPPED_LETTERS or is_syllabic(words):
+        return False
+    for phrase in phrases.asks | phrases.waits:
+        if abs(len(phrase) - len(words)) > 1 or not one_letter_off(words, phrase):
+            continue
+        is_swap = sorted(words) == sorted(phrase)
+        is_long = len(phrase) >= MIN_MISSPELLED_LETTERS and phrase[0] == words[0]
+        if is_long or (is_swap and len(phrase) >= MIN_SWAPPED_LETTERS):
+            return True
+    return False
