@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers.base import Completion
+from sayso.agent.providers.base import Completion, StreamItem
 from sayso.agent.providers.offline import OfflineProvider
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis, preload
@@ -21,6 +22,8 @@ from sayso.workers.rq.process import run_worker
 
 #: The beginning of a message that names the seconds to think.
 COMMAND = "/think "
+#: What a streamed answer goes on with, and the seconds between two words.
+WORDS, WORD_SECONDS = ["again"] * 100, 0.02
 
 
 class Thinker(OfflineProvider):
@@ -33,6 +36,13 @@ class Thinker(OfflineProvider):
             return await super().acomplete(**request)
         await asyncio.sleep(float(last.content.removeprefix(COMMAND)))
         return Message(Role.ASSISTANT, "thought"), UsageStats()
+
+    async def astream(self, **request: Any) -> AsyncGenerator[StreamItem, None]:
+        """Think first as `acomplete` does, then yield words, one every WORD_SECONDS."""
+        answer, _ = await self.acomplete(**request)
+        for word in [answer.content, *WORDS]:
+            yield f"{word} "
+            await asyncio.sleep(WORD_SECONDS)
 
 
 def main(config: str, data: str) -> None:

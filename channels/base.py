@@ -127,13 +127,15 @@ class RateLimit:
 
     `per_second`: messages of the whole channel, 0 for no limit. `chat_gap`: seconds between two messages into one
     conversation, after the first `burst` messages. `draft_gap`: seconds between two drafts of one answer, 0 if the
-    platform shows no drafts.
+    platform shows no drafts. `draft_delay`: seconds that a turn takes before its first draft, where drafts count as
+    messages and few are allowed; 0 to show the first words at once.
     """
 
     per_second: float = 0.0
     chat_gap: float = 0.0
     burst: int = 1
     draft_gap: float = 0.0
+    draft_delay: float = 0.0
 
 
 class Channel(Protocol):

@@ -335,7 +335,7 @@ class ConversationProcessor:
             channel,
             queued,
             self.notes,
-            gap=pace.draft_gap,
+            pace=pace,
             rate_limiter=rate_limiter,
             before_first=before_first,
         )

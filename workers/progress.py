@@ -24,6 +24,9 @@ from sayso.workers.alerts import RedisSharedCache
 LAST_CALL_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
+#: Seconds between the first piece of an answer and its first draft. A model writes a few words in
+#: this time, and a short answer is whole, so it needs no draft.
+FIRST_WORDS_SECONDS = 0.05
 #: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
 KEEP_SECONDS = 3600
 #: The share of a channel's messages per second that one process uses for drafts at most.
@@ -101,8 +104,8 @@ class DraftRateLimiter:
 class DraftMessage:
     """The draft of an answer, for one attempt at a turn. It never delays the model, and its failures are only logged.
 
-    It is first shown after one `gap`, in seconds, so that a quick answer needs no draft. The `notes` say to all
-    processes which message shows a draft, and that a platform asked to wait.
+    It is shown with the first words, and then once in a `pace.draft_gap`; the first time not before the turn has taken
+    `pace.draft_delay`. The `notes` say to all processes which message shows a draft, and that a platform asked to wait.
 
     `before_first` is awaited before the first words of an answer are shown in a group: a yes that
     another member writes below them may be meant for them. Nothing is shown while it fails.
@@ -114,7 +117,7 @@ class DraftMessage:
         queued: QueuedTurn,
         notes: RedisSharedCache,
         *,
-        gap: float,
+        pace: RateLimit,
         rate_limiter: DraftRateLimiter,
         before_first: Callable[[], Awaitable[None]] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -122,7 +125,8 @@ class DraftMessage:
         self._channel = channel
         self._queued = queued
         self._notes = notes
-        self._gap = gap
+        self._gap = pace.draft_gap
+        self._delay = pace.draft_delay
         self._rate_limiter = rate_limiter
         self._before_first = before_first
         self._sleep = sleep
@@ -140,7 +144,8 @@ class DraftMessage:
         if self._step_is_over:
             self._text, self._step_is_over = "", False
         self._text += piece
-        self._changed.set()
+        if self._text.strip():
+            self._changed.set()
 
     def anew(self) -> None:
         """Begin a new text with the next piece: the model calls tools in between."""
@@ -164,7 +169,10 @@ class DraftMessage:
         await self._task.end(at_once=at_once)
 
     async def _show(self) -> None:
-        pause: float | None = self._gap
+        if self._delay > 0:
+            await self._sleep(self._delay)
+        await self._changed.wait()
+        pause: float | None = FIRST_WORDS_SECONDS
         while pause is not None and not self._task.is_over:
             await self._sleep(pause)
             await self._changed.wait()

@@ -44,7 +44,7 @@ MAX_ANSWERED = 1000
 #: Telegram documents about 30 messages a second in all, about one a second in a private chat (bursts are allowed), and
 #: 20 a minute in a group: five at once and one each 4 s make 20 in the first minute.
 CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
-GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0)
+GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draft_delay=4.0)
 
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000

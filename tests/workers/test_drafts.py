@@ -20,7 +20,7 @@ from sayso.pending.turns import QueuedTurn, TurnChange
 from sayso.testing.stores import MemorySharedCache
 from sayso.workers import processor
 from sayso.workers.alerts import RedisSharedCache
-from sayso.workers.progress import DraftMessage, DraftRateLimiter
+from sayso.workers.progress import FIRST_WORDS_SECONDS, DraftMessage, DraftRateLimiter
 from tests.contracts.rigs import CHAT, ENGLISH, MemoryRig, turn
 from tests.workers.fakes import FakeAgent
 from tests.workers.story import call
@@ -56,8 +56,8 @@ class Show:
         self.notes = notes or MemorySharedCache(clock=lambda: sum(self.slept))
         self._passes = asyncio.Semaphore(0)
         rate_limiter = rate_limiter or DraftRateLimiter(RateLimit(), clock=lambda: sum(self.slept))
-        options |= {"rate_limiter": rate_limiter, "sleep": self._sleep}
-        self.draft = DraftMessage(screen, queued, self.notes, gap=2.0, **options)
+        options = {"pace": RateLimit(draft_gap=2.0), "rate_limiter": rate_limiter, "sleep": self._sleep} | options
+        self.draft = DraftMessage(screen, queued, self.notes, **options)
 
     async def pause(self, times: int = 1, *, hangs: bool = False) -> None:
         """Let pauses pass, and note what is shown after each, unless the platform `hangs`."""
@@ -130,7 +130,7 @@ def test_draft_in_a_group_waits_until_the_store_knows_of_it():
 
 
 def test_draft_grows_in_one_message_within_the_rate_limit():
-    """A quick answer has none: the first one is shown after a pause, and pieces in between go together."""
+    """The first words are shown at once, and pieces in between go together."""
 
     async def scene() -> None:
         screen = Screen()
@@ -144,7 +144,41 @@ def test_draft_grows_in_one_message_within_the_rate_limit():
         await show.pause(3)
         await show.draft.end()
         assert screen.seen == [("Hel", ""), ("Hello there", "m1")]
-        assert set(show.slept) == {2.0}
+        assert show.slept == [FIRST_WORDS_SECONDS, 2.0, 2.0]
+
+    played(scene)
+
+
+def test_first_draft_where_drafts_count_as_messages_waits():
+    """platforms.md 2.4: a group takes 20 messages a minute, so a quick answer there has no draft."""
+
+    async def scene() -> None:
+        screen = Screen()
+        show = Show(screen, pace=RateLimit(draft_gap=4.0, draft_delay=4.0))
+        await show.draft.begin()
+        await show.draft("Hel")
+        await show.pause()
+        assert screen.seen == []
+        await show.pause()
+        assert (screen.seen, show.slept[:2]) == ([("Hel", "")], [4.0, FIRST_WORDS_SECONDS])
+        await show.draft.end()
+
+    played(scene)
+
+
+def test_blank_beginning_of_an_answer_takes_no_slot():
+    """Some models begin with an empty line; the first words would wait a whole gap."""
+
+    async def scene() -> None:
+        screen = Screen()
+        show = Show(screen)
+        await show.draft.begin()
+        await show.draft("\n\n")
+        await show.pause()
+        await show.draft("Hel")
+        await show.pause()
+        await show.draft.end()
+        assert (screen.seen, show.slept) == ([("\n\nHel", "")], [FIRST_WORDS_SECONDS, 2.0])
 
     played(scene)
 
@@ -162,7 +196,7 @@ def test_platform_that_asks_to_wait_gets_no_draft_before():
         await show.draft("b")
         await show.pause()
         await show.draft.end()
-        assert (screen.seen, show.slept) == ([("ab", "")], [2.0, 30, 2.0])
+        assert (screen.seen, show.slept) == ([("ab", "")], [FIRST_WORDS_SECONDS, 30, 2.0])
 
     played(scene)
 
