@@ -107,14 +107,18 @@ class System:
         self.web = self.process("web", "--port", self.url.rpartition(":")[2])
         for _ in range(self._wanted):
             self.start_worker()
-        until(self._are_workers_ready)
+        try:
+            until(self._are_workers_ready)
+        except AssertionError as exc:
+            exc.add_note(f"The end of the log of web and workers:\n{self.log.read_text()[-4000:]}")
+            self.__exit__()
+            raise
         return self
 
     def _are_workers_ready(self) -> bool:
-        """Return whether all workers are ready. One that has ended is started again, as a supervisor does."""
-        for worker in [each for each in self.workers if each.poll() is not None]:
-            self.workers.remove(worker)
-            self.start_worker()
+        """Return whether all workers are ready. Fails as soon as a process has ended."""
+        for process in filter(None, [self.web, *self.workers]):
+            assert process.poll() is None, f"{process.args!r} ended at its start with {process.returncode}"
         return self._workers_ready() >= self._wanted
 
     def __exit__(self, *_: object) -> None:
