@@ -5,6 +5,7 @@ Servers write schemas in any draft. `plain` rewrites one as models read it.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -63,6 +64,27 @@ def plain(raw: Mapping[str, Any], optional: frozenset[str] = frozenset()) -> dic
     schema = {**rest, "type": "object", "properties": properties, "required": list(raw.get("required", []))}
     whole = merged(schema, inliner.definitions)
     return {**whole, "$defs": inliner.definitions} if inliner.definitions else whole
+
+
+def with_sorted_sets(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with sorted sets in all its defaults: each process has its own order of the same set."""
+    whole = each_part(schema, with_sorted_sets)
+    if "default" in whole:
+        whole["default"] = _with_sorted_sets(whole["default"], whole)
+    return whole
+
+
+def _with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a JSON value with the lists sorted that stand for sets by its schema."""
+    if isinstance(value, dict):
+        named, others = schema.get("properties", {}), schema.get("additionalProperties")
+        parts = {name: named.get(name, others) for name in value}
+        return {name: _with_sorted_sets(each, as_object(parts[name] or {})) for name, each in value.items()}
+    if isinstance(value, list):
+        items = as_object(schema.get("items") or {})
+        changed = [_with_sorted_sets(each, items) for each in value]
+        return sorted(changed, key=json.dumps) if schema.get("uniqueItems") else changed
+    return value
 
 
 class _Inliner:

@@ -6,6 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import GenericAlias, UnionType
@@ -19,7 +20,7 @@ from pydantic_core import SchemaError, to_jsonable_python
 
 from sayso.agent.tools.choices import validator_of
 from sayso.agent.tools.errors import ToolValidationError
-from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain
+from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain, with_sorted_sets
 
 #: JSON's names of types, and Python's types.
 JSON_TYPES: Mapping[str, Any] = {
@@ -60,7 +61,9 @@ class ToolParameter:
             raise ToolValidationError(f"parameter {self.name!r} has the type {self.type!r}; known: {known}")
         elif json_type_of(self.param_type) != self.type:  # equal after `dataclasses.replace`: the hint says more
             object.__setattr__(self, "param_type", JSON_TYPES[self.type])
-        if self.enum is not None:
+        if isinstance(self.enum, AbstractSet):
+            object.__setattr__(self, "enum", tuple(sorted(self.enum, key=repr)))
+        elif self.enum is not None:
             object.__setattr__(self, "enum", self.enum if isinstance(self.enum, str) else tuple(self.enum))
         if self.json_schema is None:
             self._check()
@@ -305,7 +308,7 @@ class ParameterModel:
         for field in self.internal_defaults:
             raw["properties"][self.renamed.get(field, field)].pop("default", None)
         optional = (name for name, each in self.parameters.items() if not each.required and each.default is None)
-        schema = plain(raw, frozenset(optional))
+        schema = with_sorted_sets(plain(raw, frozenset(optional)))
         if list(schema["properties"]) != list(self.parameters):
             raise self._unfillable(f"of {list(self.parameters)!r}, {list(schema['properties'])!r} are left")
         try:

@@ -97,12 +97,17 @@ class ToolRegistry:
     An agent that is given the registry itself, and not its `all()`, reads it anew at each run. Each tool has a source,
     so that the tools of one file or server are replaced together. Reading is safe from any thread: changes replace the
     whole table. With `think_augment` models give a reason with each call, unless the tool says otherwise.
+
+    A source keeps its place among the others for the life of the registry, also while it has no tools: tools stand
+    first in a request, and a vendor's cache holds only as much of it as stays byte-identical.
     """
 
     def __init__(self, tools: Iterable[Tool] = (), *, think_augment: bool = False) -> None:
         self._tools: dict[str, _Registered] = {}
         #: Why tools are disabled, by name. A tool that is loaded again stays disabled.
         self._disabled: dict[str, str] = {}
+        #: The places of sources, and of tools that were registered one by one: in the order in which they came first.
+        self._places: dict[tuple[str, str], int] = {}
         self._think_augment = think_augment
         self._changes = threading.RLock()
         for tool in tools:
@@ -121,7 +126,7 @@ class ToolRegistry:
         with self._changes:
             if given.name in self._tools and self._tools[given.name].given is not given:
                 self._check_free([given])
-            self._tools = {**self._tools, given.name: self._registered(given)}
+            self._tools = self._in_order({**self._tools, given.name: self._registered(given)})
             return self._tools[given.name].tool
 
     def register_from(self, target: Any, *, namespace: bool | str = False) -> list[Tool]:
@@ -134,13 +139,38 @@ class ToolRegistry:
             self._check_free(tools)
             return [self.register(tool) for tool in tools]
 
-    def replace_source(self, source: str, tools: Iterable[Tool]) -> None:
-        """Replace the tools of a source. Raises ToolValidationError, and then changes nothing."""
-        new = list(tools)
+    def reserve_places(self, sources: Iterable[str]) -> None:
+        """Give these sources their places in this order, before any of them has tools."""
         with self._changes:
-            self._check_free(new, source)
-            kept = {name: each for name, each in self._tools.items() if each.source != source}
-            self._tools = {**kept, **{each.name: self._registered(each, source) for each in new}}
+            for source in sources:
+                self._places.setdefault((source, ""), len(self._places))
+
+    def replace_source(self, source: str, tools: Iterable[Tool], *, gives_way: Collection[str] = ()) -> dict[str, str]:
+        """Replace the tools of a source, at its place, and return why other sources lost their tools to it.
+
+        Of two sources that have a tool of the same name, one is refused as a whole. Those in `gives_way` lose their
+        tools to this source. Raises ToolValidationError for the name of any other tool, and then changes nothing.
+        """
+        new = list(tools)
+        names = {tool.name for tool in new}
+        with self._changes:
+            losers = {
+                each.source: f"{_same_name(name)}, and the tool of an earlier source counts"
+                for name, each in self._tools.items()
+                if name in names and each.source in gives_way
+            }
+            self._check_free(new, {source, *losers})
+            kept = {name: each for name, each in self._tools.items() if each.source not in {source, *losers}}
+            self._tools = self._in_order({**kept, **{each.name: self._registered(each, source) for each in new}})
+        return losers
+
+    def _in_order(self, tools: Mapping[str, _Registered]) -> dict[str, _Registered]:
+        """Return the tools by the places of their sources. Within a source they keep their order."""
+        places = {
+            name: self._places.setdefault((each.source, "" if each.source else name), len(self._places))
+            for name, each in tools.items()
+        }
+        return {name: tools[name] for name in sorted(tools, key=places.__getitem__)}
 
     def remove(self, name: str) -> Tool:
         """Remove a tool and return it. Raises ToolNotFoundError."""
@@ -157,7 +187,7 @@ class ToolRegistry:
         return self._tools[name].tool
 
     def all(self, *, tags: Collection[str] = (), exclude_tags: Collection[str] = ()) -> list[Tool]:
-        """Return the enabled tools in the order of registration: with any of `tags`, and none of `exclude_tags`."""
+        """Return the enabled tools by the places of their sources: with any of `tags`, and none of `exclude_tags`."""
         enabled = [each.tool for name, each in self._tools.items() if name not in self._disabled]
         if not tags and not exclude_tags:
             return enabled
@@ -233,14 +263,18 @@ class ToolRegistry:
             raise ToolNotFoundError(f"tool {name!r} is switched off{why}; enable({name!r}) switches it on")
         return tool
 
-    def _check_free(self, tools: Sequence[Tool], source: str = "") -> None:
+    def _check_free(self, tools: Sequence[Tool], sources: Collection[str] = ()) -> None:
+        """Raise ToolValidationError for a name that comes twice, or that a tool of another than these sources has."""
         names = [tool.name for tool in tools]
         twice = sorted({name for name in names if names.count(name) > 1})
-        others = {name for name, each in self._tools.items() if not source or each.source != source}
+        others = {name for name, each in self._tools.items() if not each.source or each.source not in sources}
         taken = sorted(others.intersection(names))
         if twice or taken:
-            name = (twice or taken)[0]
-            raise ToolValidationError(f"two tools are called {name!r}: rename one with name=, or use a namespace")
+            raise ToolValidationError(f"{_same_name((twice or taken)[0])}: rename one with name=, or use a namespace")
+
+
+def _same_name(name: str) -> str:
+    return f"two tools are called {name!r}"
 
 
 async def schemas_for_model(tools: Iterable[Tool], left_out: set[str]) -> list[dict[str, Any]]:

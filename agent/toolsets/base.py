@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolTag
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
+from sayso.agent.tools.json_schema import DEFINITIONS, as_object, each_part
 from sayso.agent.tools.json_validation import draft_of, linear_search
 from sayso.agent.tools.registry import ToolRegistry
 from sayso.agent.tools.tool import Tool
@@ -335,3 +336,22 @@ def _cleaned(value: Any, depth: int, accepts_pattern: Callable[[Any], bool], *, 
         if key not in dropped and not (key == "pattern" and not accepts_pattern(each))
     }
     return {**cleaned, "additionalProperties": True} if "patternProperties" in value else cleaned
+
+
+def in_fixed_order(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a safe schema with the lists whose order means nothing in an order that depends on their values alone.
+
+    Many servers make `required` and `enum` from a set, in another order at each start, and a vendor's cache needs
+    identical bytes. The properties keep their order, because a model writes its arguments in it.
+    """
+    whole = each_part(schema, in_fixed_order)
+    for key in DEFINITIONS:
+        if isinstance(whole.get(key), dict):
+            whole[key] = {name: in_fixed_order(as_object(each)) for name, each in whole[key].items()}
+    names, properties = whole.get("required"), list(whole.get("properties") or ())
+    if isinstance(names, list):
+        whole["required"] = [*(name for name in properties if name in names), *sorted({*names} - {*properties})]
+    choices = whole.get("enum")
+    if isinstance(choices, list) and all(isinstance(choice, str) for choice in choices):
+        whole["enum"] = sorted(choices)
+    return whole

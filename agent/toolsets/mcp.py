@@ -36,6 +36,7 @@ from sayso.agent.toolsets.base import (
     UnusableSchema,
     bounded_description,
     failed,
+    in_fixed_order,
     legal_names,
     map_texts,
     safe_schema,
@@ -104,7 +105,7 @@ class McpToolProvider:
         self._by_process: dict[int, ReconnectingConnection] = {}
 
     async def list_tools(self) -> list[Tool]:
-        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS.
+        """Return the server's tools under names that every vendor accepts, at most MAX_TOOLS, by the server's names.
 
         Of several tools of one name the first counts. Each other one, and a tool that cannot be used, is in
         `left_out`, and hides no other.
@@ -122,7 +123,7 @@ class McpToolProvider:
                 selected[definition.name] = definition
         if len(selected) > MAX_TOOLS:
             log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
-        names = legal_names(list(selected)[:MAX_TOOLS])
+        names = legal_names(sorted(selected)[:MAX_TOOLS])
         self._own_names = {name: own for own, name in names.items()}
         self.left_out = repeated | {name: why for name, why in left_out.items() if self._filter.accepts(name)}
         # In a thread: a server's schemas may take long to process.
@@ -183,7 +184,7 @@ class McpToolProvider:
             yield Tool(
                 name,
                 bounded_description(scrub(definition.description or "", self._server.secrets), definition.name),
-                safe_schema(definition.input_schema),
+                in_fixed_order(safe_schema(definition.input_schema)),
                 screen_output=True,
                 version=self._version(definition),
                 metadata=ToolMetadata(tags={tag for tag, applies in tags.items() if applies}),

@@ -30,6 +30,7 @@ from sayso.agent.toolsets.base import (
     UnusableSchema,
     bounded_description,
     failed,
+    in_fixed_order,
     legal_names,
     safe_schema,
     scrub,
@@ -39,6 +40,7 @@ from sayso.agent.toolsets.openapi_document import (
     MAX_DOCUMENT_BYTES,
     Document,
     Operation,
+    as_mapping,
     is_json_type,
     operations,
     parse,
@@ -117,7 +119,9 @@ class OpenApiToolProvider:
         return self._source.startswith(("http://", "https://"))
 
     async def list_tools(self) -> list[Tool]:
-        """Return the operations as tools. The document is read once. One that cannot be used is in `left_out`.
+        """Return the operations as tools, in the order of a file, or else by name. The document is read once.
+
+        One that cannot be used is in `left_out`.
 
         Raises SourceError.
         """
@@ -187,6 +191,8 @@ class OpenApiToolProvider:
         request = f"{operation.method.upper()} {operation.path}"
         try:
             schema = safe_schema(operation.schema)
+            if self.is_remote:
+                schema = in_fixed_order(schema)
             facts = {
                 "method": operation.method,
                 "path": operation.path,
@@ -254,6 +260,8 @@ class OpenApiToolProvider:
             properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
             required = [name for name in each.schema["required"] if name not in self._fixed]
             selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
+        if self.is_remote:  # a file has one order, but a server may write its document in another one each time
+            selected.sort(key=lambda each: each.name)
         names = legal_names([each.name for each in selected])
         client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
         return _Api({names[each.name]: each for each in selected}, client)
@@ -262,6 +270,9 @@ class OpenApiToolProvider:
         """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""
         self.left_out.clear()
         is_filled = self._auth.fills if self._auth else lambda *_: False
+        if self.is_remote:  # of two operations with one operationId the first has it, however a server orders its paths
+            paths = as_mapping(document.root.get("paths"))
+            document = Document({**document.root, "paths": {path: paths[path] for path in sorted(paths, key=str)}})
         # No more than needed: a document may have any number of operations, each of any size.
         usable = operations(document, self.left_out, self._filter.accepts, is_filled)
         selected = list(islice(usable, MAX_TOOLS + 1))

@@ -22,9 +22,10 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 #: How long a source must work for its next failure to count as a first one, in seconds.
 STABLE_SECONDS = 60.0
-#: Receives the id of a source and the tools it has now, on a thread of its own. May raise ToolError, and then must not
-#: have changed anything.
-OnTools = Callable[[str, list[Tool]], None]
+#: Receives the id of a source and the tools it has now, on a thread of its own. Returns why other sources lost their
+#: tools to it, by their ids: they are listed again. None is for no source. May raise ToolError, and then must not have
+#: changed anything.
+OnTools = Callable[[str, list[Tool]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,10 @@ class ToolsetRefresher:
         self._sources = sources
         self._on_tools = on_tools
         self._thread: LoopThread | None = None
+        #: Calls for another listing, by source.
+        self._list_again: dict[str, Callable[[], object]] = {}
+        #: Why sources lost their tools to others, by source, until they are listed again.
+        self._losses: dict[str, str] = {}
 
     def open(self, seconds: float) -> dict[str, str]:
         """Start, wait up to `seconds` for each source's first answer, and return why sources failed, by id."""
@@ -59,7 +64,7 @@ class ToolsetRefresher:
         wait(first_results.values(), timeout=seconds)
         late = f"gave no answer within {seconds:g} s"
         results = {id_: each.result() if each.done() else late for id_, each in first_results.items()}
-        return {id_: error for id_, error in results.items() if error}
+        return {id_: error for id_, error in (results | self._losses).items() if error}
 
     def left_out(self) -> dict[str, Mapping[str, str]]:
         """Return the tools that the last listing of each source left out, with the reasons, by the source's id."""
@@ -80,6 +85,7 @@ class ToolsetRefresher:
         `first_result` is set once the source is listed, to "", or to why that failed.
         """
         loop, changed, failures, is_reachable = asyncio.get_running_loop(), asyncio.Event(), 0, False
+        self._list_again[source.id] = changed.set
         while True:
             since = time.monotonic()
             changed.clear()
@@ -100,7 +106,7 @@ class ToolsetRefresher:
         try:
             watch(changed)
             tools = provided(source.provider, await source.provider.list_tools(), source.namespace, source.confirm)
-            self._on_tools(source.id, tools)
+            losses = self._on_tools(source.id, tools) or {}
         except ToolError as exc:
             return str(exc) or type(exc).__name__
         except (Exception, asyncio.CancelledError) as exc:  # a source is third-party code: it must not stop the others
@@ -109,5 +115,9 @@ class ToolsetRefresher:
                 raise
             log.exception("source.failed", extra={"source": source.name})
             return type(exc).__name__
+        self._losses.pop(source.id, None)
+        for loser, why in losses.items():
+            self._losses[loser] = why
+            self._list_again[loser]()  # it is refused then, and tried again until its names are free
         log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
         return ""

@@ -124,6 +124,8 @@ def open_tools(
     if remote:
         require_tool_libraries(settings)
     opened = OpenTools()
+    # The order of tools is that of the YAML, whichever source answers first.
+    opened.registry.reserve_places(_id(index) for index in range(len(settings.tools)))
     problems: list[str] = []
     left_out: list[str] = []
     for index, source in enumerate(settings.tools):
@@ -273,7 +275,13 @@ def _open_remote(
             sources.append(LiveSource(_id(index), names[index], provider, source.namespace or "", source.confirm))
     if not sources:
         return None, []
-    live = ToolsetRefresher(sources, registry.replace_source)
+    ids = [source.id for source in sources]
+
+    def replace_tools(source: str, tools: list[Tool]) -> Mapping[str, str]:
+        """Replace the tools of a remote source. Of two with a tool of one name, the first in the YAML counts."""
+        return registry.replace_source(source, tools, gives_way=ids[ids.index(source) + 1 :])
+
+    live = ToolsetRefresher(sources, replace_tools)
     atexit.register(live.close)  # also for a process whose start fails later
     reasons = live.open(seconds)
     waits = "the bot runs without its tools, and tries again until it answers"

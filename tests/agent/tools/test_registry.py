@@ -73,6 +73,30 @@ def test_replacing_a_source_that_collides_changes_nothing():
     assert [each.name for each in registry.all()] == ["mine", "theirs"]
 
 
+def test_a_source_keeps_its_place():
+    """While it is refreshed, and while it is away; reserved places count before the order of arrival."""
+    registry = ToolRegistry([named("mine")])
+    registry.reserve_places(["one", "two"])
+    registry.replace_source("two", [named("c")])
+    registry.replace_source("one", [named("b"), named("a")])
+    registry.register(named("later"))
+    registry.replace_source("two", [])
+    registry.replace_source("one", [named("b"), named("a")])
+    registry.replace_source("two", [named("c")])
+    assert [each.name for each in registry.all()] == ["mine", "b", "a", "c", "later"]
+
+
+def test_a_source_that_gives_way_loses_all_its_tools():
+    """Of two sources with a tool of one name one counts, and it is never half of each."""
+    registry = ToolRegistry([named("mine")])
+    registry.replace_source("late", [named("same"), named("other")])
+    lost = registry.replace_source("early", [named("same")], gives_way=["late"])
+    assert lost == {"late": "two tools are called 'same', and the tool of an earlier source counts"}
+    assert [each.name for each in registry.all()] == ["mine", "same"]
+    with pytest.raises(ToolValidationError, match="two tools are called 'mine'"):
+        registry.replace_source("early", [named("mine")], gives_way=["late"])
+
+
 def test_a_source_is_replaced_as_a_whole():
     """What it has no more is gone, and what is removed can be put back."""
     registry = ToolRegistry([named("mine")])

@@ -119,6 +119,30 @@ def test_duplicate_tool_name_is_reported(opened: Open):
     assert "two tools are called 's0-a'" in why["0"]
 
 
+def test_source_that_loses_its_tools_is_listed_again_until_its_names_are_free(monkeypatch: pytest.MonkeyPatch):
+    """Which of two sources offers a name does not depend on which answers first."""
+    monkeypatch.setattr(live, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.001)
+    registry = Registry()
+    early, late = Provider(["a"], ["b"]), Provider(["a", "c"])
+
+    def replace_tools(source: str, tools: list[Tool]) -> dict[str, str]:
+        losses = ToolRegistry.replace_source(registry, source, tools, gives_way=["late"] if source == "early" else [])
+        registry.replaced.release()
+        return losses
+
+    sources = [LiveSource("late", "late", late), LiveSource("early", "early", early)]
+    refresher = ToolsetRefresher(sources, replace_tools)
+    why = refresher.open(30)
+    assert why == {"late": "two tools are called 'a', and the tool of an earlier source counts"}
+    assert registry.names == ["a"]
+    early.changed()
+    for _ in range(4):  # late and early, then early with its new names, and late again
+        assert registry.replaced.acquire(timeout=30)
+    refresher.close()
+    assert registry.names == ["a", "c", "b"]
+
+
 def test_silent_source_delays_no_other(opened: Open):
     """After the time limit it is retried in the background."""
 
