@@ -148,6 +148,8 @@ class AgentConfig:
     one tool's result the model reads (None: a quarter of the window).
     `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
     `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user.
+    `conversation_secret` makes the keys that tell vendors which requests belong to one conversation; processes that
+    share conversations need the same (default: made of SAYSO_SECRET_KEYS of the environment).
     """
 
     name: str = "agent"
@@ -212,6 +214,7 @@ class AgentConfig:
     entity_memory: EntityMemory | None = None
     knowledge_graph: KnowledgeGraphMemory | None = None
     knowledge_memory: KnowledgeMemory | None = None
+    conversation_secret: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         RunBudget(self.max_total_tokens, self.max_cost_usd)  # raises for a bad limit now rather than during a run

@@ -143,7 +143,9 @@ class ProviderRequest:
 
     `tools` are tool schemas as plain data, or None for a provider that has no such parameter. `temperature` is None
     where none is sent. `timeout` is in seconds. `response_format` is a JSON Schema, and is passed only to a provider
-    whose `supports_response_format` is true.
+    whose `supports_response_format` is true. `conversation_key` is the same for all requests of one conversation, and
+    opaque; None for a request of no conversation, such as a summary. It is passed only to a provider whose
+    `supports_conversation_key` is true.
     """
 
     model: str
@@ -154,11 +156,12 @@ class ProviderRequest:
     max_tokens: int = 1000
     timeout: float | None = None
     response_format: Mapping[str, Any] | None = None
+    conversation_key: str | None = None
 
     def as_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments, without `tools` and `response_format` where they are None."""
+        """Return the keyword arguments, without `tools` and those that are optional where they are None."""
         kwargs = dict(vars(self))
-        for optional in ("tools", "response_format"):
+        for optional in ("tools", "response_format", "conversation_key"):
             if kwargs[optional] is None:
                 del kwargs[optional]
         return kwargs
@@ -207,9 +210,10 @@ class StreamsAsync(Protocol):
 
 
 #: A provider has at least one of the four methods. Optional attributes: `name`; `default_model`;
-#: `supports_response_format` (default False); `supports_tools` (default True); `keeps_time`, True for a provider that
-#: calls other providers and applies the timeout to each of them; `separates_reasoning` (default True), False for one
-#: whose server may leave the reasoning of its models in their text: the first stream of a model is then held back.
+#: `supports_response_format` and `supports_conversation_key` (default False); `supports_tools` (default True);
+#: `keeps_time`, True for a provider that calls other providers and applies the timeout to each of them;
+#: `separates_reasoning` (default True), False for one whose server may leave the reasoning of its models in their
+#: text: the first stream of a model is then held back.
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 #: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]
@@ -238,7 +242,7 @@ async def acall(provider: Provider, request: ProviderRequest) -> Completion:
     limit = asyncio.timeout(_timeout(provider, request))
     try:
         async with limit:
-            answer: Any = await await_isolated(_complete(provider, request.as_kwargs()))
+            answer: Any = await await_isolated(_complete(provider, _kwargs_for(provider, request)))
     except Exception as exc:
         if limit.expired():  # whatever the provider raised while it was cancelled
             raise _no_answer(request) from exc
@@ -366,7 +370,7 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
     """Yield the items of a provider's stream. Raise only ProviderError."""
     limit = asyncio.timeout(None)
     try:
-        async with _opened_stream(provider, request.as_kwargs()) as stream:
+        async with _opened_stream(provider, _kwargs_for(provider, request)) as stream:
             while True:
                 # Around each item: a limit around the `yield` would count the time of the consumer.
                 async with asyncio.timeout(_timeout(provider, request)) as limit:
@@ -380,6 +384,14 @@ async def _stream(provider: Provider, request: ProviderRequest) -> AsyncGenerato
         if isinstance(exc, ProviderError):
             raise
         raise _as_provider_error(exc) from exc
+
+
+def _kwargs_for(provider: Provider, request: ProviderRequest) -> dict[str, Any]:
+    """Return the keyword arguments of a request, without a key that the provider has no parameter for."""
+    kwargs = request.as_kwargs()
+    if not getattr(provider, "supports_conversation_key", False):
+        kwargs.pop("conversation_key", None)
+    return kwargs
 
 
 async def _complete(provider: Provider, kwargs: dict[str, Any]) -> Completion:

@@ -96,6 +96,11 @@ class FallbackProvider:
         return all(getattr(provider, "supports_response_format", False) for provider in self.providers)
 
     @property
+    def supports_conversation_key(self) -> bool:
+        """Whether any provider supports it. The others are called without the key."""
+        return any(getattr(provider, "supports_conversation_key", False) for provider in self.providers)
+
+    @property
     def supports_tools(self) -> bool:
         """Whether all providers support them."""
         return all(getattr(provider, "supports_tools", True) for provider in self.providers)

@@ -41,6 +41,7 @@ from sayso.agent.providers.base import (
 from sayso.agent.providers.files import MessageWithFiles
 from sayso.agent.providers.model_errors import content_filtered, cut_off_stream, translated, unreadable_answer
 from sayso.agent.providers.model_messages import (
+    StableMark,
     calls_of,
     details_of,
     instructions,
@@ -73,7 +74,11 @@ _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request to a model of a vendor. `settings` are pydantic-ai's; `api_key` is kept out of errors."""
+    """One request to a model of a vendor.
+
+    `settings` are pydantic-ai's. `api_key` is kept out of errors. `mark` says where the request marks the end of the
+    messages that the next turn repeats.
+    """
 
     vendor: VendorProvider
     model: Model[Any]
@@ -81,6 +86,7 @@ class ModelRequest:
     messages: Sequence[MessageWithFiles]
     settings: Mapping[str, Any]
     api_key: str = field(repr=False)
+    mark: StableMark | None = None
 
     async def completion(self) -> Completion:
         """Return the whole answer. Raise ProviderError."""
@@ -138,10 +144,12 @@ class ModelRequest:
 
     def _arguments(self, *, is_stream: bool = False) -> dict[str, Any]:
         """Return the arguments of pydantic-ai's request functions."""
-        messages, settings = transcript(self.messages, self._source), self._settings(is_stream=is_stream)
+        messages = transcript(self.messages, self._source, mark=self.mark)
+        settings = self._settings(is_stream=is_stream)
         must_think = (settings.get("anthropic_thinking") or {}).get("type") == "enabled"  # before each call
         if must_think and lacks_thinking(messages):
-            messages = transcript(self.messages)  # without reasoning, which is refused where thinking is disabled
+            # Without reasoning, which is refused where thinking is disabled.
+            messages = transcript(self.messages, mark=self.mark)
             settings["anthropic_thinking"] = {"type": "disabled"}
         return {
             "model": self.model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from abc import ABC, abstractmethod
@@ -11,7 +12,13 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from sayso.agent.extras import LibraryError, import_libraries, is_installed, missing_library
-from sayso.agent.providers.base import Completion, ProviderConfigurationError, ProviderRequest, StreamItem
+from sayso.agent.providers.base import (
+    Completion,
+    ProviderConfigurationError,
+    ProviderRequest,
+    RequestRefusedError,
+    StreamItem,
+)
 from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat
@@ -21,7 +28,10 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic_ai.models import Model
 
+    from sayso.agent.providers.model_messages import StableMark
     from sayso.agent.providers.model_request import ModelRequest
+
+log = logging.getLogger(__name__)
 
 #: The vendors' own addresses. Always given: the libraries would take ANTHROPIC_BASE_URL or OPENAI_BASE_URL instead,
 #: and send the key there.
@@ -54,6 +64,8 @@ RESERVED: Mapping[str, str] = {
     "tools": "the tools are sent there",
     "stream": "it is chosen by itself",
 }
+#: The text of a refusal that gives a reason, and none that has to do with a cache.
+_OTHER_REASON = re.compile(r"it answered \d+: (?!.*cache)|too long|content filter")
 #: Names and values that HTTP headers may have.
 _HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\x20-\x7e]*")
 #: Settings that are not sent as fields of the request under their own name.
@@ -66,12 +78,13 @@ class VendorOptions(TypedDict, total=False):
     `load_media` returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`; without it models
     see only the names of files. `accepts` are the MIME types that are sent as files; by default, what the vendor is
     known to accept. `model_settings` are fields of the vendor's request, such as `top_p`, and `extra_headers` and
-    `extra_body`.
+    `extra_body`. `cache_prompt` (default True): whether requests ask the vendor to cache the prompt.
     """
 
     load_media: LoadMedia | None
     accepts: Collection[str] | None
     model_settings: Mapping[str, Any] | None
+    cache_prompt: bool
 
 
 class VendorProvider(ABC):
@@ -80,6 +93,7 @@ class VendorProvider(ABC):
     #: The vendor's name in usage and errors.
     name: str
     supports_response_format = True
+    supports_conversation_key = True
     #: Whether its streams always end with a finish reason, so that a stream without one was cut off.
     ends_streams = True
     #: Whether its answers have no reasoning in their text.
@@ -91,6 +105,8 @@ class VendorProvider(ABC):
     api_format: ApiFormat
     sdk: str
     extra: str
+    #: The vendor's own address; "" for a server of which nothing is known.
+    own_url: str
     #: The modules that its requests need besides ModelRequest's.
     modules: tuple[str, ...]
     file_types: Collection[str] = ()
@@ -109,6 +125,10 @@ class VendorProvider(ABC):
         self.base_url = base_url
         self._accepts = options.get("accepts")
         self._load_media = options.get("load_media")
+        #: Whether requests have what asks the vendor to cache the prompt. False once a server has refused that.
+        self.caches = options.get("cache_prompt", True)
+        #: Whether a request that asked for it was answered.
+        self._has_cached = False
         #: HTTP clients and the vendor's, by process and event loop: connections work only where they were opened.
         self._clients: dict[tuple[int, asyncio.AbstractEventLoop], tuple[httpx2.AsyncClient, Any]] = {}
         #: The tools that the vendor does not accept and that were logged already.
@@ -117,12 +137,30 @@ class VendorProvider(ABC):
 
     async def acomplete(self, **request: Any) -> Completion:
         """Return the model's answer; see ProviderRequest. Raise ProviderError."""
-        async with self._model_request(request) as model_request:
+        try:
+            async with self._model_request(request) as model_request:
+                return await model_request.completion()
+        except RequestRefusedError as exc:
+            if not self._may_refuse_caching(request, exc):
+                raise
+        async with self._without_caching(), self._model_request(request) as model_request:
             return await model_request.completion()
 
     async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
         """Yield the model's answer: text, then whole tool calls, then the usage. Raise ProviderError."""
-        async with self._model_request(request) as model_request, aclosing(model_request.stream()) as items:
+        try:
+            async with self._model_request(request) as model_request, aclosing(model_request.stream()) as items:
+                async for item in items:
+                    yield item
+            return
+        except RequestRefusedError as exc:
+            if not self._may_refuse_caching(request, exc):
+                raise
+        async with (
+            self._without_caching(),
+            self._model_request(request) as model_request,
+            aclosing(model_request.stream()) as items,
+        ):
             async for item in items:
                 yield item
 
@@ -158,6 +196,39 @@ class VendorProvider(ABC):
         """Return the size of a model's context window in tokens, or None if it is unknown."""
         return context_tokens(model or self.default_model, self.name) if self.knows_models else None
 
+    def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
+        """Return the settings of pydantic-ai that let this request use the vendor's prompt cache."""
+        return {}
+
+    def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
+        """Return how the end of the messages is marked that the next turn repeats; None for no mark.
+
+        `profile` is pydantic-ai's profile of the model.
+        """
+        return None
+
+    def _may_refuse_caching(self, request: Mapping[str, Any], error: RequestRefusedError) -> bool:
+        """Return whether a server may have refused a request because of the fields for the vendor's prompt cache.
+
+        Vendors themselves know their fields, and so does a server that has answered a request with them. The error
+        names the field, or has no text that Sayso can read.
+        """
+        may_be_unknown = self.base_url != self.own_url and not self._has_cached and error.status in (400, 422)
+        if not may_be_unknown or _OTHER_REASON.search(str(error)):
+            return False
+        return self.caches and bool(self.cache_settings(ProviderRequest(**request)))
+
+    @asynccontextmanager
+    async def _without_caching(self) -> AsyncIterator[None]:
+        """Ask without the fields for the prompt cache. If the block succeeds, the server is never sent them again."""
+        self.caches = False
+        try:
+            yield
+        except BaseException:
+            self.caches = True  # the request was refused for another reason
+            raise
+        log.warning("provider.cache_refused", extra={"provider": self.name})
+
     @abstractmethod
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         """Return a new client of the vendor's library, which sends its requests through `http`."""
@@ -192,7 +263,14 @@ class VendorProvider(ABC):
         files = FileReading(self._load_media, self.accepted(name), self.max_file_bytes, self.max_request_bytes)
         async with files.holding(request.messages) as messages:
             model = self._model(self._client()[1], name)
-            yield ModelRequest(self, model, request, messages, self._library_settings, self._api_key)
+            caching: dict[str, Any] = {}
+            mark: StableMark | None = None
+            if self.caches:
+                caching = self.cache_settings(request)
+                mark = self.stable_mark(request, model.profile)
+            settings = {**self._library_settings, **caching}
+            yield ModelRequest(self, model, request, messages, settings, self._api_key, mark)
+            self._has_cached = self._has_cached or bool(caching)
 
 
 def key_of(api_key: str | None, variable: str, provider: str) -> str:
@@ -268,10 +346,14 @@ def _camel_case(value: Any) -> Any:
 class AnthropicProvider(VendorProvider):
     """Models of Anthropic.
 
-    With `cache_prompt`, Anthropic caches the system prompt and the tools for five minutes; cached tokens cost a tenth.
+    Anthropic caches a prompt up to each mark in it, for five minutes. Writing costs a quarter more than the tokens
+    themselves, reading a tenth of them. With `cache_prompt`, four marks are set, the most that a request may have:
+    after the tools, the system prompt, the messages that the next turn repeats, and the last message, which the next
+    call of the same turn repeats.
     """
 
     name = "anthropic"
+    own_url = ANTHROPIC_URL
     api_format = "anthropic"
     sdk = "anthropic"
     extra = "anthropic"
@@ -284,14 +366,22 @@ class AnthropicProvider(VendorProvider):
         api_key: str | None = None,
         default_model: str = "claude-haiku-4-5",
         base_url: str | None = None,
-        *,
-        cache_prompt: bool = True,
         **options: Unpack[VendorOptions],
     ) -> None:
         key = key_of(api_key, "ANTHROPIC_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or ANTHROPIC_URL, **options)
-        if cache_prompt:
-            self._library_settings |= {"anthropic_cache_instructions": True, "anthropic_cache_tool_definitions": True}
+
+    def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
+        """Mark the tools and the system prompt; the last message, too, if another request may repeat it."""
+        return {
+            "anthropic_cache_tool_definitions": True,
+            "anthropic_cache_instructions": True,
+            "anthropic_cache_messages": _is_repeated(request),
+        }
+
+    def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
+        """Mark the end of the last stable message, if another request may repeat it."""
+        return "last message" if _is_repeated(request) else None
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from anthropic import AsyncAnthropic
@@ -305,10 +395,19 @@ class AnthropicProvider(VendorProvider):
         return AnthropicModel(name, provider=Anthropic(anthropic_client=client))
 
 
+def _is_repeated(request: ProviderRequest) -> bool:
+    """Return whether another request may repeat the messages: the next turn, or the next call after tools have run.
+
+    Those of a single request, such as that for a summary, would be written to the cache and never read.
+    """
+    return request.conversation_key is not None or bool(request.tools)
+
+
 class GeminiProvider(VendorProvider):
     """Models of Google Gemini, which also read audio and video."""
 
     name = "gemini"
+    own_url = GEMINI_URL
     api_format = "gemini"
     sdk = "google.genai"
     extra = "google"
@@ -348,9 +447,14 @@ class OpenAIProvider(VendorProvider):
 
     Such a server needs no key: the key in OPENAI_API_KEY is sent to OpenAI only. For a proxy in front of OpenAI itself,
     give a `base_url` and `name="openai"`.
+
+    With `cache_prompt`, OpenAI gets a `prompt_cache_key` for each conversation, so that its requests reach the machine
+    that has the prompt in its cache. Other servers may refuse unknown fields, so they get the key only with
+    `prompt_cache_key=True`.
     """
 
     name = "openai"
+    own_url = OPENAI_URL
     api_format = "openai-chat"
     sdk = "openai"
     extra = "llm"
@@ -369,12 +473,30 @@ class OpenAIProvider(VendorProvider):
         base_url: str | None = None,
         *,
         name: str = "",
+        prompt_cache_key: bool | None = None,
         **options: Unpack[VendorOptions],
     ) -> None:
         self.name = name or ("openai-compatible" if base_url else "openai")
         self.knows_models = self._is_openai = self.separates_reasoning = self.name == "openai"
         key = key_of(api_key, "OPENAI_API_KEY", type(self).__name__) if self._is_openai else api_key or NO_KEY
         super().__init__(key, default_model, base_url or OPENAI_URL, **options)
+        #: Whether requests have a `prompt_cache_key`.
+        self.sends_cache_key = self._is_openai if prompt_cache_key is None else prompt_cache_key
+        self.caches = self.caches and self.sends_cache_key
+
+    def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
+        """Send the key of the conversation, unless `model_settings` has a `prompt_cache_key` for all of them."""
+        if request.conversation_key is None or "prompt_cache_key" in self.model_settings:
+            return {}
+        return {"openai_prompt_cache_key": request.conversation_key}
+
+    def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
+        """Mark the last user message before them, for the models that read a cache only up to a mark (GPT-5.6).
+
+        OpenAI itself marks the last message, whose end the next turn does not repeat. It ignores marks on answers.
+        """
+        knows_marks = profile.get("openai_supports_prompt_cache_breakpoints", False)
+        return "user message" if knows_marks and request.conversation_key is not None else None
 
     def accepted(self, model: str) -> Collection[str]:
         """Return the types. Only audio models accept audio; others answer 400. Other servers are sent images only."""

@@ -42,6 +42,7 @@ from sayso.agent.run.context_window import (
     text_tokens,
     transcript_tokens,
 )
+from sayso.agent.run.conversation_key import ConversationKeys
 from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 from sayso.pending.proposals import current_context
@@ -80,6 +81,7 @@ class ModelCaller:
         self._config = config
         self._usage = usage
         self._sleep = sleep
+        self._conversation_keys = ConversationKeys(config)
         self.name = name_of(provider)
         settings = getattr(provider, "model_settings", None)
         #: The provider in cache keys: its answers depend on its settings.
@@ -109,6 +111,7 @@ class ModelCaller:
             max_tokens=config.max_tokens,
             timeout=config.request_timeout,
             response_format=schema,
+            conversation_key=self._conversation_keys.key_of(run),
         )
         cache, run.cache_key = config.cache, ""
         if cache is None or on_text is not None:  # a stream cannot be replayed (seed: What Gets Cached)

@@ -185,6 +185,7 @@ class TextToolProvider:
 
     supports_tools = True
     supports_response_format = False
+    supports_conversation_key = True  # it is passed on, if the wrapped provider supports it
     keeps_time = True  # the wrapped provider is called within the timeout
 
     def __init__(

@@ -80,6 +80,10 @@ class ModelAccess(Section):
     """Whatever else the vendor takes, for this model alone: fields of its request such as `top_p`, `reasoning_effort`
     and `thinking_budget`; `extra_headers`, `extra_body`. Example: `{top_p: 0.9, reasoning_effort: low}`.
     """
+    prompt_cache_key: bool | None = None
+    """Whether OpenAI's API is sent a key for each conversation, which keeps its prompt in one cache. Without it: only
+    without a `base_url`, since other servers may refuse the field. Example: `true`.
+    """
 
 
 class ModelSettings(ModelAccess):
@@ -94,9 +98,10 @@ class SideSettings(ModelAccess):
 
     @model_validator(mode="after")
     def _belongs_to_a_model(self) -> Self:
-        if self.model is None and (self.api_key or self.base_url or self.model_settings):
+        access = self.api_key, self.base_url, self.model_settings, self.prompt_cache_key is not None
+        if self.model is None and any(access):
             raise ValueError(
-                "api_key and base_url are for a model, as model_settings are: "
+                "api_key and base_url are for a model, as model_settings and prompt_cache_key are: "
                 "add model: openai:gpt-5-nano, or leave them out"
             )
         return self
@@ -340,8 +345,8 @@ class AgentSettings(ModelAccess):
     tool_timeout: Number | None = Field(default=None, gt=0, le=600)
     """The most seconds for one call of a tool. Example: `20`."""
     cache_prompt: bool = True
-    """Whether Anthropic keeps the system prompt and the tools for five minutes. The other vendors do it by themselves.
-    Example: `false`.
+    """Whether requests ask the vendor to cache the prompt: with marks for Anthropic, with a key for OpenAI. Gemini and
+    most other servers do it by themselves. Example: `false`.
     """
     native_tools: bool = True
     """Set it to false for a model without tool calling: tools are then described in the prompt, and calls are read from
@@ -379,7 +384,8 @@ class ChannelAgentSettings(SideSettings):
         if self.model is not None:
             changed["model"], changed["model_settings"] = self.model, self.model_settings
             if self.api_key or self.base_url or vendor_of(self.model) != vendor_of(agent.model):
-                changed |= {"api_key": self.api_key, "base_url": self.base_url}
+                names = ("api_key", "base_url", "prompt_cache_key")
+                changed |= {name: getattr(self, name) for name in names}
         return agent.model_copy(update=changed)
 
 

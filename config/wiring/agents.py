@@ -52,6 +52,7 @@ from sayso.agent.observability.builtin import MetricsObserver
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.trace import wait_for_observers
 from sayso.agent.providers.base import Provider
+from sayso.agent.run.conversation_key import conversation_secret
 from sayso.agent.tools.loading import LoadedTools, ToolReloader
 from sayso.channels.base import MediaStore
 from sayso.channels.storage.media import MediaFiles
@@ -332,7 +333,7 @@ def build_agents(
     agents = {}
     for name, channel in deps.settings.channels.items():
         store = RedisPendingStore(parser=confirm_parser(channel), scripts=scripts, secret_keys=keys, effects=effects)
-        agents[name] = _build_agent(deps, name, opened, store, media, journals, texts)
+        agents[name] = _build_agent(deps, name, opened, store, keys, media, journals, texts)
     return agents
 
 
@@ -362,7 +363,7 @@ def terminal_agent(
     Raises ConfigError.
     """
     os.environ.setdefault("SAYSO_DATA", str(data))
-    open_data(data)
+    keys = open_data(data)
     name = next(iter(settings.channels))
     deps = AgentDeps.open(settings, data)
     opened = load_bot_tools(settings, remote=True)
@@ -370,7 +371,7 @@ def terminal_agent(
         for problem in opened.problems:
             report_problem(problem)
         store = InMemoryPendingStore(confirm_parser(settings.channels[name]))
-        agent = _build_agent(deps, name, opened, store, media)
+        agent = _build_agent(deps, name, opened, store, keys, media)
         deps.models.preload()  # a missing library is reported before the first question
         yield agent
     finally:
@@ -388,6 +389,7 @@ def _build_agent(
     name: str,
     opened: OpenTools,
     store: PendingActionStore,
+    keys: list[str],
     media: MediaStore | None,
     journals: Journals | None = None,
     texts: TextFiles | None = None,
@@ -396,10 +398,15 @@ def _build_agent(
         store.register_executor_factory(kind, factory)
     settings = deps.settings
     channel, memory = settings.channels[name], settings.agent.memory
+    config = replace(
+        deps.config_of(name),
+        tool_policy=tool_policy(channel.policy),
+        conversation_secret=conversation_secret(keys),
+    )
     agent = Agent(
         opened.select(channel.tools),
         deps.provider_of(name),
-        replace(deps.config_of(name), tool_policy=tool_policy(channel.policy)),
+        config,
         ConversationMemory(memory.max_messages, memory.max_tokens),
         build_selector(settings, name),
     )

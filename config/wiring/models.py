@@ -84,6 +84,8 @@ class _Connection(NamedTuple):
     base_url: str
     #: Whether the vendor is asked to cache the prompt.
     cache_prompt: bool
+    #: Whether OpenAI's API is sent a key for each conversation; None for the default.
+    prompt_cache_key: bool | None
     #: The vendor's own settings, as JSON.
     settings: str
 
@@ -160,7 +162,9 @@ class Models:
             access = next((each for each in (agent, self._settings.agent) if vendor_of(each.model) == vendor), section)
         key = access.api_key.get_secret_value() if access.api_key else self._usual_key(vendor, access.base_url, path)
         settings = json.dumps(section.model_settings, default=str)
-        connection = _Connection(vendor, model, key, access.base_url or "", agent.cache_prompt, settings)
+        connection = _Connection(
+            vendor, model, key, access.base_url or "", agent.cache_prompt, access.prompt_cache_key, settings
+        )
         if connection not in self._providers:
             self._providers[connection] = self._create(connection, path)
             self._paths[connection] = path
@@ -184,11 +188,14 @@ class Models:
             "default_model": connection.model,
             "load_media": self._load_media,
             "model_settings": json.loads(connection.settings),
+            "cache_prompt": connection.cache_prompt,
         }
         if connection.base_url:
             options["base_url"] = connection.base_url
-        if connection.vendor == "anthropic":
-            options["cache_prompt"] = connection.cache_prompt
+        if connection.prompt_cache_key is not None:
+            if not issubclass(_PROVIDERS[connection.vendor], OpenAIProvider):
+                raise self._refused(path, "prompt_cache_key is a field of OpenAI's API: leave it out")
+            options["prompt_cache_key"] = connection.prompt_cache_key
         try:
             return _PROVIDERS[connection.vendor](**options)
         except (ProviderConfigurationError, ValueError) as exc:

@@ -85,6 +85,8 @@ class AnthropicApi:
         for block in blocks:
             need(block["type"] in _BLOCKS[message["role"]], f"{block['type']} is not allowed here")
             need(block["type"] != "text" or block["text"].strip(), "messages: text content blocks must be non-empty")
+            may_be_marked = block["type"] not in ("thinking", "redacted_thinking")
+            need(may_be_marked or "cache_control" not in block, "cache_control: Extra inputs are not permitted")
             if block["type"] == "image":
                 kind = block["source"]["media_type"]
                 need(kind in ("image/png", "image/jpeg", "image/gif", "image/webp"), f"unknown media type {kind}")

@@ -9,6 +9,7 @@ from tests.agent.providers.api import KEY, Called, Refused, arguments, event, ne
 
 _TAKEN = {"model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens", "temperature", "top_p"}
 _TAKEN |= {"max_completion_tokens", "reasoning_effort", "response_format", "seed", "stop", "service_tier"}
+_TAKEN |= {"prompt_cache_key"}
 _FIELDS = {
     "system": {"role", "content", "name"},
     "developer": {"role", "content", "name"},
@@ -20,7 +21,7 @@ _FIELDS = {
 
 
 class OpenAIApi:
-    """Checks requests as OpenAI does; `key=False` stands for a local server without a key."""
+    """Checks requests as OpenAI does; `key=False` stands for a local server without a key, which knows fewer fields."""
 
     def __init__(self, *, key: bool = True) -> None:
         self._key = key
@@ -36,6 +37,8 @@ class OpenAIApi:
             need(tool["function"]["parameters"].get("type") == "object", "schema must be of type object")
         for name in set(body) - _TAKEN if self._key else ():
             raise Refused(400, f"Unrecognized request argument supplied: {name}")
+        need(self._key or "prompt_cache_key" not in body, "property 'prompt_cache_key' is unsupported")
+        need(len(body.get("prompt_cache_key", "")) <= 64, "prompt_cache_key: maximum length 64")
         if "reasoning_effort" in body:
             need(
                 body["reasoning_effort"] in ("minimal", "low", "medium", "high"), "Unsupported value: reasoning_effort"
@@ -70,6 +73,8 @@ class OpenAIApi:
 
     def _check_part(self, part: dict[str, Any], model: str) -> None:
         need(part["type"] in ("text", "image_url", "input_audio", "file"), f"unknown part {part['type']!r}")
+        is_known = "prompt_cache_breakpoint" not in part or model.startswith("gpt-5.6")
+        need(is_known, "Unknown parameter: 'prompt_cache_breakpoint'")
         if part["type"] == "image_url":
             kind, encoded = part["image_url"]["url"].removeprefix("data:").split(";base64,")
             need_bytes(encoded, kind)

@@ -131,5 +131,5 @@ class ResponsesApi:
 
 
 _TAKEN = {"model", "input", "instructions", "tools", "tool_choice", "stream", "store", "include", "reasoning", "text"}
-_TAKEN |= {"max_output_tokens", "temperature", "top_p", "parallel_tool_calls", "truncation"}
+_TAKEN |= {"max_output_tokens", "temperature", "top_p", "parallel_tool_calls", "truncation", "prompt_cache_key"}
 _MISSING = "Item of type 'function_call' was provided without its required 'reasoning' item."
