@@ -198,7 +198,9 @@ class _Writer:
         texts = []
         for each in map(decoded, islice(values, limit)):
             text = self.inner(each, depth + 1, max_fields)
-            texts.append(f"({text})" if isinstance(each, list) else text)
+            if isinstance(each, list):
+                text = f"({text})"
+            texts.append(text)
         # Commas also part the fields of an object.
         has_commas = has_objects and any(", " in text for text in texts)
         between = "; " if has_commas else ", "
@@ -262,12 +264,18 @@ def label_of(key: str) -> str:
         return key
     if key in _PAGES and not key.startswith(("receipt", "hosted", "order")):
         return "link"
-    words = [word if word.isupper() else word.lower() for word in _words_of(key)]
-    return " ".join(word.upper() if word in _CAPITALS else word for word in words)
+    words = []
+    for word in _words_of(key):
+        lowered = word if word.isupper() else word.lower()
+        words.append(lowered.upper() if lowered in _CAPITALS else lowered)
+    return " ".join(words)
 
 
 def _words_of(key: str) -> list[str]:
-    return [word for part in key.split("_") for word in _CAMEL.split(part) if word]
+    words: list[str] = []
+    for part in key.split("_"):
+        words += filter(None, _CAMEL.split(part))
+    return words
 
 
 def _has_parts(value: Any) -> bool:

@@ -629,7 +629,9 @@ def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Propos
     those of tools that the question is about: their names would be read as if the question had failed.
     """
     last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
-    asking = {name for action in proposal.steps or (proposal.head,) for name in (action.kind, action.asked_by)}
+    asking: set[str] = set()
+    for action in proposal.steps or (proposal.head,):
+        asking |= {action.kind, action.asked_by}
     acting = {tool.name for tool in tools if not tool.read_only} - asking
     uncertain = {call.id for call in result.unclear}
     failed: list[str] = []

@@ -285,7 +285,9 @@ def tools_of(action: PendingAction, tools: Iterable[Tool]) -> list[Tool]:
     """Return the tools that the action or a step of it needs: those that run, and those whose code asked."""
     needed = [action.kind, action.asked_by]
     if action.kind == PLAN_KIND:
-        needed = [step[name] for step in action.args["steps"] for name in ("kind", "asked_by")]
+        needed = []
+        for step in action.args["steps"]:
+            needed += [step["kind"], step["asked_by"]]
     names = {name.removeprefix(UNDO_PREFIX) for name in needed}
     return [tool for tool in tools if tool.name in names]
 
@@ -296,11 +298,16 @@ def is_same_call(tool: Tool, recorded: dict[str, Any]) -> bool:
     if canonical_json(written) == canonical_json(recorded):
         return True
     values = tool.validate(recorded)
-    return written.keys() == recorded.keys() and all(
-        canonical_json(written[name]) == canonical_json(recorded[name])
-        or (_holds_a_set(values.get(name)) and unordered_digest(written[name]) == unordered_digest(recorded[name]))
-        for name in written
-    )
+    if written.keys() != recorded.keys():
+        return False
+    for name in written:
+        if canonical_json(written[name]) == canonical_json(recorded[name]):
+            continue
+        if not _holds_a_set(values.get(name)):
+            return False
+        if unordered_digest(written[name]) != unordered_digest(recorded[name]):
+            return False
+    return True
 
 
 def _has_any_order(value: Any) -> bool:

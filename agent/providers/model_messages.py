@@ -287,12 +287,16 @@ def calls_of(response: ModelResponse, *, is_cut: bool = False) -> list[ToolCall]
 
 
 def _arguments(args: object, *, may_be_incomplete: bool) -> dict[str, Any]:
-    if may_be_incomplete and not (isinstance(args, str) and args.strip()):  # text shows by itself if it is complete
+    # Text shows by itself whether it is complete. Anything else does not.
+    is_text = isinstance(args, str) and bool(args.strip())
+    if may_be_incomplete and not is_text:
         return {NOT_JSON: CUT_OFF}
     arguments: Any = args
     if isinstance(args, str | None):
         arguments = _read_arguments((args or "").strip(), may_be_incomplete=may_be_incomplete)
-    return arguments if isinstance(arguments, dict) else {NOT_JSON: str(args)[:MAX_NOT_JSON_CHARS]}
+    if isinstance(arguments, dict):
+        return arguments
+    return {NOT_JSON: str(args)[:MAX_NOT_JSON_CHARS]}
 
 
 def _read_arguments(text: str, *, may_be_incomplete: bool) -> Any:

@@ -63,7 +63,7 @@ _UNKNOWN_START = '{"outcome": "unknown"'
 #: How the result of a call begins that ended without an effect of its own.
 _ERROR_START = "Error"
 #: Why a call that the policy allows is proposed all the same.
-MAY_HAVE_RUN = "the same call may have taken effect before: nobody knows how it ended"
+MAY_HAVE_RUN = "the outcome of an earlier, identical call is unknown: it may have taken effect"
 
 
 def unclear_calls(messages: Iterable[Message]) -> list[ToolCall]:

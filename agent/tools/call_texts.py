@@ -251,12 +251,18 @@ def serialize(value: Any) -> str:
     if value is None:
         return WITHOUT_VALUE
     try:
-        text = value.to_json() if isinstance(value, ToolResult) else as_json(value)
+        text = _as_json(value)
     except Exception:  # the tool has acted: its return value must not fail the turn
         return _WITHOUT_TEXT.format(type(value).__name__)
     if _IS_ADDRESS.fullmatch(text):
         return _WITHOUT_TEXT.format(type(value).__name__)
     return text
+
+
+def _as_json(value: Any) -> str:
+    if isinstance(value, ToolResult):
+        return value.to_json()
+    return as_json(value)
 
 
 def is_async_value(value: Any) -> bool:

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from operator import itemgetter
 
 from sayso.channels.i18n.catalogue import LANGUAGES, catalogue, shipped
@@ -144,7 +145,7 @@ def _vocabulary() -> Vocabulary:
                 points.setdefault(word, {})[language] = worth
     endings = {language: tuple(texts["endings"]) for language, texts in catalogues.items()}
     letters = (texts["letters"] for texts in catalogues.values())
-    any_ending = tuple({ending for each in endings.values() for ending in each})
+    any_ending = tuple(set(chain.from_iterable(endings.values())))
     return Vocabulary(points, endings, any_ending, frozenset("abcdefghijklmnopqrstuvwxyz'-¿¡").union(*letters))
 
 
@@ -154,7 +155,8 @@ def _words(text: str) -> Iterator[str]:
     for line in text.splitlines():
         is_start = True
         for chunk in line.split():
-            for word in () if _ADDRESS.search(chunk) else _WORD.findall(chunk):
+            words = [] if _ADDRESS.search(chunk) else _WORD.findall(chunk)
+            for word in words:
                 if is_start or is_shouted or not word[0].isupper():
                     yield word.replace(_TURKISH_CAPITAL, "i").lower()
                 is_start = word in _SENTENCE_ENDS

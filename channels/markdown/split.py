@@ -207,7 +207,9 @@ class _Cut:
         if not self.escapes or self.opening or not self.start or self.md[self.start - 1] == "\n":
             return text
         match = _BLOCK_START.match(text)
-        return f"{match[0]}\\{text[match.end() :]}" if match and match.end() < len(text) else text
+        if match and match.end() < len(text):
+            return f"{match[0]}\\{text[match.end() :]}"
+        return text
 
     def _open_fence(self, end: int) -> str:
         """Return the line that opened the code block in which a cut at `end` falls, or ""."""
@@ -215,11 +217,14 @@ class _Cut:
         for match in _FENCE.finditer(self.opening + self._text(end)):
             marker = match.group(1)
             if not opened:
-                opened = "" if "`" in match.group(2) and marker[0] == "`" else match.group().rstrip(" ") + "\n"
+                is_code_in_line = marker[0] == "`" and "`" in match.group(2)
+                if not is_code_in_line:
+                    opened = match.group().rstrip(" ") + "\n"
             elif marker.startswith(_marker(opened)) and not match.group(2).strip():
                 opened = ""
         # A long fence line is not repeated.
-        return opened if len(opened) + len(_marker(opened)) < self.limit // 2 else ""
+        is_short = len(opened) + len(_marker(opened)) < self.limit // 2
+        return opened if is_short else ""
 
     def _table_head(self, end: int) -> str:
         """Return the head of the table in which a cut at `end` falls between two rows, or ""."""

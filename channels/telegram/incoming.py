@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from sayso.channels.links import MAX_ADDRESSES, address_note, with_address
@@ -137,8 +138,12 @@ def _marked_parts(message: TelegramJson) -> Iterator[str]:
 def _link_buttons(message: TelegramJson) -> list[str]:
     """Return the buttons of a forwarded message, or of one written by a bot, that open an address."""
     rows = (message.get("reply_markup") or {}).get("inline_keyboard") or []
-    links = [key for row in rows for key in row if key.get("url")]
-    return [f"button {with_address(str(link.get('text') or ''), str(link['url']))}" for link in links[:MAX_ADDRESSES]]
+    links = [key for key in chain.from_iterable(rows) if key.get("url")]
+    buttons = []
+    for link in links[:MAX_ADDRESSES]:
+        label = str(link.get("text") or "")
+        buttons.append(f"button {with_address(label, str(link['url']))}")
+    return buttons
 
 
 def _location(point: TelegramJson) -> str:

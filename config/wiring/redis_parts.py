@@ -102,9 +102,16 @@ class RedisParts:
 
     def reaper(self, worker_lock: WorkerLock) -> Reaper:
         """Return what wakes the conversations that no worker took."""
-        jobs = {"queued": self.queue_server.queued} if self.queue_server else {"queue": self.jobs.queue}
-        scripts = self.scripts(LUA)
-        return Reaper(self.client, scripts, self.wake_up, worker_lock, prefix=self.key_prefix, **jobs)
+        server = self.queue_server
+        return Reaper(
+            self.client,
+            self.scripts(LUA),
+            self.wake_up,
+            worker_lock,
+            queue=None if server else self.jobs.queue,
+            queued=server.queued if server else None,
+            prefix=self.key_prefix,
+        )
 
     def guard_against_loss(self, state: Path) -> DataLossGuard:
         """Return the data-loss guard, which checks each new connection from now on. Its watermark is in `state`."""
@@ -185,11 +192,13 @@ def risks_of(client: Redis, settings: Settings) -> list[str]:
     wrong = wrong_server(client)
     if wrong and ("Sentinel" in wrong[0] or "Cluster" in wrong[0]):
         raise RedisUnfit(f"the server of REDIS_URL {wrong[0]}: {wrong[1]}")
+    risks = []
+    if wrong:
+        risks.append(f"{address_of(client)} {wrong[0]}, and takes no messages: {wrong[1]}")
+    risks += check_fit(client)
     service = sentinel_of(client)
-    return [
-        *([f"{address_of(client)} {wrong[0]}, and takes no messages: {wrong[1]}"] if wrong else []),
-        *check_fit(client),
-        *(service.risks() if service else []),
-        *replication_risks(client, settings.redis_wait_replicas),
-        *forbidden_commands(client, settings.key_prefix, settings.redis_wait_replicas),
-    ]
+    if service:
+        risks += service.risks()
+    risks += replication_risks(client, settings.redis_wait_replicas)
+    risks += forbidden_commands(client, settings.key_prefix, settings.redis_wait_replicas)
+    return risks

@@ -94,7 +94,7 @@ def test_claimed_action_was_certainly_not_done(intent):
         (False, "failed", "failed", WORDS.not_done("Apagar A")),
         ("sumiu", "executed", "done", "sumiu"),
     ],
-    ids=["nobody knows", "no", "words"],
+    ids=["unknown outcome", "no", "words"],
 )
 def test_started_action_is_reconciled(answer, status, state, told):
     """It is never run again. The record names the person, who gets the same outcome when it is repeated."""
@@ -164,7 +164,7 @@ def test_recovery_does_not_trust_a_changed_record(started, status, state, told):
 @pytest.mark.parametrize(
     ("answer", "second", "line"),
     [(None, "unknown", ""), (False, "failed", ""), (True, "done", WORDS.done("Apagar B", ""))],
-    ids=["nobody knows", "no", "yes"],
+    ids=["unknown outcome", "no", "yes"],
 )
 def test_plan_is_reported_step_by_step(answer, second, line):
     """Done steps are done, started ones are reconciled, the others were not started."""

@@ -228,7 +228,7 @@ def test_action_started_meanwhile_is_not_reported_cancelled():
         (True, "done", WORDS.done("Apagar A", "")),
         ("sumiu", "done", "sumiu"),
     ],
-    ids=["nobody knows", "no", "yes", "words"],
+    ids=["unknown outcome", "no", "yes", "words"],
 )
 def test_interrupted_action_ends_as_the_reconciler_reports(answer, state, told):
     """Nothing is repeated. Without a reconciler the outcome is unknown."""

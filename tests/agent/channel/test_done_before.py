@@ -25,7 +25,7 @@ def test_question_says_that_the_same_was_done_before(make_bot):
 
 
 def test_question_after_an_unknown_outcome_says_that_it_may_have_happened(make_bot):
-    """The worker died after the start, so nobody knows."""
+    """The worker died after the start, so the outcome is unknown."""
     bot = make_bot("A", "A")
     bot.say("delete A")
     bot.hear("yes")
