@@ -147,7 +147,8 @@ class AgentConfig:
     `context_tokens` is the context window of the model (None: as the vendor states it). `result_tokens` is how much of
     one tool's result the model reads (None: a quarter of the window).
     `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
-    `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user.
+    `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user. A text
+    that differs from call to call keeps all that follows it out of the vendor's cache.
     `conversation_secret` makes the keys that tell vendors which requests belong to one conversation; processes that
     share conversations need the same (default: made of SAYSO_SECRET_KEYS of the environment).
     """

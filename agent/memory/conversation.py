@@ -20,9 +20,10 @@ log = logging.getLogger(__name__)
 
 #: Characters per token in the estimate that `max_tokens` is compared with.
 CHARS_PER_TOKEN = 4
-#: The share of its limits that is left of a memory when messages are summarized because it exceeded
-#: them. One summary then serves many turns: a memory that stayed full would need one every turn.
-LOW_WATER_SHARE = 1 / 4
+#: The share of its limits that is left of a memory once it exceeded them. A memory that stayed full
+#: would lose an exchange with every turn: no vendor's cache would know the beginning of a request
+#: again, and each turn would need a summary.
+LOW_WATER_SHARE = 1 / 2
 #: How many messages beyond `max_messages` may wait for a summary, such as while its model is away.
 MAX_WAITING_MESSAGES = 500
 #: How many times its limits a model may read of a memory whose messages wait for a summary.
@@ -59,6 +60,9 @@ _SENTENCE_END = re.compile(r"""[.!?\u2026\u061f\u0964]["')\]\u00bb\u201d]*(?=\s|
 @dataclass(slots=True)
 class ConversationMemory:
     """The latest messages of a conversation. Removes the oldest exchanges beyond its limits. Thread-safe.
+
+    Messages go in steps: once a limit is exceeded, LOW_WATER_SHARE of the limits is left, and then nothing is removed
+    until the memory is full again. So the history begins with the same message for many turns.
 
     An exchange is a user message and all messages until the next one. Only whole exchanges are removed, so a tool call
     never loses its result and the history always begins with a user message. The latest exchange is always kept, even
@@ -104,20 +108,16 @@ class ConversationMemory:
         return self.add_many((message,))
 
     def add_many(self, messages: Iterable[Message], *, trims: bool = True) -> list[Message]:
-        """Append messages and remove the oldest exchanges beyond the limits. Return what was removed, oldest first.
+        """Append messages. Beyond the limits, remove the oldest exchanges down to LOW_WATER_SHARE of the limits.
 
-        A message that cannot be first, and a tool result without its call, are removed at once. Without `trims` only
-        these are removed, and what is beyond MAX_WAITING_MESSAGES.
+        Return what was removed, oldest first. A message that cannot be first, and a tool result without its call, are
+        removed at once. Without `trims` only these are removed, and what is beyond MAX_WAITING_MESSAGES.
         """
         with self._lock:
             kept, rejected, starts = _validated([*self._messages, *messages])
             self._count_tokens(kept)
-            if trims:
-                first = self._first_within(kept, starts, self.max_messages, self.max_tokens)
-            else:
-                first = self._first_within(kept, starts, self.max_messages + MAX_WAITING_MESSAGES, None)
-                if first:
-                    log.warning("memory.not_summarized messages=%d", first)
+            size_to_remove = self._surplus_size if trims else self._forgotten_size
+            first = size_to_remove(kept, starts)
             self._messages, removed = kept[first:], kept[:first]
             del self._token_counts[:first]
             for count, (place, message) in enumerate(rejected):
@@ -132,14 +132,7 @@ class ConversationMemory:
         with self._lock:
             kept, _, starts = _validated(self._messages)
             self._count_tokens(kept)
-            if not self._first_within(kept, starts, self.max_messages, self.max_tokens):
-                return []
-            most_messages = int(self.max_messages * LOW_WATER_SHARE)
-            most_tokens = None
-            if self.max_tokens is not None:
-                most_tokens = int(self.max_tokens * LOW_WATER_SHARE)
-            first = self._first_within(kept, starts, most_messages, most_tokens)
-            return kept[:first]
+            return kept[: self._surplus_size(kept, starts)]
 
     def remove(self, messages: Iterable[Message]) -> None:
         """Remove these very messages, and what cannot stay without them."""
@@ -155,22 +148,42 @@ class ConversationMemory:
             self._token_counts = []  # they are counted again with the next message
 
     def shown(self) -> list[Message]:
-        """Return the messages that a model is shown: the whole history, or the newest of very many that wait."""
+        """Return the messages that a model is shown: the whole history, or the newest of very many that wait.
+
+        What is left out grows in steps, so these begin with the same message for many turns, too.
+        """
         with self._lock:
             self._count_tokens(self._messages)
-            most_messages = self.max_messages * SHOWN_LIMITS
-            most_tokens = None
-            if self.max_tokens is not None:
-                most_tokens = self.max_tokens * SHOWN_LIMITS
-            if self._fits(self._messages, 0, most_messages, most_tokens):
+            most_messages, most_tokens = self.max_messages * SHOWN_LIMITS, (self.max_tokens or 0) * SHOWN_LIMITS
+            if self._fits(self._messages, 0, most_messages, most_tokens or None):
                 return list(self._messages)
             kept, _, starts = _validated(self._messages)
-            first = self._first_within(kept, starts, most_messages, most_tokens)
-            return kept[first:]
+            first_message = left_out(len(kept), most_messages, _low_water(most_messages))
+            first_token = left_out(sum(self._token_counts), most_tokens, _low_water(most_tokens))
+            for start in starts:
+                if start >= first_message and sum(self._token_counts[:start]) >= first_token:
+                    return kept[start:]
+            return kept[starts[-1] :]
 
     def _count_tokens(self, messages: Sequence[Message]) -> None:
         if self.max_tokens is not None:
             self._token_counts += map(estimate_tokens, messages[len(self._token_counts) :])
+
+    def _surplus_size(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
+        """Return how many of the oldest messages have to go; 0 within the limits."""
+        if not self._first_within(messages, starts, self.max_messages, self.max_tokens):
+            return 0
+        most_tokens = None if self.max_tokens is None else _low_water(self.max_tokens)
+        return self._first_within(messages, starts, _low_water(self.max_messages), most_tokens)
+
+    def _forgotten_size(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
+        """Return how many of the oldest messages go because too many wait for a summary. Log them."""
+        most = self.max_messages + MAX_WAITING_MESSAGES
+        if not self._first_within(messages, starts, most, None):
+            return 0
+        first = self._first_within(messages, starts, most - _low_water(self.max_messages), None)
+        log.warning("memory.not_summarized messages=%d", first)
+        return first
 
     def _first_within(
         self, messages: Sequence[Message], starts: Sequence[int], most_messages: int, most_tokens: int | None
@@ -238,6 +251,22 @@ class ConversationMemory:
         # What was stored beyond the limits waits for its summary.
         memory.add_many((Message.from_dict(message) for message in data["messages"]), trims=False)
         return memory
+
+
+def left_out(size: int, most: int, step: int) -> int:
+    """Return how much is left out at the beginning so that at most `most` of `size` is left, in whole steps.
+
+    So it stays the same while `size` grows by a step. All are numbers of messages, or of tokens.
+    """
+    if size <= most:
+        return 0
+    steps = -(-(size - most) // max(step, 1))  # rounded up
+    return steps * max(step, 1)
+
+
+def _low_water(limit: int) -> int:
+    """Return what is left of a limit once it was exceeded."""
+    return int(limit * LOW_WATER_SHARE)
 
 
 def estimate_tokens(message: Message) -> int:

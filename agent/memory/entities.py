@@ -109,15 +109,20 @@ class EntityMemory(ExtractingMemory[Entity]):
                 del self._entities[next(iter(self._entities))]
 
     def build_context(self) -> str:
-        """Return the section for the model, the last mentioned first, or "" without entities."""
+        """Return the section for the model, or "" without entities.
+
+        Entities stand in the order of their first mention, and attributes in that of their names, so that nothing
+        moves when one is mentioned again. If not all fit, those that were not mentioned for longest are left out.
+        """
         lines = []
         for entity in self.entities:
-            attributes = "; ".join(f"{key}: {value}" for key, value in entity.attributes.items())
-            lines.append(f"- {entity.name} ({entity.entity_type})" + (f": {attributes}" if attributes else ""))
+            attributes = "; ".join(f"{key}: {value}" for key, value in sorted(entity.attributes.items()))
+            line = f"- {entity.name} ({entity.entity_type})" + (f": {attributes}" if attributes else "")
+            lines.append(((entity.first_mentioned, entity.key), line))
         return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entities as JSON-ready data, the last mentioned last."""
+        """Return the entities as JSON-ready data, the last mentioned last, each with its first mention."""
         return {"entities": [asdict(entity) for entity in reversed(self.entities)]}
 
     def bound_to(self, data: Mapping[str, Any] | None) -> EntityMemory:

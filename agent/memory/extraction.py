@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -152,13 +152,18 @@ def one_line(text: str, max_chars: int) -> str:
     return " ".join(HIDDEN.sub("", text).split())[:max_chars].rstrip()
 
 
-def section(title: str, lines: list[str], max_chars: int) -> str:
-    """Return the title and as many of the first lines as fit in `max_chars`, or "" if none fits."""
+def section(title: str, lines: Iterable[tuple[Any, str]], max_chars: int) -> str:
+    """Return the title and as many of the first lines as fit in `max_chars`, or "" if none fits.
+
+    Each line has its place, a sort key, and the lines stand in the order of their places. So a fact that is mentioned
+    again may become the first to be chosen, and stays where the model has read it before.
+    """
     room = max_chars - len(title) - 1
-    result = [title]
-    for line in lines:
+    chosen = []
+    for place, line in lines:
         room -= len(line) + 1
         if room < 0:
             break
-        result.append(line)
-    return "\n".join(result) if len(result) > 1 else ""
+        chosen.append((place, line))
+    chosen.sort()
+    return "\n".join([title, *(line for _, line in chosen)]) if chosen else ""

@@ -11,7 +11,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -56,7 +56,11 @@ CREATE TABLE IF NOT EXISTS triples (
 );
 """
 _COLUMNS = "subject, relation, object, confidence, source_turn, created_at"
-_INSERT = f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) VALUES (?, ?, '', ?, ?, ?, ?, ?, ?)"  # noqa: S608  # a constant
+_FIRST_CREATED = "COALESCE((SELECT created_at FROM triples WHERE scope = ?1 AND key = ?2), ?8)"
+_INSERT = (
+    f"INSERT OR REPLACE INTO triples (scope, key, words, {_COLUMNS}) "  # noqa: S608  # constants
+    f"VALUES (?1, ?2, '', ?3, ?4, ?5, ?6, ?7, {_FIRST_CREATED})"
+)
 _SELECT = f"SELECT {_COLUMNS} FROM triples WHERE scope = ? ORDER BY n"  # noqa: S608  # a constant
 _PRUNE = (
     "DELETE FROM triples WHERE scope = ? AND n NOT IN (SELECT n FROM triples WHERE scope = ? ORDER BY n DESC LIMIT ?)"
@@ -69,7 +73,10 @@ class TripleStoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A relationship: subject, relation and object, each short and on one line. `created_at` is in Unix seconds."""
+    """A relationship: subject, relation and object, each short and on one line.
+
+    `created_at` is when it was first stated, in Unix seconds.
+    """
 
     subject: str
     relation: str
@@ -97,7 +104,8 @@ class Triple:
 class TripleStore(Protocol):
     """Stores triples by scope, oldest first. A triple that is added again is kept once, as the newest.
 
-    The methods block for a short time and are thread-safe. They raise TripleStoreError.
+    It keeps its first `created_at`, so that the model reads it where it was before. The methods block for a short time
+    and are thread-safe. They raise TripleStoreError.
     """
 
     def add_many(self, scope: str, triples: Iterable[Triple], *, most: int) -> None:
@@ -119,8 +127,8 @@ class MemoryTripleStore:
         with self._lock:
             stored = self._scopes.setdefault(scope, {})
             for triple in triples:
-                stored.pop(triple.key, None)
-                stored[triple.key] = triple
+                known = stored.pop(triple.key, triple)
+                stored[triple.key] = replace(triple, created_at=known.created_at)
             while len(stored) > most:
                 del stored[next(iter(stored))]
 
@@ -266,9 +274,12 @@ class KnowledgeGraphMemory(ExtractingMemory[Triple]):
         return relevant[: self.max_context_triples]
 
     def build_context(self, query: str = "") -> str:
-        """Return the section for the model with the triples relevant to the query, or "" if there are none."""
+        """Return the section for the model with the triples relevant to the query, or "" if there are none.
+
+        They stand in the order in which they were first stated. If not all fit, the least relevant are left out.
+        """
         lines = []
         for triple in self.query_relevant(query):
             doubt = f" (confidence {triple.confidence:.1f})" if triple.confidence < 1 else ""
-            lines.append(f"- {triple.text}{doubt}")
+            lines.append(((triple.created_at, triple.key), f"- {triple.text}{doubt}"))
         return section("[Known Relationships]", lines, MAX_CONTEXT_CHARS)

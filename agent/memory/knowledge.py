@@ -102,16 +102,20 @@ class KnowledgeMemory:
         return "\n".join(note.line for note in self._facts().notes())
 
     def build_context(self) -> str:
-        """Return the sections for the model, facts before recent notes, each with its newest line first.
+        """Return the sections for the model, facts before recent notes, each with its oldest line first.
 
-        Facts take precedence if not everything fits. The text is "" if there is nothing.
+        If not everything fits, facts take precedence over notes, and newer lines over older ones. The text is "" if
+        there is nothing.
         """
-        notes = reversed(self._facts().notes())
-        facts = section("[Long-term Memory]", [note.line for note in notes], self.max_context_chars)
-        days = (self._today() - timedelta(days=number) for number in range(self.recent_days))
-        lines = [f"- {day.isoformat()} {note.line[2:]}" for day in days for note in reversed(self._log(day).notes())]
-        logs = section("[Recent Memory]", lines, self.max_context_chars - len(facts) - 2 * bool(facts))
-        return "\n\n".join(filter(None, [facts, logs]))
+        facts = [note.line for note in self._facts().notes()]
+        facts_section = section("[Long-term Memory]", _newest_first(facts), self.max_context_chars)
+        logs = []
+        for number in reversed(range(self.recent_days)):
+            day = self._today() - timedelta(days=number)
+            logs += [f"- {day.isoformat()} {note.line[2:]}" for note in self._log(day).notes()]
+        room = self.max_context_chars - len(facts_section) - 2 * bool(facts_section)
+        logs_section = section("[Recent Memory]", _newest_first(logs), room)
+        return "\n\n".join(filter(None, [facts_section, logs_section]))
 
     def prune_old_logs(self, keep_days: int | None = None) -> int:
         """Remove the logs of all but the last `keep_days` days, with today; by default `recent_days`.
@@ -180,6 +184,11 @@ class KnowledgeMemory:
 
     def _today(self) -> date:
         return self._clock().date()
+
+
+def _newest_first(lines: list[str]) -> list[tuple[int, str]]:
+    """Return lines in the order in which they are chosen, each with its place in the file."""
+    return list(enumerate(lines))[::-1]
 
 
 def _log_day(path: Path) -> date | None:

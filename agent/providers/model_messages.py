@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile, takewhile
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -47,6 +48,11 @@ NO_RESULT = "No result of this call is known."
 NO_BEGINNING = "[the beginning of this conversation is not kept]"
 #: The content of an empty user message. Without it the transcript could end with the assistant.
 NO_WORDS = "[a message without words]"
+#: The line above system messages that stand in a user prompt, and the line between them and the user's own text.
+FROM_APP = "[This part is from the app, not from the user:]"
+FROM_USER = "[The user's message:]"
+#: What is left of the first line where a user writes it.
+QUOTED_FROM_APP = f"({FROM_APP[1:-1]})"
 #: The arguments of a call that were cut off with the end of the answer.
 CUT_OFF = "the answer ended before them"
 #: Characters that no vendor accepts in the id of a call or the name of a tool, and the lengths they accept.
@@ -55,10 +61,12 @@ _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(list[ModelResponsePar
 
 
 def instructions(system_prompt: str, messages: Iterable[MessageWithFiles]) -> list[str]:
-    """Return the system prompt in one or two parts: what is the same in every turn, then the system messages."""
-    system_messages = [
-        each.message.content for each in messages if each.message.role is Role.SYSTEM and each.message.content
-    ]
+    """Return the system prompt in one or two parts: what is the same in every turn, then the first system messages.
+
+    These are the ones before any other message, such as the summary. `transcript` has all others.
+    """
+    leading = takewhile(lambda each: each.message.role is Role.SYSTEM, messages)
+    system_messages = [each.message.content for each in leading if each.message.content]
     parts = ["\n\n".join(filter(None, [system_prompt, FENCE_RULE]))]
     if system_messages:
         parts.append("\n\n".join(system_messages))
@@ -70,13 +78,18 @@ def transcript(
 ) -> list[ModelMessage]:
     """Return the messages as pydantic-ai's, with exactly one result for each call, also after an interrupted run.
 
-    `source` is the vendor and the model that they are for. The messages before the first system message that follows
-    others are the same in the next turn. `mark` says where they get a cache point.
+    A system message between the others is written into the next user prompt: a vendor that has one place for
+    instructions, before the history, would not find the history in its cache again. `source` is the vendor and the
+    model that the messages are for.
+
+    The messages before the last such system message are the same in the next turn. `mark` says where they get a cache
+    point.
     """
     writer = _TranscriptWriter(source)
-    for each in messages:
+    for each in dropwhile(lambda each: each.message.role is Role.SYSTEM, messages):
         writer.add(each)
     writer.add_results()
+    writer.add_notes()
     if mark is not None:
         _add_cache_point(writer.messages, writer.stable_messages, mark)
     if not writer.messages or isinstance(writer.messages[0], ModelResponse):
@@ -88,8 +101,9 @@ def transcript(
 class _TranscriptWriter:
     """Writes one transcript for a `source`, a vendor and its model.
 
-    `open_calls` are the calls of the last answer and `results` their results, by the ids that the vendor gets.
-    `stable_messages` is the number of messages before the first system message that follows others, 0 without one.
+    `open_calls` are the calls of the last answer and `results` their results, by the ids that the vendor gets. `notes`
+    are the system messages since the last user message. `stable_messages` is the number of messages before the last
+    system message that follows others, 0 without one.
     """
 
     source: str = ""
@@ -98,15 +112,17 @@ class _TranscriptWriter:
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
     results: dict[str, ToolReturnContent] = field(default_factory=dict)
     used_ids: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, each: MessageWithFiles) -> None:
         message = each.message
         if message.role is Role.TOOL:
             self._add_result(each)
             return
+        if message.role is Role.SYSTEM:
+            self.notes += [without_lone_surrogates(message.content)] if message.content.strip() else []
+            return
         self.add_results()
-        if message.role is Role.SYSTEM and not self.stable_messages:
-            self.stable_messages = len(self.messages)
         if message.role is Role.USER:
             files = [
                 without_lone_surrogates(file)
@@ -114,9 +130,10 @@ class _TranscriptWriter:
                 else BinaryContent(file.data, media_type=file.mime_type)
                 for file in each.files
             ]
-            text = [without_lone_surrogates(message.content)] if message.content.strip() else []
-            self._add_user([*text, *files] or [NO_WORDS])
+            text = self._user_text(without_lone_surrogates(message.content))
+            self._add_user([*([text] if text.strip() else []), *files] or [NO_WORDS])
         elif message.role is Role.ASSISTANT:
+            self.add_notes()
             words = _joined_text(each)
             self.open_calls = {_unique_id(call.id, self.used_ids): call for call in message.tool_calls}
             calls = [
@@ -136,6 +153,21 @@ class _TranscriptWriter:
         if parts:
             self.messages.append(ModelRequest(parts))
         self.open_calls, self.results = {}, {}
+
+    def add_notes(self) -> None:
+        """Add the system messages that no user message follows."""
+        if self.notes:
+            self._add_user(["\n\n".join([FROM_APP, *self.notes])])
+        self.notes = []
+
+    def _user_text(self, text: str) -> str:
+        """Return a user's text behind the system messages before it."""
+        text = text.replace(FROM_APP, QUOTED_FROM_APP)
+        if not self.notes:
+            return text
+        notes, self.notes = self.notes, []
+        self.stable_messages = len(self.messages)
+        return "\n\n".join([FROM_APP, *notes, FROM_USER, text]).rstrip()
 
     def _add_user(self, content: Sequence[UserContent]) -> None:
         single = content[0] if len(content) == 1 and isinstance(content[0], str) else content

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sayso.agent.memory.conversation import LOW_WATER_SHARE, left_out
 from sayso.agent.messages import Message, Role
 from sayso.agent.tools.call_texts import truncate
 
@@ -49,30 +50,39 @@ def fit_transcript(
     First, tool results are cut to `result_tokens` each (None: a quarter of `max_tokens`). Then the oldest exchanges
     of the `history` are left out; if even the last exchange does not fit, its longest texts are cut. Finally, the
     longest texts of the `current` exchange are cut.
+
+    Exchanges are left out in steps of about LOW_WATER_SHARE of `max_tokens`: while the conversation grows, the
+    transcript begins with the same message for many turns, so that the vendor's cache knows it.
     """
     limit = min(result_tokens or int(max_tokens * RESULT_SHARE), max(max_tokens // 2, MIN_TEXT_TOKENS))
     history = [_cut(message, limit) if message.role is Role.TOOL else message for message in history]
     current = [_cut(message, limit) if message.role is Role.TOOL else message for message in current]
-    recent = _newest_exchanges(history, max_tokens - transcript_tokens(current))
+    # A power of two, as the limit itself differs a little from turn to turn: it is what other texts leave.
+    step = 1 << max(int(max_tokens * LOW_WATER_SHARE), 1).bit_length() - 1
+    recent = _newest_exchanges(history, max_tokens - transcript_tokens(current), step)
     return [*recent, *_cut_longest(current, max_tokens - transcript_tokens(recent))]
 
 
-def _newest_exchanges(history: Sequence[Message], max_tokens: int) -> Sequence[Message]:
+def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) -> Sequence[Message]:
     """Return the newest complete exchanges that fit. An exchange begins with a user's message.
 
-    If the last exchange alone does not fit, its texts are cut to half of the limit, because it is missed the most.
+    The tokens that are left out are at least a multiple of `step`. If the last exchange alone does not fit, its texts
+    are cut to half of the limit, because it is missed the most.
     """
+    sizes = [message_tokens(message) for message in history]
+    first_token = left_out(sum(sizes), max_tokens, step)
     starts = [at for at, message in enumerate(history) if message.role is Role.USER]
-    total, first = 0, len(history)
-    for start in reversed([0, *starts[1:]] if history else []):
-        total += transcript_tokens(history[start:first])
-        if total > max_tokens:
-            break
-        first = start
-    if first == len(history) and history:
-        last = _cut_longest(history[starts[-1] if starts else 0 :], max_tokens // 2)
-        return last if transcript_tokens(last) <= max_tokens else []
-    return history[first:]
+    boundaries = {0, *starts}
+    tokens_before = 0
+    for start, size in enumerate(sizes):
+        if tokens_before >= first_token and start in boundaries:
+            return history[start:]
+        tokens_before += size
+
+    last = history[starts[-1] if starts else 0 :]
+    if transcript_tokens(last) > max_tokens:
+        last = _cut_longest(last, max_tokens // 2)
+    return last if transcript_tokens(last) <= max_tokens else []
 
 
 def _cut_longest(messages: Sequence[Message], max_tokens: int) -> Sequence[Message]:

@@ -104,9 +104,9 @@ class AgentLoop:
     def _create_state(self, request: RunRequest) -> RunState:
         """Return the state of a new run. Raises ValueError and TypeError for an invalid response format."""
         config, response_format = self._config, request.response_format
-        context = ""
+        schema_instruction = ""
         if response_format is not None:
-            context = build_schema_instruction(schema_from_response_format(response_format))
+            schema_instruction = build_schema_instruction(schema_from_response_format(response_format))
         events = RunEvents(
             self._observers,
             parent_run_id=request.parent_run_id or config.parent_run_id or "",
@@ -121,7 +121,7 @@ class AgentLoop:
             request=request,
             events=events,
             run_memory=RunMemory(self._provider, config, events, own=is_own, scope=request.scope),
-            context=context,
+            schema_instruction=schema_instruction,
             compressor=Compressor(self._provider, config) if config.tool.compress_results else None,
             on_text=None if response_format is not None or is_checked else request.on_text,
         )
@@ -135,8 +135,8 @@ class AgentLoop:
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
-        if remembered := await run.run_memory.context(run.request.user_text):
-            run.context = f"{run.context}\n\n{remembered}" if run.context else remembered
+        run.summary = run.run_memory.summary()
+        run.remembered = await run.run_memory.context(run.request.user_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token

@@ -70,17 +70,26 @@ class RunMemory:
         """Whether any configured memory calls a model after the run."""
         return self._config.summarize_on_trim or self._entities is not None or self._graph is not None
 
+    def summary(self) -> str:
+        """Return the summary of the removed messages, fenced as data, or "" if there is none.
+
+        It only changes when messages are removed.
+        """
+        text = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory else ""
+        return _as_data(f"[Conversation Summary]\n- {text}") if text else ""
+
     async def context(self, query: str) -> str:
-        """Return what the model is told about the past, fenced as data, or "" if nothing is remembered."""
+        """Return what else the model is told about the past, fenced as data, or "" if nothing is remembered.
+
+        It may change with every turn.
+        """
         sections = []
-        if self.memory and self.memory.summary and (summary := one_line(self.memory.summary, SUMMARY_CHARS)):
-            sections.append(f"[Conversation Summary]\n- {summary}")
         if self._entities is not None:
             sections.append(_text_or_nothing("entities", self._entities_section))
         if self._graph is not None or self._knowledge is not None:
             sections += await call_in_thread(self._stored_sections, query)
         text = "\n\n".join(filter(None, sections))
-        return f"{PREFACE}\n{fenced(text)}" if text else ""
+        return _as_data(text) if text else ""
 
     def _entities_section(self) -> str:
         entities = self._bound_entities()
@@ -199,6 +208,10 @@ class RunMemory:
             completion_tokens=usage.completion_tokens,
             cost_usd=usage.cost_usd,
         )
+
+
+def _as_data(text: str) -> str:
+    return f"{PREFACE}\n{fenced(text)}"
 
 
 def _text_or_nothing(kind: str, function: Callable[[], str | None]) -> str:

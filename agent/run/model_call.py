@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from sayso.agent.config import AgentConfig, Cache
 from sayso.agent.guards.budget import BudgetRefusal, book_usage, budget_refusal
-from sayso.agent.messages import Message, ToolCall, UsageStats
+from sayso.agent.messages import Message, Role, ToolCall, UsageStats
 from sayso.agent.observability.observer import llm_call
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import (
@@ -99,7 +99,7 @@ class ModelCaller:
         Raises ProviderError if there is no answer.
         """
         config, on_text, response_format, schema = self._config, run.on_text, run.request.response_format, None
-        model, prompt = await self._select_model(run), "\n\n".join(filter(None, (self.prompt, run.context)))
+        model, prompt = await self._select_model(run), "\n\n".join(filter(None, (self.prompt, run.schema_instruction)))
         if response_format is not None and getattr(self._provider, "supports_response_format", False):
             schema = schema_from_response_format(response_format)
         request = ProviderRequest(
@@ -183,7 +183,7 @@ class ModelCaller:
     def _build_messages(
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
     ) -> Sequence[Message]:
-        """Return the part of the transcript that the model is sent."""
+        """Return the part of the transcript that the model is sent, with what is remembered."""
         config, messages = self._config, run.transcript
         limit, result_tokens = run.max_transcript_tokens, config.result_tokens
         is_small = sum(len(message.content) for message in messages) < SMALL_CHARS  # fits every model
@@ -192,13 +192,14 @@ class ModelCaller:
             known_window = getattr(self._provider, "context_tokens", None)
             known = known_window(model) if callable(known_window) else None
             window = config.context_tokens or known or DEFAULT_CONTEXT_TOKENS
-            others = config.max_tokens + text_tokens(prompt) + text_tokens(json.dumps(list(schemas), default=str))
+            texts = (prompt, run.summary, run.remembered, json.dumps(list(schemas), default=str))
+            others = config.max_tokens + sum(map(text_tokens, texts))
             limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
             result_tokens = result_tokens or window // 4
         if limit is not None:
             current = [*run.messages, *run.rejected]
             messages = fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
-        return without_files(messages) if run.names_files_only else messages
+        return run.with_context(without_files(messages) if run.names_files_only else messages)
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
@@ -310,10 +311,10 @@ class ModelCaller:
         that follow.
         """
         if error.kind == "too_long":
-            tokens, limit = transcript_tokens(request.messages), run.max_transcript_tokens
+            tokens, limit = _spoken_tokens(request.messages), run.max_transcript_tokens
             run.max_transcript_tokens = tokens // 2
             shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
-            if transcript_tokens(shorter) <= tokens * 0.9:
+            if _spoken_tokens(shorter) <= tokens * 0.9:
                 log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)
                 return shorter
             run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
@@ -349,6 +350,11 @@ class ModelCaller:
         finally:
             for fallback in fallbacks:
                 await run.events.tell("provider_fallback", *fallback)
+
+
+def _spoken_tokens(messages: Sequence[Message]) -> int:
+    """Return an estimate of the tokens of the messages that can be left out of a request."""
+    return transcript_tokens([message for message in messages if message.role is not Role.SYSTEM])
 
 
 def _with_unique_ids(answer: Message, run: RunState) -> Message:

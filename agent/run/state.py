@@ -268,8 +268,12 @@ class RunState:
     messages: list[Message] = field(default_factory=list)
     #: Answers of the wrong form, each with its correction. Only the model sees them, until an answer fits.
     rejected: list[Message] = field(default_factory=list)
-    #: Text after the system prompt: knowledge of earlier conversations, and the form of the answer.
-    context: str = ""
+    #: The instruction of the form of the answer, behind the system prompt; "" without a form.
+    schema_instruction: str = ""
+    #: The summary of the messages that were removed from the memory. The model reads it before the history.
+    summary: str = ""
+    #: What else is remembered, which may change with every turn. The model reads it before the user's message.
+    remembered: str = ""
     iterations: int = 0
     #: Whether the model was asked again because its answer was empty.
     has_asked_again: bool = False
@@ -304,6 +308,22 @@ class RunState:
     def transcript(self) -> list[Message]:
         """Return everything the model may know: earlier turns and this one."""
         return [*self.history, *self.messages, *self.rejected]
+
+    def with_context(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages of a request with what is remembered. They end with this run's own messages.
+
+        What changes from turn to turn stands behind the history: a vendor's cache knows all that precedes it.
+        """
+        framed = list(messages)
+        if self.remembered:
+            given = self.messages[: len(self.request.messages)]
+            users = [at for at, message in enumerate(given) if message.role is Role.USER]
+            own = len(self.messages) + len(self.rejected)
+            place = len(framed) - own + (users[-1] if users else 0)
+            framed.insert(place, Message(Role.SYSTEM, self.remembered))
+        if self.summary:
+            framed.insert(0, Message(Role.SYSTEM, self.summary))
+        return framed
 
     def set_memory(self, memory: ConversationMemory | None) -> None:
         """Set the conversation that the run belongs to, and read its history."""

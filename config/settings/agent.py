@@ -120,15 +120,17 @@ Side = Annotated[
 class MemorySettings(Section):
     """What a conversation remembers, and what is remembered beyond it."""
 
-    max_messages: Count = Field(default=20, ge=1, le=1000)
-    """The most messages of a conversation that are kept for the model. Whole exchanges are dropped, oldest first.
-    Example: `40`.
+    max_messages: Count = Field(default=40, ge=1, le=1000)
+    """The most messages of a conversation that are kept for the model. When they are exceeded, half of them stay: whole
+    exchanges are dropped, oldest first. Example: `60`.
     """
     max_tokens: Count | None = Field(default=None, ge=1)
-    """The most tokens of a conversation that are kept for the model, besides `max_messages`. Example: `8000`."""
+    """The most tokens of a conversation that are kept for the model, besides `max_messages`. When they are exceeded,
+    half of them stay. Example: `8000`.
+    """
     summarize: Side = None
-    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section with another. A
-    full memory then falls to a quarter, so that one summary serves many turns. Example: `true`.
+    """Whether a model summarizes what is dropped: `true` for the conversation's model, or a section with another. One
+    summary serves many turns. Example: `true`.
     """
     entities: Side = None
     """Whether a model notes who and what was named. It is asked once more in each turn. Example: `true`."""
@@ -357,7 +359,7 @@ class AgentSettings(ModelAccess):
     `{my-model: [1.0, 2.0]}`.
     """
     memory: MemorySettings = MemorySettings()
-    """What a conversation remembers. Example: `{max_messages: 40}`."""
+    """What a conversation remembers. Example: `{max_messages: 60}`."""
     cache: Annotated[
         CacheSettings | None, BeforeValidator(_section_if_true, json_schema_input_type=bool | CacheSettings | None)
     ] = None

@@ -70,6 +70,8 @@ PROVEN = {
     "fits-the-window": (
         "agent/providers/test_long_conversations.py::test_result_above_the_known_context_window_is_cut_before_it_is_sent"
     ),
+    "memory-steps": "agent/memory/test_memory.py::test_history_begins_with_the_same_message_for_many_turns",
+    "memory-place": "agent/memory/test_layout.py::test_what_changes_stands_directly_before_the_users_message",
     "summary-low-water": "agent/channel/test_trimming.py::test_one_summary_serves_many_turns",
     "memory-after-run": "agent/run/test_loop.py::test_crashed_run_does_not_change_the_memory",
     "secrets-redacted": ("config/wiring/test_redaction.py::test_secret_in_a_tool_error_reaches_no_output"),

@@ -64,12 +64,12 @@ def remembered(channel):
 
 
 def test_one_summary_serves_many_turns():
-    """A full memory falls to a quarter of its limit: 40 turns cost four summaries."""
+    """A full memory falls to half of its limit: 40 turns cost four summaries."""
     summarizer = ScriptedProvider(["They talked."] * 40)
-    channel = bot(summarizer)
+    channel = bot(summarizer, max_messages=24)
     for number in range(40):
         channel.ask_channel("ana", f"message {number}")
-        assert len(remembered(channel)) <= 20
+        assert len(remembered(channel)) <= 24
     assert len(summarizer.requests) == 4
     assert remembered(channel)[-1] == "answer 40"
 
@@ -179,5 +179,5 @@ def test_very_many_messages_do_not_wait_for_a_summary(caplog):
     channel.ask_channel("ana", "hello")
     (memory,) = channel._memories.values()
     memory.add_many([Message(Role.USER, str(number)) for number in range(600)], trims=False)
-    assert (len(memory.get_history()), len(memory.shown())) == (502, 4)
+    assert (len(memory.get_history()), len(memory.shown())) == (501, 3)
     assert "memory.not_summarized" in caplog.text

@@ -22,6 +22,13 @@ class Reader:
         return Message(Role.ASSISTANT, text), UsageStats(10, 2, 12, model="reader")
 
 
+def instructions_of(request):
+    """Return all that a request tells the model beside what was said: system prompt, summary and other memories."""
+    fields = request if isinstance(request, dict) else vars(request)
+    systems = [message.content for message in fields["messages"] if message.role is Role.SYSTEM]
+    return "\n\n".join([fields["system_prompt"], *systems])
+
+
 def user(text):
     """Return a user message."""
     return Message(Role.USER, text)

@@ -115,6 +115,29 @@ def test_least_recently_mentioned_entity_is_dropped():
     assert [entity.name for entity in known.entities] == ["C", "A"]
 
 
+def test_another_mention_moves_no_line():
+    """A model reads entities in the order of their first mention, and attributes in that of their names."""
+    known = memory()
+    known.update([Entity("Bob", first_mentioned=1), Entity("Ann", attributes={"b": "1", "a": "2"}, first_mentioned=2)])
+    before = known.build_context()
+    known.update([Entity("bob", first_mentioned=3), Entity("Ann", attributes={"b": "1"}, first_mentioned=4)])
+    known.update([Entity("Bob", first_mentioned=5)])
+    assert known.build_context() == before == "[Known Entities]\n- Bob (unknown)\n- Ann (unknown): a: 2; b: 1"
+    restored = memory().bound_to(json.loads(json.dumps(known.to_dict())))
+    assert restored.build_context() == before
+
+
+def test_entities_that_were_not_mentioned_for_longest_are_left_out_of_a_full_section():
+    """The order in which the others stand stays that of their first mention."""
+    known = memory()
+    known.update(Entity(f"{number:03}", attributes={"a": "x" * 190}, first_mentioned=number) for number in range(40))
+    known.update([Entity("000")])
+    names = [line.split()[1] for line in known.build_context().splitlines()[1:]]
+    assert (names[0], names[-1]) == ("000", "039")
+    assert names == sorted(names)
+    assert 20 < len(names) < 30
+
+
 def test_number_of_attributes_is_bounded():
     """The limit holds across many mentions, and the latest attributes stay."""
     known = memory()

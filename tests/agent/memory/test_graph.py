@@ -111,10 +111,21 @@ def test_keywords_match_in_any_case():
 
 
 def test_number_of_returned_relationships_is_limited():
-    """Of equally relevant ones the newest are returned."""
+    """Of equally relevant ones the newest are returned, the oldest of them first."""
     known = graph(max_context_triples=2)
     known.update(Triple(f"A{n}", "is", "x") for n in range(5))
-    assert known.build_context().splitlines()[1:] == ["- A4 is x", "- A3 is x"]
+    assert known.build_context().splitlines()[1:] == ["- A3 is x", "- A4 is x"]
+
+
+def test_relationship_that_is_stated_again_stays_where_it_was():
+    """It becomes the newest one, which counts for what is kept, and moves no line that a model reads."""
+    known = graph(max_triples=2)
+    known.update([Triple("Bob", "is", "x", created_at=1), Triple("Ann", "is", "x", created_at=2)])
+    before = known.build_context()
+    known.update([Triple("Bob", "is", "x", created_at=3)])
+    assert known.build_context() == before == "[Known Relationships]\n- Bob is x\n- Ann is x"
+    known.update([Triple("Eve", "is", "x", created_at=4)])
+    assert known.build_context() == "[Known Relationships]\n- Bob is x\n- Eve is x"
 
 
 def test_relationship_with_line_breaks_forges_no_section():

@@ -13,6 +13,7 @@ from sayso.agent.memory.entities import EntityMemory
 from sayso.agent.memory.graph import KnowledgeGraphMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.messages import Message, Role, UsageStats
+from tests.agent.memory.models import instructions_of
 
 
 class Gossip:
@@ -28,7 +29,7 @@ class Gossip:
             name = "ALICE-SECRET" if "ALICE-SECRET" in words else "nobody"
             found = f'[{{"name": "{name}", "subject": "{name}", "relation": "is", "object": "here"}}]'
             return Message(Role.ASSISTANT, found), UsageStats(1, 1, 2)
-        self.prompts.append(request["system_prompt"])
+        self.prompts.append(instructions_of(request))
         if request["messages"][-1].role is Role.USER and request["tools"]:
             call = ToolCall("remember", {"content": words}, "1")
             return Message(Role.ASSISTANT, tool_calls=(call,)), UsageStats(1, 1, 2)
@@ -68,6 +69,8 @@ def test_agent_inside_a_tool_keeps_users_apart(tmp_path, doors):
     ask("alice", "Remember that ALICE-SECRET is here")
     ask("bob", "Who is ALICE-SECRET, who is here?")
     assert not any("ALICE-SECRET" in prompt for prompt in model.prompts[2:])
+    ask("alice", "Who is here?")
+    assert "ALICE-SECRET" in model.prompts[-1]
     assert knowledge.build_context() == graph.build_context() == entities.build_context() == ""
     assert "ALICE-SECRET" in knowledge.bound_to("alice").build_context()
 

@@ -162,12 +162,22 @@ def test_oldest_facts_are_dropped_at_the_limit(tmp_path):
 
 
 def test_sections_have_the_seeds_order(knowledge, clock):
-    """Facts come first, the newest first, and an empty section is left out."""
+    """Facts come before logs, and an empty section is left out."""
     assert knowledge.build_context() == ""
     knowledge.remember("asked about trains")
     assert knowledge.build_context() == "[Recent Memory]\n- 2026-12-24 12:00 [general] asked about trains"
     knowledge.remember("likes tea", "taste", persistent=True)
     assert knowledge.build_context().startswith("[Long-term Memory]\n- [taste] likes tea\n\n[Recent Memory]\n")
+
+
+def test_new_fact_moves_no_line(knowledge):
+    """It is added behind the others; if not all fit, the oldest are left out."""
+    for number in range(3):
+        knowledge.remember(f"fact {number}", persistent=True)
+    lines = ["- [general] fact 0", "- [general] fact 1", "- [general] fact 2"]
+    assert knowledge.build_context().splitlines()[1:] == lines
+    knowledge.max_context_chars = len("[Long-term Memory]") + 50
+    assert knowledge.build_context().splitlines()[1:] == lines[1:]
 
 
 @pytest.mark.parametrize("room", range(1, 120))
@@ -183,13 +193,13 @@ def test_context_never_exceeds_its_limit(tmp_path, room):
 
 
 def test_logs_cover_the_latest_days(knowledge, clock):
-    """By default they cover today and yesterday."""
+    """By default they cover yesterday and today."""
     for days in (3, 1, 0):
         clock.now = NOON - timedelta(days=days)
         knowledge.remember(f"{days} days ago")
     assert knowledge.build_context().splitlines()[1:] == [
-        "- 2026-12-24 12:00 [general] 0 days ago",
         "- 2026-12-23 12:00 [general] 1 days ago",
+        "- 2026-12-24 12:00 [general] 0 days ago",
     ]
 
 

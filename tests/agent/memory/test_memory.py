@@ -138,7 +138,7 @@ def test_add_returns_the_dropped_messages():
     """They are needed for a summary."""
     memory = ConversationMemory(max_messages=4)
     assert memory.add_many(exchange(words="one") + exchange(words="two")) == []
-    assert memory.add(Message(Role.USER, "three")) == exchange(words="one")
+    assert memory.add(Message(Role.USER, "three")) == exchange(words="one") + exchange(words="two")
 
 
 def test_each_message_is_counted_once(monkeypatch):
@@ -148,7 +148,7 @@ def test_each_message_is_counted_once(monkeypatch):
     memory, free = ConversationMemory(1000, 900), ConversationMemory(1000)
     for _ in range(600):
         memory.add_many(exchange())
-    assert (len(counted), len(memory.get_history())) == (1200, 900)
+    assert (len(counted), len(memory.get_history())) == (1200, 748)
     free.add_many(exchange())
     assert len(counted) == 1200
 
@@ -161,12 +161,41 @@ def test_limits_may_be_changed_later():
     assert memory.add(Message(Role.USER, "now")) == exchange(words="x" * 400)
 
 
-def test_oldest_exchange_is_dropped_first():
-    """The memory is a sliding window over whole exchanges."""
-    memory = ConversationMemory(max_messages=5)
-    for words in ("one", "two", "three"):
+def test_oldest_exchanges_are_dropped_first():
+    """A memory that is full falls to half of its limit, in whole exchanges."""
+    memory = ConversationMemory(max_messages=9)
+    for words in ("one", "two", "three", "four", "five"):
         memory.add_many(exchange(words=words))
-    assert [message.content for message in memory.get_history()] == ["two", "answer", "three", "answer"]
+    assert [message.content for message in memory.get_history()] == ["four", "answer", "five", "answer"]
+
+
+@pytest.mark.parametrize("limits", [{"max_messages": 20}, {"max_messages": 1000, "max_tokens": 180}])
+def test_history_begins_with_the_same_message_for_many_turns(limits):
+    """A vendor's cache knows a request again only up to where it differs, so messages go seldom and many at once."""
+    memory, first_messages, sizes = ConversationMemory(**limits), [], []
+    for number in range(100):
+        memory.add_many([Message(Role.USER, f"{number:020} and so on"), Message(Role.ASSISTANT, f"{number:040}")])
+        first_messages.append(memory.get_history()[0].content)
+        sizes.append(len(memory.get_history()))
+    turns_between = [first_messages.count(first) for first in dict.fromkeys(first_messages)]
+    assert min(turns_between[:-1]) >= 5
+    assert max(sizes) <= 20
+    assert min(sizes[10:]) >= 8
+
+
+@pytest.mark.parametrize("limits", [{"max_messages": 10}, {"max_messages": 1000, "max_tokens": 90}])
+def test_what_a_model_is_shown_of_a_waiting_history_moves_in_steps(limits):
+    """While no summary can be made, messages stay, and a model is shown the newest, at most twice the limits."""
+    memory, shown = ConversationMemory(**limits), []
+    for number in range(60):
+        texts = Message(Role.USER, f"{number:020} and so on"), Message(Role.ASSISTANT, f"{number:040}")
+        memory.add_many(texts, trims=False)
+        shown.append(memory.shown())
+    assert len(memory.get_history()) == 120
+    assert max(map(len, shown)) <= 20
+    assert all(messages[-1].content == f"{number:040}" for number, messages in enumerate(shown))
+    first_messages = [messages[0].content for messages in shown]
+    assert min(first_messages.count(first) for first in first_messages[:-5]) >= 5
 
 
 def test_token_limit_is_respected():

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -46,8 +47,16 @@ def test_oldest_triples_of_a_scope_are_dropped_at_the_limit(store):
 def test_repeated_triple_is_stored_once_as_the_newest(store):
     """Case makes no difference."""
     store.add_many("a", [MANAGES, KNOWS], most=9)
-    store.add_many("a", [Triple("ALICE", "Manages", "project alpha")], most=9)
+    store.add_many("a", [Triple("ALICE", "Manages", "project alpha", created_at=200.0)], most=9)
     assert [triple.subject for triple in store.all("a")] == ["Bob", "ALICE"]
+
+
+def test_repeated_triple_keeps_the_time_of_its_first_statement(store):
+    """A model reads the triples in the order of these times."""
+    store.add_many("a", [MANAGES], most=9)
+    store.add_many("b", [replace(MANAGES, created_at=150.0)], most=9)
+    store.add_many("a", [replace(MANAGES, created_at=200.0, confidence=0.5)], most=9)
+    assert store.all("a") == [replace(MANAGES, confidence=0.5)]
 
 
 def test_store_implements_the_protocol(store):

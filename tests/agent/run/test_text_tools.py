@@ -72,6 +72,14 @@ def test_repeated_text_of_others_calls_no_tool(role):
     assert answer.tool_calls == ()
 
 
+def test_system_messages_keep_their_places():
+    """The summary stays before the history, and what changes from turn to turn before the user's message."""
+    inner = ScriptedProvider(["ok"])
+    said = [(Role.SYSTEM, "They met."), (Role.USER, "a"), (Role.ASSISTANT, "b"), (Role.SYSTEM, "c"), (Role.USER, "d")]
+    asyncio.run(acall(TextToolProvider(inner), request(*(Message(role, text) for role, text in said))))
+    assert [(message.role, message.content) for message in inner.requests[0].messages] == said
+
+
 def test_prompt_builder_may_have_its_own_constructor():
     """The given instance is used and not constructed again."""
 

@@ -23,7 +23,7 @@ from sayso.agent import (
 from sayso.agent.memory import session_backends
 from sayso.agent.memory.session_backends import JsonFileSessionStore, SQLiteSessionStore
 from tests.agent.listening import search, user
-from tests.agent.memory.models import Reader
+from tests.agent.memory.models import Reader, instructions_of
 
 ALICE = {"name": "Alice", "type": "person", "attributes": {"employer": "Acme Corp"}}
 ACME = {"name": "Acme Corp", "type": "organization"}
@@ -49,8 +49,8 @@ def new_store(request, tmp_path):
 
 
 def prompts(provider):
-    """Return the system prompts of a scripted provider's requests."""
-    return [request.system_prompt for request in provider.requests]
+    """Return what a scripted provider's requests say beside what was said: the system prompts and system messages."""
+    return [instructions_of(request) for request in provider.requests]
 
 
 def test_two_users_with_separate_memories_share_nothing():
@@ -147,7 +147,7 @@ def test_entities_of_one_turn_are_known_in_the_next():
     remembering.run([user("I'm working with Alice from Acme Corp")])
     remembering.run([user("With whom?")])
     assert "[Known Entities]" not in prompts(provider)[0]
-    assert "[Known Entities]\n- Acme Corp (organization)\n- Alice (person): employer: Acme Corp" in prompts(provider)[1]
+    assert "[Known Entities]\n- Alice (person): employer: Acme Corp\n- Acme Corp (organization)" in prompts(provider)[1]
 
 
 def test_relationships_of_one_turn_are_known_in_the_next(tmp_path):
