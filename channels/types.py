@@ -18,6 +18,9 @@ from sayso.channels.records import check_version, versioned
 
 Intent = Literal["confirm", "cancel", "ignore"]
 
+#: The `group` of a file that may be part of an album, from a platform that sends each file by itself and names no
+#: album. Such files of one person belong together if each came shortly after the one before.
+UNNAMED_ALBUM = "unnamed"
 #: A language tag that is stored: "de", "pt-BR", "es-419".
 _LANGUAGE = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,15}")
 #: File extensions that Python's own table lacks or spells unusually.
@@ -151,7 +154,8 @@ class Turn:
     `ephemeral`: the message and its answer are shown to one person only.
     `quoted`: the text of the message that this one replies to.
     `notes`: descriptions of content that is neither text nor a file: a location, a contact, a sticker.
-    `group`: the same for all turns that a platform sends as parts of one act, such as an album.
+    `group`: the same for all turns that a platform sends as parts of one act, such as an album; UNNAMED_ALBUM where it
+    names none.
     `in_group`: other people read the conversation.
     `aliases`: other ids of the same person, such as a phone number beside an account.
     `replied_to`: the platform's id of the quoted message, "" for none.

@@ -13,18 +13,23 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sayso.channels.records import check_version, versioned
 from sayso.channels.tracing import current_trace
-from sayso.channels.types import Conversation, Delivery, Reply, Turn, digest
+from sayso.channels.types import UNNAMED_ALBUM, Conversation, Delivery, Reply, Turn, digest
 from sayso.pending.action import ActionState
+from sayso.pending.limits import MAX_BURST
 
 if TYPE_CHECKING:
     from sayso.pending.repository import StoredAction  # which imports this module
 
 #: The kind of a record whose buttons are choices: a tap says something and decides nothing.
 CHOICE_KIND = "sayso:choice"
+#: How long after the newest part of an album the next one is awaited, in seconds. The webhooks of an
+#: album that WhatsApp sends come about a second apart at most. A photo that is sent alone is answered
+#: later by this time, so it is no longer than that.
+ALBUM_SECONDS = 1.2
 #: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
 #: Why a turn has no answer of the agent.
@@ -316,6 +321,14 @@ class TurnHandler(Protocol):
         """Return whether the turn may settle a pending action. Such a turn is not stopped."""
 
 
+class FollowingTurn(NamedTuple):
+    """A turn that waits behind another one: its number, and when it came in Unix seconds."""
+
+    seq: int
+    turn: Turn
+    received_at: float
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
     """The next turn to work on, with all that its worker needs to know.
@@ -323,7 +336,8 @@ class QueuedTurn:
     `seq`: its number. `received_at` in Unix seconds; `age` in seconds since then, by the server's clock.
     `live` and `tapped`: the stored actions that occupy the scope and that the turn's button names.
     `timers`: those of the whole conversation.
-    `following`: the turns of the same person right behind it, by number.
+    `following`: the turns of the same person right behind it, MAX_BURST with this one at most.
+    `waiting`: how many turns of all people wait in the conversation, with this one.
     `upto`: the number of the last turn that is merged into this one, 0 for none; `parts`: all merged turns as received.
     `stop`: the number of the person's last turn that was /stop, 0 for none.
     `journal`: the notes of earlier attempts; `attempt`: the number of this one, from 1.
@@ -338,7 +352,8 @@ class QueuedTurn:
     live: StoredAction | None
     tapped: StoredAction | None
     history: str
-    following: tuple[tuple[int, Turn], ...] = ()
+    following: tuple[FollowingTurn, ...] = ()
+    waiting: int = 1
     stop: int = 0
     upto: int = 0
     parts: tuple[Turn, ...] = ()
@@ -379,17 +394,44 @@ class QueuedTurn:
 
         if self.live or not is_plain(self.turn):
             return self
-        return self._merged_with(list(takewhile(lambda each: is_plain(each[1]), self.following)))
+        return self._merged_with(list(takewhile(lambda each: is_plain(each.turn), self.following)))
 
     def merge_album(self) -> QueuedTurn:
         """Return this part of an album merged with the other parts right behind it."""
-        return self._merged_with(list(takewhile(lambda each: each[1].group == self.turn.group, self.following)))
+        return self._merged_with(self._further_parts())
+
+    def _further_parts(self) -> list[FollowingTurn]:
+        """Return the other parts of its album, which stand right behind it.
+
+        Parts of an unnamed album came shortly one after the other: while a worker is busy, two albums
+        of one person may wait here.
+        """
+        parts: list[FollowingTurn] = []
+        if not self.turn.group:
+            return parts
+        before = self.received_at
+        for each in self.following:
+            is_late = self.turn.group == UNNAMED_ALBUM and each.received_at - before > ALBUM_SECONDS
+            if each.turn.group != self.turn.group or is_late:
+                break
+            parts.append(each)
+            before = each.received_at
+        return parts
+
+    @property
+    def newest_part(self) -> FollowingTurn:
+        """Return the newest part of its album, which is the turn itself while no other part has come."""
+        return (self._further_parts() or [FollowingTurn(self.seq, self.turn, self.received_at)])[-1]
 
     @property
     def may_grow(self) -> bool:
-        """Return whether it is part of an album that may get more parts: nothing else has come in behind it."""
-        others = {turn.group for _, turn in self.following} - {self.turn.group}
-        return bool(self.turn.group) and not (others or self.journal or self.is_stopped)
+        """Return whether it is part of an album that may get more parts.
+
+        It may not while another turn waits behind it, of any person: answers keep the order of turns.
+        """
+        parts = 1 + len(self._further_parts())
+        is_last = parts == self.waiting and parts < MAX_BURST
+        return bool(self.turn.group) and is_last and not (self.journal or self.is_stopped)
 
     def merge_journalled(self) -> QueuedTurn:
         """Return this turn merged with exactly the turns it was merged with when its journal was begun."""
@@ -397,20 +439,22 @@ class QueuedTurn:
             last = int(json.loads(self.journal[0])["upto"])
         except (IndexError, ValueError, KeyError, TypeError):  # it is empty or unreadable
             last = 0
-        return self._merged_with([each for each in self.following if each[0] <= last])
+        return self._merged_with([each for each in self.following if each.seq <= last])
 
-    def _merged_with(self, following: Sequence[tuple[int, Turn]]) -> QueuedTurn:
+    def _merged_with(self, following: Sequence[FollowingTurn]) -> QueuedTurn:
         if not following:
             return self
-        turns = (self.turn, *(turn for _, turn in following))
+        turns = (self.turn, *(each.turn for each in following))
         merged = replace(
             self.turn,
             text="\n".join(turn.text for turn in turns if turn.text),
             media=tuple(media for turn in turns for media in turn.media),
             notes=tuple(note for turn in turns for note in turn.notes),
             quoted=next((turn.quoted for turn in turns if turn.quoted), ""),
+            replied_to=next((turn.replied_to for turn in turns if turn.replied_to), ""),
+            replied_to_button=next((turn.replied_to_button for turn in turns if turn.replied_to_button), ""),
         )
-        return replace(self, turn=merged, upto=following[-1][0], parts=turns)
+        return replace(self, turn=merged, upto=following[-1].seq, parts=turns)
 
 
 def journal_head(queued: QueuedTurn) -> str:

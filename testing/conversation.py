@@ -22,7 +22,7 @@ from sayso.pending.limits import (
     URGENT_PLACES_EACH,
 )
 from sayso.pending.repository import StoredAction
-from sayso.pending.turns import NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
+from sayso.pending.turns import FollowingTurn, NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
 from sayso.workers.deliveries import DeliveryStatus
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.sender import GivenUp
@@ -207,6 +207,7 @@ class ConversationState:
             tapped=tapped,
             history=self.histories.get(user, ""),
             following=self.burst(),
+            waiting=len(self.inbox),
             stop=self.stops.get(user, 0),
             timers=sort_timers(timer_entry.timer for timer_entry in self.timer_entries.values()),
             journal=tuple(self.journal),
@@ -214,14 +215,14 @@ class ConversationState:
             age=now - waiting.received_at,
         )
 
-    def burst(self) -> tuple[tuple[int, Turn], ...]:
+    def burst(self) -> tuple[FollowingTurn, ...]:
         """Return the turns right behind the first, of the same user and without buttons: they may be
         answered as one.
         """
         first, *others = list(self.inbox)[:MAX_BURST]
         same = [each for each in others if not first.tapped]
         alike = takewhile(lambda each: each.turn.scope.id == first.turn.scope.id and not each.tapped, same)
-        return tuple((each.seq, each.turn) for each in alike)
+        return tuple(FollowingTurn(each.seq, each.turn, each.received_at) for each in alike)
 
     def is_full(self, user: str, cap: int, *, urgent: bool) -> bool:
         """Return whether there is no place for a turn of this user. Each user has a few places for urgent turns."""

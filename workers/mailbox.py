@@ -21,6 +21,7 @@ from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
     ABOUT,
     PART,
+    FollowingTurn,
     Lease,
     LeaseLost,
     NextItem,
@@ -404,9 +405,10 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 held=None if held < 0 else held / 1000,
                 closed=str(closed),
             )
-        case ["turn", entry, live, tapped, history, burst, stop, timers, journal, attempt, age, lost_at, told]:
+        case [
+            "turn", entry, live, tapped, history, burst, waiting, stop, timers, journal, attempt, age, lost_at, told,
+        ]:  # fmt: skip
             seq, at, user, _, turn = str(entry).split(" ", 4)
-            others = (str(each).split(" ", 4) for each in burst)
             return QueuedTurn(
                 seq=int(seq),
                 received_at=int(at) / 1000,
@@ -415,7 +417,8 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 live=_readable_action(live),
                 tapped=_readable_action(tapped),
                 history=check_version(str(history)),
-                following=tuple((int(number), Turn.from_json(other)) for number, _, _, _, other in others),
+                following=tuple(map(_following_turn, burst)),
+                waiting=int(waiting),
                 stop=int(stop),
                 timers=sort_timers(map(Timer.from_json, timers)),
                 journal=tuple(map(check_version, journal[:1])) + tuple(journal[1:]),
@@ -426,6 +429,12 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
             )
         case _:
             return None
+
+
+def _following_turn(entry: object) -> FollowingTurn:
+    """Read a turn behind the first one. Raises OtherVersion."""
+    seq, received_at, _, _, turn = str(entry).split(" ", 4)
+    return FollowingTurn(int(seq), Turn.from_json(turn), int(received_at) / 1000)
 
 
 def _readable_action(row: Sequence[Any]) -> StoredAction | None:

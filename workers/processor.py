@@ -41,6 +41,7 @@ from sayso.pending.turns import (
     TurnEnd,
     TurnHandler,
 )
+from sayso.workers.albums import AlbumWait
 from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, new_token
 from sayso.workers.mailbox import RedisMailbox
@@ -58,8 +59,6 @@ MAX_SECONDS = 20.0
 TURN_TIMEOUT = 120.0
 #: How often a turn is begun: a turn that kills its worker must not do so forever.
 MAX_ATTEMPTS = 10
-#: Seconds after which an album is answered without the parts that have not arrived.
-ALBUM_SECONDS = 1.0
 #: Seconds after which a turn is answered without the text that it quotes.
 QUOTE_SECONDS = 5.0
 #: Seconds after which a turn is answered without an inbound file: since its download began, and since it was first
@@ -210,7 +209,8 @@ class ConversationProcessor:
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
         """Send replies and answer turns, until nothing is left or other conversations should have their share."""
-        until, turns, waited_for = self.clock() + MAX_SECONDS, 0, 0
+        until, turns = self.clock() + MAX_SECONDS, 0
+        album = AlbumWait()
         if work is None:
             work = await self.mailbox.release(held.lease)
         while work is not None:
@@ -225,9 +225,8 @@ class ConversationProcessor:
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
                     await self.mailbox.release(held.lease, hand_over=True)
                     return
-                case QueuedTurn() if work.may_grow and work.age < ALBUM_SECONDS and work.seq != waited_for:
-                    waited_for = work.seq
-                    await self.sleep(ALBUM_SECONDS - max(0.0, work.age))  # that clock may have been ahead
+                case QueuedTurn() if (pause := album.next_pause(work)) > 0:
+                    await self.sleep(pause)
                     work = await self.mailbox.release(held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
                     turns += 1

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from sayso.channels.base import AddressClosed, BadHook, ChannelDown
 from sayso.channels.types import (
+    UNNAMED_ALBUM,
     AddressChange,
     Conversation,
     Media,
@@ -185,6 +186,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
         tap=Tap(payload, label=storable(_label(form))) if payload else None,
         media=(Media(url, mime_type, filename),) if url and kind != "tap" else (),  # a message has at most one
+        group=UNNAMED_ALBUM if _may_be_in_album(kind, mime_type) else "",
         notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
         aliases=tuple(name for name in dict.fromkeys((sender, form.get("WaId"))) if name not in ("", user_id)),
@@ -238,6 +240,14 @@ def _kind_of_file(form: TwilioForm, hint: str) -> _Kind:
     if hint == "sticker" or (mime_type == "image/webp" and not form.get("Body")):
         return "sticker"
     return "file"
+
+
+def _may_be_in_album(kind: _Kind, mime_type: str) -> bool:
+    """Return whether people send several files of this kind at once, which arrive as a message each.
+
+    A voice note, a sticker and a contact are sent by themselves, so they are never kept waiting.
+    """
+    return kind == "document" or (kind == "file" and mime_type.partition("/")[0] in ("image", "video"))
 
 
 def _payload(form: TwilioForm) -> str:

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import Channel
-from sayso.channels.types import Conversation, Media, Received, StatusUpdate, Tap, Turn, WebhookRequest, WebhookResponse
+from sayso.channels.types import (
+    UNNAMED_ALBUM,
+    Conversation,
+    Media,
+    Received,
+    StatusUpdate,
+    Tap,
+    Turn,
+    WebhookRequest,
+    WebhookResponse,
+)
 from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, TWILIO_AUTH_TOKEN
 from tests.channels.harness import NOW, MemoryMedia, slack, telegram, whatsapp
 
@@ -107,7 +117,9 @@ TURNS = {
     "whatsapp/button_tap_quick_reply": wa(
         wa_sid(3), tap=Tap("confirm:42", label="Ja, bestätigen"), replied_to=wa_sid(0x385, "MM")
     ),
-    "whatsapp/image_caption": wa("MM00000000000000000000000000000006", "So sieht es aus.", media=(PICTURE,)),
+    "whatsapp/image_caption": wa(
+        "MM00000000000000000000000000000006", "So sieht es aus.", media=(PICTURE,), group=UNNAMED_ALBUM
+    ),
     "whatsapp/voice_note": wa("MM00000000000000000000000000000007", media=(VOICE,)),
     "whatsapp/location": wa(wa_sid(9), notes=("location 52.5163,13.3777",)),
     "whatsapp/location_named": wa(
@@ -115,8 +127,10 @@ TURNS = {
     ),
     "whatsapp/contact": wa(wa_sid(0x21, "MM"), media=wa_file(0x21, "text/vcard"), notes=("contact",)),
     "whatsapp/sticker": wa(wa_sid(0x22, "MM"), media=wa_file(0x22, "image/webp"), notes=("sticker",)),
-    "whatsapp/video_caption": wa(wa_sid(0x23, "MM"), "So läuft es.", media=wa_file(0x23, "video/mp4")),
-    "whatsapp/document": wa(wa_sid(0x24, "MM"), media=wa_file(0x24, "application/pdf", "yes.pdf")),
+    "whatsapp/video_caption": wa(
+        wa_sid(0x23, "MM"), "So läuft es.", media=wa_file(0x23, "video/mp4"), group=UNNAMED_ALBUM
+    ),
+    "whatsapp/document": wa(wa_sid(0x24, "MM"), media=wa_file(0x24, "application/pdf", "yes.pdf"), group=UNNAMED_ALBUM),
     "whatsapp/audio_file": wa(wa_sid(0x25, "MM"), media=wa_file(0x25, "audio/mpeg")),
     "whatsapp/list_tap": wa(wa_sid(0x26), tap=Tap("choice:2", label="Berlin"), replied_to=wa_sid(0x385)),
     "whatsapp/list_tap_without_id": wa(wa_sid(0x27), notes=("chose 'Yes'",), replied_to=wa_sid(0x385)),
@@ -131,7 +145,9 @@ TURNS = {
     "whatsapp/username_without_phone": HIDDEN,
     "whatsapp/messaging_service": wa(wa_sid(0x2D), "hi"),
     "whatsapp/shared_key_sha256": wa(wa_sid(0x2E), "hi"),
-    "whatsapp/without_message_type": wa(wa_sid(0x2F, "MM"), "hier", media=wa_file(0x2F, "image/jpeg")),
+    "whatsapp/without_message_type": wa(
+        wa_sid(0x2F, "MM"), "hier", media=wa_file(0x2F, "image/jpeg"), group=UNNAMED_ALBUM
+    ),
     "telegram/text_private": tg(900000001, 101, "Hallo 👋 *wie* geht_es?"),
     "telegram/text_duplicate": tg(900000001, 101, "Hallo 👋 *wie* geht_es?"),
     "telegram/start_deeplink": tg(900000002, 102, "/start ref_42"),

@@ -201,6 +201,18 @@ def test_turn_knows_how_long_ago_it_was_received(rig):
     again = rig.mailbox.release(held)
     assert (work.age, again.age) == (pytest.approx(0, abs=2), pytest.approx(5, abs=2))
     assert (work.following, len(again.following)) == ((), 1)
+    assert again.following[0].received_at == pytest.approx(again.received_at, abs=2)
+
+
+def test_turn_knows_how_many_turns_of_all_people_wait(rig):
+    """An album behind which another person's turn waits gets no more parts."""
+    rig.accept(album(0))
+    rig.accept(album(1))
+    held, work = lease(rig)
+    assert (work.waiting, work.may_grow) == (2, True)
+    rig.accept(turn("hello", user="bob"))
+    again = rig.mailbox.release(held)
+    assert (again.waiting, len(again.following), again.may_grow) == (3, 1, False)
 
 
 def test_turns_come_in_the_order_of_acceptance(rig):

@@ -239,6 +239,27 @@ def test_album_gets_one_answer(bots: System, process: Server) -> None:
     assert "My cats" in said[0]["text"]
 
 
+def test_album_without_a_name_gets_one_answer(bots: System, process: Server) -> None:
+    """WhatsApp sends each of three pictures as a message of its own and in any order: one model call, one message."""
+    process.script({"text": "Three cats."})
+    person = WhatsAppPerson(bots, 32)
+    hooks = []
+    for number, caption in ((2, ""), (1, "My cats"), (3, "")):
+        photo = bots.platforms.host("twilio", signing.JPEG + bytes([number]))
+        sid = f"MM{320 + number:032x}"
+        account = {"account_sid": fakes.TWILIO_ACCOUNT_SID, "user": person.chat}
+        form = signing.whatsapp_photo(sid, photo, caption, mime="image/jpeg", **account)
+        url = f"{bots.url}/hooks/shop-wa"
+        hooks.append(("shop-wa", signing.whatsapp_hook(url, fakes.TWILIO_AUTH_TOKEN, form)))
+    twice(bots, hooks)
+    assert [entry["text"] for entry in person.hears()] == ["Three cats."]
+    assert person.hears_nothing_more()
+    (body,) = process.bodies
+    said = body["messages"][-1]["content"]
+    assert [part["type"] for part in said] == ["text", "image_url", "image_url", "image_url"]
+    assert "My cats" in said[0]["text"]
+
+
 def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System, process: Server) -> None:
     """platforms.md 1.3: from 24 hours after the person's last message on, only a template arrives. The model answers
     after 25 hours, by Redis's clock. The reply waits for the person's message and comes before the next answer.

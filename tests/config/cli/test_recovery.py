@@ -61,7 +61,7 @@ class Bench:
         leased = run_without_loop(mailbox.lease(Conversation("wa", chat).id, "w1"))
         if leased is None or not isinstance(leased[1], QueuedTurn):
             return []
-        return [leased[1].turn, *(turn for _, turn in leased[1].following)]
+        return [leased[1].turn, *(each.turn for each in leased[1].following)]
 
 
 @pytest.fixture

@@ -98,7 +98,8 @@ local function next_item()
   local lost_at, loss_told = loss_of(user)
   return {
     'turn', turn, action_of_turn(redis.call('GET', live_key(user))), action_of_turn(tapped),
-    redis.call('GET', history_key(user)) or '', following_turns(user, tapped), lane_number(stop_field(user)),
+    redis.call('GET', history_key(user)) or '', following_turns(user, tapped), redis.call('LLEN', inbox),
+    lane_number(stop_field(user)),
     redis.call('HVALS', timer), redis.call('LRANGE', journal, 0, -1), count_attempt(turn), now() - at,
     lost_at, loss_told,
   }
