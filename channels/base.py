@@ -355,6 +355,9 @@ class PlatformSettings(Section):
     has_page: ClassVar[bool] = False
     #: Names that a channel of the platform cannot have.
     reserved_names: ClassVar[frozenset[str]] = frozenset()
+    #: Whether the platform takes money for each message. Then people get as few messages as possible: no notice that a
+    #: turn takes longer, and what fits into one message is one.
+    charges_per_message: ClassVar[bool] = False
     #: Whether the platform can drop the updates that wait there.
     can_drop_updates: ClassVar[bool] = False
 

@@ -89,7 +89,7 @@ class ConversationProcessor:
     Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain messages in a row are
     answered as one. `worker` is the name in the tokens of its leases. After `notice_after` seconds (0: never) users are
     told that their turn takes longer. On channels in `streams` an answer is shown while it is generated; `notes`
-    remember in which message.
+    remember in which message. Platforms of the channels in `charged` take money for each message.
     """
 
     mailbox: RedisMailbox
@@ -104,6 +104,7 @@ class ConversationProcessor:
     worker: str = ""
     notice_after: float = NOTICE_AFTER
     streams: Collection[str] = frozenset()
+    charged: Collection[str] = frozenset()
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: The rate limiter of drafts, by channel.
@@ -275,7 +276,9 @@ class ConversationProcessor:
         draft = self._draft(held.lease, queued, channel) if channel else None
         if channel:
             texts = partial(self.texts_for, queued.turn)
-            progress = ProgressIndicator(channel, queued, texts, draft=draft, notice_after=self.notice_after)
+            # Where each message costs money, "typing" says the same, and costs nothing.
+            notice_after = 0.0 if channel.name in self.charged else self.notice_after
+            progress = ProgressIndicator(channel, queued, texts, draft=draft, notice_after=notice_after)
             async with progress:
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None)
             if isinstance(channel, RemovesTyping):
@@ -307,10 +310,11 @@ class ConversationProcessor:
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
         change = replace(change, replies=replies)
+        is_charged = channel is not None and channel.name in self.charged
         if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:  # it takes as long as a whole turn
-            change = await call_in_thread(split_replies, change, channel)
+            change = await call_in_thread(split_replies, change, channel, joins=is_charged)
         else:
-            change = split_replies(change, channel)
+            change = split_replies(change, channel, joins=is_charged)
         following = await self.mailbox.commit(lease, queued, change, let_go=True)
         extra: dict[str, Any] = {"attempt": queued.attempt, "replies": len(change.replies)}
         if change.new_actions:
@@ -494,8 +498,45 @@ def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[t
     return ((Reply(NO_WORDS, edits=shown, optional=True), ""), *replies)
 
 
-def split_replies(change: TurnChange, channel: Channel | None) -> TurnChange:
-    """Split each reply into the platform messages it needs. A question counts as shown with its last piece."""
+def join_replies(change: TurnChange, channel: Channel) -> TurnChange:
+    """Join each text with the reply behind it where both are one message of the platform, which costs less than two.
+
+    The reply behind it may be a text, a question, which stays at the end, or a file, whose caption the text becomes.
+    """
+    joined: list[tuple[Reply, str]] = []
+    for below in change.replies:
+        if not (below[0].text or below[0].media):
+            continue
+        both = _joined(joined[-1], below, channel) if joined else None
+        if both:
+            joined[-1] = both
+        else:
+            joined.append(below)
+    return replace(change, replies=tuple(joined))
+
+
+def _joined(
+    above: tuple[Reply, str], below: tuple[Reply, str], channel: Channel
+) -> tuple[Reply, str] | None:  # fmt: skip
+    """Return two replies as one, None if they must stay apart."""
+    (first, first_pid), (second, pid) = above, below
+    is_plain = bool(first.text) and not (first.media or first.buttons or first_pid)
+    if not is_plain or first.only_for != second.only_for:
+        return None
+    if any(each.edits or each.collapse or each.answers_tap for each in (first, second)):
+        return None
+    text = "\n\n".join(filter(None, [first.text, second.text]))
+    both = replace(second, text=text, language=second.language or first.language, cause=first.cause or second.cause)
+    return (both, pid) if len(_pieces(both, channel)) == 1 else None
+
+
+def split_replies(change: TurnChange, channel: Channel | None, *, joins: bool = False) -> TurnChange:
+    """Split each reply into the platform messages it needs. A question counts as shown with its last piece.
+
+    With `joins`, replies that are one message together are joined first.
+    """
+    if joins and channel:
+        change = join_replies(change, channel)
     pieces: list[tuple[Reply, str]] = []
     for reply, pid in change.replies:
         if not (reply.text or reply.media):

@@ -296,6 +296,8 @@ class ReplySender:
     def _marked_as_repeated(self, channel: Channel, delivery: Delivery) -> Delivery:
         """Return the delivery of a reply that may have arrived: text is marked as repeated, a file only asked about.
 
+        The text above a file is sent again.
+
         An edit of an existing message can be sent twice as it is.
         """
         reply = delivery.reply
@@ -303,7 +305,9 @@ class ReplySender:
             return delivery
         texts = self._texts_for(reply.language)
         if reply.media is not None:
-            return replace(delivery, reply=Reply(texts.maybe_missing(reply.media.filename), language=reply.language))
+            asked = texts.maybe_missing(reply.media.filename)
+            text = f"{texts.repeated(reply.text)}\n\n{asked}" if reply.text else asked
+            return replace(delivery, reply=Reply(text, language=reply.language))
         marked = replace(reply, text=texts.repeated(reply.text))
         # A message of the maximum length is sent without the mark: the platform would refuse it.
         return delivery if len(channel.split(marked)) > 1 else replace(delivery, reply=marked)

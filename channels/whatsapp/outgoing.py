@@ -44,26 +44,41 @@ MAX_BUTTONS, LABEL_LIMIT = 3, 20
 MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
 #: The label of the button that opens a list, in no language.
 LIST_BUTTON = "☰"
+#: Characters by which a link may be longer when it is sent than when its message was planned, with an empty line.
+LINK_LEEWAY = 20
 _CONTENT_URL = "https://content.twilio.com/v1/Content"
 
 
-def pieces_of(reply: Reply) -> Sequence[Reply]:
-    """Return the messages of a reply. Only a picture without buttons has a caption; other files are separate messages.
+def pieces_of(reply: Reply, media: MediaStore) -> Sequence[Reply]:
+    """Return the messages of a reply, as few as possible: each is paid for.
 
-    WhatsApp cannot edit: an optional edit is left out, any other is a new message.
+    A picture without buttons has the text as its caption, and a file that is sent as a link stands
+    below the text. Other files are separate messages. WhatsApp cannot edit: an optional edit is
+    left out, any other is a new message.
     """
     if reply.edits and reply.optional:
         return ()
     if reply.preview:
         reply = reply.with_preview(format_preview)
     reply = replace(reply, edits="", optional=False)
-    if reply.media and not reply.buttons and _is_picture(reply.media) and fits(reply.text, BUTTONS_LIMIT, length):
+    if reply.media and not reply.buttons and _fits_beside(reply.text, reply.media, media):
         return (reply,)
     bare = replace(reply, text="", buttons=(), media=None, collapse="")
     file = (replace(bare, media=reply.media),) if reply.media else ()
     if reply.buttons:
         return (*file, *_with_buttons(reply, bare))
     return (*(replace(bare, text=text) for text in _texts(reply.text)), *file)
+
+
+def _fits_beside(md: str, file: Media, media: MediaStore) -> bool:
+    """Return whether one message has room for a text and a file."""
+    if _is_picture(file):
+        return fits(md, BUTTONS_LIMIT, length)
+    if is_shown(file):
+        return False
+    link = plain_fields(Reply(media=file), media)["body"]
+    room = TEXT_LIMIT - utf16_len(link) - LINK_LEEWAY
+    return fits(md, room, length)
 
 
 def format_preview(md: str) -> str:

@@ -16,6 +16,7 @@ class WhatsAppSettings(VendorSettings):
     """WhatsApp through Twilio: sent from one number, or by a Messaging Service."""
 
     has_phone_numbers: ClassVar[bool] = True
+    charges_per_message: ClassVar[bool] = True
 
     platform: Literal["whatsapp"]
     """WhatsApp through Twilio. Example: `whatsapp`."""

@@ -68,7 +68,9 @@ class WorkerSettings(Section):
     never joined. Example: `false`.
     """
     still_after: Number = Field(default=30.0, ge=0, le=600)
-    """Seconds after which people are told that their turn takes longer; 0 for never. Example: `10`."""
+    """Seconds after which people are told that their turn takes longer; 0 for never. Never on a platform that takes
+    money for each message, such as WhatsApp. Example: `10`.
+    """
 
 
 class LimitSettings(Section):

@@ -126,7 +126,7 @@ def test_album_of_the_most_parts_is_not_waited_for():
     """The eleventh file begins another turn."""
     room = room_where([])
     slept = []
-    object.__setattr__(room.processor, "sleep", lambda seconds: slept.append(seconds))
+    object.__setattr__(room.processor, "sleep", slept.append)
     for number in range(MAX_BURST):
         room.rig.accept(part(str(number), group=UNNAMED_ALBUM))
     assert (room.work(), slept) == ([" ".join(map(str, range(MAX_BURST)))], [])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import DeliveryUncertain, RateLimited, Refused, Unreachable
-from sayso.channels.types import Media, Reply
+from sayso.channels.types import Button, Media, Reply
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.turns import TurnChange
 from sayso.workers import lease, processor, sender
@@ -200,6 +201,21 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
     room.rig.pass_time(3)
     assert room.work() == [ENGLISH.maybe_missing("chart.png"), "done"]
     assert [delivery.reply.media for delivery in room.channel.sent] == [None, None]
+
+
+def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked():
+    """The text is not lost with the file, which is only asked about."""
+    room = Room()
+    change = TurnChange(replies=((Reply("Sales", media=Media("m", "image/png", "chart.png")), ""),))
+
+    async def answer(queued, lease, hear=None) -> TurnChange:
+        return change
+
+    room.processor.agents["chat"].answer = answer
+    room.channel.errors = [DeliveryUncertain("lost")]
+    assert room.work("a") == []
+    room.rig.pass_time(3)
+    assert room.work() == [f"{ENGLISH.repeated('Sales')}\n\n{ENGLISH.maybe_missing('chart.png')}"]
 
 
 def test_text_whose_answer_was_lost_is_sent_again_marked():
@@ -431,3 +447,72 @@ def test_turn_of_a_channel_that_no_worker_knows_for_a_day_is_given_up():
     assert (room.work("a"), room.rig.dead()) == ([], 0)
     room.rig.pass_time(processor.UNKNOWN_CHANNEL_SECONDS + 1)
     assert (room.work(), room.rig.dead()) == ([], 1)
+
+
+class OneMessage(FakeChannel):
+    """A platform on which a message holds 20 characters, with buttons 10, and beside a picture 10."""
+
+    def split(self, reply: Reply) -> list[Reply]:
+        """Cut a text into messages of 20 characters; what fits beside no text is a message of its own."""
+        if reply.edits and reply.optional:
+            return []
+        limit = 10 if reply.buttons or reply.media else 20
+        is_alone = not reply.media or reply.media.kind == "image" or not reply.text
+        if len(reply.text) <= limit and is_alone:
+            return [reply]
+        if reply.media:
+            return [*self.split(replace(reply, media=None)), Reply(media=reply.media)]
+        return [Reply(reply.text[:limit]), *self.split(replace(reply, text=reply.text[limit:]))]
+
+
+PICTURE = Media("p", "image/png", stored=True)
+DOCUMENT = Media("d", "application/pdf", stored=True)
+ASKED = Reply("sure?", (Button("Yes", "y", "danger"),), preview="sure?")
+CLOSED = Reply("closed", edits="m1", optional=True)
+
+
+@pytest.mark.parametrize(
+    ("replies", "sent"),
+    [
+        ([(Reply("a"), ""), (Reply("b"), "")], [(Reply("a\n\nb"), "")]),
+        ([(Reply("a"), ""), (ASKED, "pid")], [(replace(ASKED, text="a\n\nsure?"), "pid")]),
+        ([(Reply("a"), ""), (Reply(media=PICTURE), "")], [(Reply("a", media=PICTURE), "")]),
+        ([(CLOSED, ""), (Reply("a"), ""), (Reply("b"), "")], [(Reply("a\n\nb"), "")]),
+        ([(Reply("a"), ""), (Reply(media=DOCUMENT), "")], None),
+        ([(Reply("a" * 6), ""), (ASKED, "pid")], None),
+        ([(Reply("a" * 19), ""), (Reply("b"), "")], None),
+        ([(ASKED, "pid"), (Reply("b"), "")], None),
+        ([(Reply("a", only_for="ana"), ""), (Reply("b"), "")], None),
+        ([(Reply("a"), ""), (Reply("b", collapse="c"), "")], None),
+    ],
+    ids=[
+        "two texts", "above a question", "caption", "behind an edit", "document", "too long for buttons", "too long",
+        "question first", "for one person", "replaceable",
+    ],
+)  # fmt: skip
+def test_replies_that_are_one_message_together_are_joined_where_each_costs_money(replies, sent):
+    """Nothing is cut in two for it, and a question stays at the end of its message."""
+    change = split_replies(TurnChange(replies=tuple(replies)), OneMessage(), joins=True)
+    assert list(change.replies) == (replies if sent is None else sent)
+
+
+def test_replies_stay_apart_where_no_message_costs_money():
+    """A chart without a caption is easier to read above its text."""
+    replies = ((Reply("a"), ""), (Reply(media=PICTURE), ""))
+    assert split_replies(TurnChange(replies=replies), OneMessage()).replies == replies
+
+
+@pytest.mark.parametrize(("charged", "heard"), [((), [ENGLISH.still_working(), "answer"]), (("chat",), ["answer"])])
+def test_long_turn_gets_no_notice_where_each_message_costs_money(charged, heard):
+    """Its platform shows "typing", which is free, until the answer comes."""
+    soon = 0.001
+    room = Room(notice_after=soon, charged=charged)
+
+    async def answer(queued, lease, hear=None) -> TurnChange:
+        long_after = asyncio.Event()
+        asyncio.get_running_loop().call_later(10 * soon, long_after.set)
+        await long_after.wait()
+        return TurnChange(replies=((Reply("answer"), ""),))
+
+    room.processor.agents["chat"].answer = answer
+    assert room.work("a") == heard

@@ -31,6 +31,17 @@ CHAT = Conversation("wa", "whatsapp:+4915100000042")
 CSV = Media("pdf", "text/csv", "sales.csv", size=1_500_000, stored=True)
 
 
+class Links:
+    """A media store of which only links are needed."""
+
+    def url(self, ref: str, *, filename: str, mime_type: str) -> str:
+        """Return a link of 100 characters."""
+        return "https://bots.example.com/media/".ljust(100, "x")
+
+
+LINKS: Any = Links()
+
+
 def choices(count: int, label: str = "Choice {}") -> tuple[Button, ...]:
     """Return a number of buttons with distinct labels and data of the maximum length."""
     return tuple(Button(label.format(number), f"{number:064}") for number in range(1, count + 1))
@@ -104,16 +115,17 @@ def test_refused_list_is_numbered(media: MemoryMedia, platforms: FakePlatforms, 
 
 def test_optional_edit_is_left_out_and_any_other_is_sent():
     """platforms.md 1.3: WhatsApp cannot edit a message."""
-    assert pieces_of(Reply("Done", edits="SM1", optional=True)) == ()
-    assert pieces_of(Reply("Done", edits="SM1")) == (Reply("Done"),)
-    assert pieces_of(Reply("Done", (Button("Undo", "u"),), edits="SM1")) == (Reply("Done", (Button("Undo", "u"),)),)
+    assert pieces_of(Reply("Done", edits="SM1", optional=True), LINKS) == ()
+    assert pieces_of(Reply("Done", edits="SM1"), LINKS) == (Reply("Done"),)
+    undo = (Button("Undo", "u"),)
+    assert pieces_of(Reply("Done", undo, edits="SM1"), LINKS) == (Reply("Done", undo),)
 
 
 def test_each_piece_has_the_language_of_its_reply():
     """A text that the worker adds to a piece is in that language."""
     reply = Reply("x" * 2000, choices(2), PDF, language="de", collapse="p")
-    assert [piece.language for piece in pieces_of(reply)] == ["de"] * 3
-    assert [piece.collapse for piece in pieces_of(reply)] == [""] * 3
+    assert [piece.language for piece in pieces_of(reply, LINKS)] == ["de"] * 3
+    assert [piece.collapse for piece in pieces_of(reply, LINKS)] == [""] * 3
 
 
 @pytest.mark.parametrize(
@@ -146,11 +158,29 @@ def test_media_types_and_sizes_that_whatsapp_shows(mime: str, size: int, shown: 
 def test_file_that_whatsapp_cannot_show_is_a_link(media: MemoryMedia, platforms: FakePlatforms):
     """platforms.md 1.3, pains.md 13: the message has name, size and a link that is made at send time and not stored."""
     reply = Reply("Your sales", media=CSV)
-    assert whatsapp(media, None).split(reply) == (Reply("Your sales"), Reply(media=CSV))
+    assert whatsapp(media, None).split(reply) == (reply,)
     send(media, platforms, reply)
     url = media.url(CSV.ref, filename=CSV.filename, mime_type=CSV.mime_type)
-    assert [entry["text"] for entry in platforms.sent] == ["Your sales", f"sales.csv (1.43 MB)\n{url}"]
-    assert "MediaUrl" not in platforms.sent[1]["raw"]
+    (sent,) = platforms.sent
+    assert sent["text"] == f"Your sales\n\nsales.csv (1.43 MB)\n{url}"
+    assert "MediaUrl" not in sent["raw"]
+
+
+def test_text_without_room_for_a_link_stands_above_it():
+    """No text is lost or cut in two for a link."""
+    text = "x" * (TEXT_LIMIT - 100)
+    assert pieces_of(Reply(text, media=CSV), LINKS) == (Reply(text), Reply(media=CSV))
+
+
+@pytest.mark.parametrize("size", [1, BUTTONS_LIMIT, BUTTONS_LIMIT + 1, TEXT_LIMIT])
+def test_text_that_fits_one_message_is_one(size: int):
+    """platforms.md 1.3: each message is paid for, so none is split without need."""
+    text = ("word " * TEXT_LIMIT)[: size - 1] + "."
+    assert [piece.text for piece in pieces_of(Reply(text), LINKS)] == [text]
+    if size <= BUTTONS_LIMIT:
+        question = Reply(text, (Button("Yes", "y", "danger"), Button("No", "n")))
+        assert pieces_of(question, LINKS) == (question,)
+        assert pieces_of(Reply(text, media=IMAGE), LINKS) == (Reply(text, media=IMAGE),)
 
 
 def test_marks_in_a_name_format_nothing(media: MemoryMedia, platforms: FakePlatforms):
@@ -166,9 +196,14 @@ def test_small_file_without_a_name_is_a_link_too(media: MemoryMedia, platforms: 
 
 
 @pytest.mark.parametrize("file", [replace(IMAGE, size=PICTURE_BYTES + 1), replace(IMAGE, mime_type="image/gif")])
-def test_picture_that_whatsapp_cannot_show_has_no_caption(file: Media):
-    """Text and link are two messages, as for documents."""
-    assert pieces_of(Reply("See", media=file)) == (Reply("See"), Reply(media=file))
+def test_picture_that_whatsapp_cannot_show_is_a_link_below_the_text(file: Media):
+    """One message has both, as for any file that is sent as a link."""
+    assert pieces_of(Reply("See", media=file), LINKS) == (Reply("See", media=file),)
+
+
+def test_document_is_a_message_below_the_text():
+    """platforms.md 1.3: WhatsApp shows no text beside a document."""
+    assert pieces_of(Reply("See", media=PDF), LINKS) == (Reply("See"), Reply(media=PDF))
 
 
 def test_emoji_count_as_two_characters(media: MemoryMedia, platforms: FakePlatforms):
@@ -228,7 +263,7 @@ BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and
 @example("*" * 100_000, ())
 def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Button, ...]):
     """platforms.md 1.3: a piece has 1,600 characters, or 1,024 beside buttons, also once these are refused."""
-    pieces = pieces_of(Reply(md, buttons))
+    pieces = pieces_of(Reply(md, buttons), LINKS)
     for piece in pieces:
         assert 0 < length(piece.text) <= (BUTTONS_LIMIT if piece.buttons else TEXT_LIMIT)
         assert length(text_of(piece)) <= TEXT_LIMIT
@@ -245,6 +280,6 @@ def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Bu
 def test_joined_pieces_are_the_plain_text(words: list[str], count: int):
     """platforms.md 1.3: the messages joined are the original text."""
     md = " ".join(words * count)[:100_000].strip()
-    pieces = pieces_of(Reply(md))
+    pieces = pieces_of(Reply(md), LINKS)
     assert "".join(piece.text for piece in pieces) == md
     assert "".join("".join(whatsapp_text(piece.text) for piece in pieces).split()) == "".join(plain(md).split())
