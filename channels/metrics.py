@@ -130,6 +130,10 @@ DELIVERIES = Counter(
     "sayso_deliveries", "Attempts to send a reply, by how they ended.", ["channel", "result", "error"],
     registry=REGISTRY,
 )  # fmt: skip
+MESSAGES = Counter(
+    "sayso_messages", "Messages that a platform took, by what it charges them by.", ["channel", "class"],
+    registry=REGISTRY,
+)  # fmt: skip
 SEND_SECONDS = Histogram(
     "sayso_send_seconds", "Time until a platform took or refused a reply.", ["channel"], buckets=_SLOW,
     registry=REGISTRY,

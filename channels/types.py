@@ -17,6 +17,9 @@ from pydantic import TypeAdapter
 from sayso.channels.records import check_version, versioned
 
 Intent = Literal["confirm", "cancel", "ignore"]
+#: What a platform charges a message by: nothing, as a free-form `service` message, by the category of its template, or
+#: as a `template` of unknown category.
+PriceClass = Literal["free", "service", "utility", "marketing", "authentication", "template"]
 
 #: The `group` of a file that may be part of an album, from a platform that sends each file by itself and names no
 #: album. Such files of one person belong together if each came shortly after the one before.
@@ -357,11 +360,12 @@ class Receipt:
     """The platform's proof of sending: its id of the message, and when it was sent or edited.
 
     `message_id` is "" if the platform gives none. `written_at` is in Unix seconds by the platform's clock, 0.0 if it
-    does not say.
+    does not say. `price_class`: what the platform charges the message by.
     """
 
     message_id: str
     written_at: float = field(default=0.0, compare=False)
+    price_class: PriceClass = field(default="free", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import Channel, RateLimit, RateLimited, RemovesTyping, SendError
 from sayso.channels.i18n.texts import Texts
+from sayso.channels.metrics import MESSAGES
 from sayso.channels.types import Delivery, Reply, shown_to
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.turns import LeaseLost, QueuedTurn
@@ -325,7 +326,8 @@ class ProgressIndicator:
         delivery = Delivery(f"{there.id}#still{queued.seq}", there, reply, queued.attempt, silence)
         try:
             with self._notice.calling():
-                await self._channel.send(delivery)
+                receipt = await self._channel.send(delivery)
+            MESSAGES.labels(self._channel.name, receipt.price_class).inc()
         except SendError as exc:
             log.info("still_working.not_sent", extra={"reason": type(exc).__name__})
         except Exception:

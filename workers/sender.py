@@ -34,7 +34,7 @@ from sayso.channels.base import (
     WindowClosed,
 )
 from sayso.channels.http import backoff_seconds
-from sayso.channels.metrics import DELIVERIES, SEND_SECONDS
+from sayso.channels.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
 from sayso.channels.types import Conversation, Delivery, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import KEEP_HELD_MS
@@ -216,7 +216,10 @@ class ReplySender:
             SEND_SECONDS.labels(channel.name).observe(time.perf_counter() - began)
         if failure:
             return await self._failed(lease, reply, failure)
-        DELIVERIES.labels(channel.name, _result_of(delivery.reply, receipt), "").inc()
+        result = _result_of(delivery.reply, receipt)
+        DELIVERIES.labels(channel.name, result, "").inc()
+        if result != "left_out":
+            MESSAGES.labels(channel.name, receipt.price_class).inc()
         self._receipts.note(delivery, receipt.message_id)
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")

@@ -13,7 +13,17 @@ from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import whatsapp_text
 from sayso.channels.setup import hook_url
 from sayso.channels.storage.media import MAX_BYTES
-from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+from sayso.channels.types import (
+    Conversation,
+    Delivery,
+    Media,
+    PriceClass,
+    Receipt,
+    Received,
+    Reply,
+    Turn,
+    WebhookRequest,
+)
 from sayso.channels.whatsapp.client import (
     ORIGINS,
     SANDBOX,
@@ -142,7 +152,9 @@ class WhatsAppChannel:
             return Receipt("")
         if delivery.silence > WINDOW_SECONDS:
             try:
-                return await self._create(delivery, template_fields(reply, self._settings))
+                fields = template_fields(reply, self._settings)
+                category = await self._contents.category(fields["content_sid"])
+                return await self._create(delivery, fields, category)
             except AddressClosed:
                 raise
             except Refused as exc:  # the text may still be sent once the person has written
@@ -158,7 +170,9 @@ class WhatsAppChannel:
                 await self._contents.forget(content)
             return await self._create(delivery, plain_fields(reply, self._media))
 
-    async def _create(self, delivery: Delivery, fields: Mapping[str, Any]) -> Receipt:
+    async def _create(
+        self, delivery: Delivery, fields: Mapping[str, Any], price_class: PriceClass = "service"
+    ) -> Receipt:
         service = self._settings.messaging_service_sid
         sender = {"messaging_service_sid": service} if service else {"from_": self._settings.from_}
         # The delivery is named there, so that its conversation need not be looked up. Only letters, digits and a dot
@@ -168,4 +182,4 @@ class WhatsAppChannel:
             sent = await self._client.here().messages.create_async(
                 to=delivery.conversation.chat, status_callback=callback, **sender, **fields
             )
-        return Receipt(str(sent.sid or ""))
+        return Receipt(str(sent.sid or ""), price_class=price_class)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +16,7 @@ from sayso.channels.http import PooledSessions
 from sayso.channels.markdown import utf16_len, whatsapp_text
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, split
-from sayso.channels.types import Button, Media, Reply, joined_labels, readable_size
+from sayso.channels.types import Button, Media, PriceClass, Reply, joined_labels, readable_size
 from sayso.channels.whatsapp.client import JSON, translated
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
@@ -44,6 +46,15 @@ MAX_BUTTONS, LABEL_LIMIT = 3, 20
 MAX_ITEMS, ITEM_LIMIT, DESCRIPTION_LIMIT, ID_LIMIT = 10, 24, 72, 200
 #: The label of the button that opens a list, in no language.
 LIST_BUTTON = "☰"
+#: How Meta names the categories of templates.
+_CATEGORIES: dict[str, PriceClass] = {
+    "UTILITY": "utility",
+    "MARKETING": "marketing",
+    "AUTHENTICATION": "authentication",
+}
+#: How long Twilio may take to name the category of a template, how long that is known, and when it is asked again after
+#: a failure, in seconds.
+CATEGORY_SECONDS, KEEP_CATEGORY_SECONDS, ASK_AGAIN_SECONDS = 5.0, 86_400.0, 300.0
 #: Characters by which a link may be longer when it is sent than when its message was planned, with an empty line.
 LINK_LEEWAY = 20
 _CONTENT_URL = "https://content.twilio.com/v1/Content"
@@ -217,8 +228,19 @@ def are_shown(buttons: Sequence[Button]) -> bool:
 class ContentTemplates:
     """The ids of one account's Contents. Lives as long as its channel; the cache outlives it."""
 
-    def __init__(self, account_sid: str, cache: SharedCache, client: PooledSessions[Any]) -> None:
-        self._account_sid, self._cache, self._client = account_sid, cache, client
+    def __init__(
+        self,
+        account_sid: str,
+        cache: SharedCache,
+        client: PooledSessions[Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._account_sid = account_sid
+        self._cache = cache
+        self._client = client
+        self._clock = clock
+        #: By the id of a template, its category, and until when that is not asked again.
+        self._categories: dict[str, tuple[PriceClass, float]] = {}
 
     async def sid(self, content: Content) -> str | None:
         """Return Twilio's id of a Content, which is created if needed; None if Twilio refuses it. Raises SendError."""
@@ -227,6 +249,24 @@ class ContentTemplates:
         if not sid and (sid := await self._create(content)):
             await asyncio.to_thread(self._cache.put, key, sid)
         return sid
+
+    async def category(self, sid: str) -> PriceClass:
+        """Return the category of an approved template, "template" while Twilio does not say. Never raises.
+
+        Meta may change a category, so each process asks once a day, and sooner after a failure.
+        """
+        category, until = self._categories.get(sid, ("template", 0.0))
+        if self._clock() < until:
+            return category
+        category = "template"
+        with contextlib.suppress(Exception):  # a message that only cannot be classed must be sent
+            async with asyncio.timeout(CATEGORY_SECONDS):
+                url = f"{_CONTENT_URL}/{sid}/ApprovalRequests"
+                answer = await self._client.here().request_async("GET", url)
+            category = _CATEGORIES.get(json.loads(answer.text)["whatsapp"]["category"], "template")
+        pause = ASK_AGAIN_SECONDS if category == "template" else KEEP_CATEGORY_SECONDS
+        self._categories[sid] = (category, self._clock() + pause)
+        return category
 
     async def forget(self, content: Content) -> None:
         """Forget the id of a Content that Twilio does not have any more."""

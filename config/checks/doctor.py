@@ -103,6 +103,7 @@ class Doctor:
             yield CheckResult("libraries", "fail", problem, "run the command; see that it is the bot's environment")
         steps = [_each(self._redis()), _each(_files(self._settings, self._data)), self._address()]
         steps += [self._channel(name, channel) for name, channel in self._settings.channels.items()]
+        steps.append(_each(_paid_messages(self._settings)))
         for step in steps:
             try:
                 async for result in step:
@@ -306,6 +307,20 @@ class Doctor:
         else:
             says = f"{len(messages)} on Twilio's list of the last hour, none that never reached us"
             yield CheckResult("messages", "ok", says, channel=name)
+
+
+def _paid_messages(settings: Settings) -> Iterator[CheckResult]:
+    """Yield a warning where a platform takes money for each message and the configuration adds some."""
+    for name, channel in settings.channels.items():
+        added = []
+        if channel.expiry_notice:
+            added.append("expiry_notice sends one for each question that ends unanswered")
+        if not settings.workers.join_bursts:
+            added.append("without workers.join_bursts each of several texts in a row gets an answer of its own")
+        if added and channel.charges_per_message:
+            says = f"the platform takes money for each message: {'; '.join(added)}"
+            cure = "leave these keys out, unless people need those messages"
+            yield CheckResult("price", "warn", says, cure, name, id="paid-messages")
 
 
 async def _probe(

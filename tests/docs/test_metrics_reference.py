@@ -67,6 +67,7 @@ def test_no_label_can_hold_a_person_or_a_text() -> None:
         "state",
         "result",
         "error",
+        "class",
         "process",
         "version",
         "python",

@@ -92,6 +92,22 @@ def test_edits_count_apart_from_new_messages(grown, message_id, result):
     assert grown("sayso_deliveries_total", channel="chat", result="sent", error="") == (result == "sent")
 
 
+class PricedChannel(EditingChannel):
+    """A platform that takes money for each message."""
+
+    async def send(self, delivery: Delivery) -> Receipt:
+        """Take the message."""
+        return Receipt(self.message_id, price_class="service" if self.message_id != "m1" else "free")
+
+
+@pytest.mark.parametrize(("message_id", "counted"), [("m1", "free"), ("m2", "service"), ("", "")])
+def test_messages_count_by_what_their_platform_charges(grown, message_id, counted):
+    """An edit is free, and what is left out is no message."""
+    run(EditingAgent(), PricedChannel(message_id))
+    growths = {name: grown("sayso_messages_total", channel="chat", **{"class": name}) for name in ("free", "service")}
+    assert growths == {name: int(name == counted) for name in ("free", "service")}
+
+
 @pytest.mark.parametrize(
     ("error", "result"), [(RateLimited(7), "postponed"), (AddressClosed("blocked"), "dead")], ids=["limited", "closed"]
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import AddressClosed, WindowClosed
-from sayso.channels.types import Button, Conversation, Delivery, Reply, WebhookRequest
+from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, WebhookRequest
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
@@ -35,10 +35,10 @@ def closed(platforms: FakePlatforms) -> Iterator[None]:
     platforms.fakes["twilio"].closed.clear()
 
 
-def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float = DAY, **settings: Any) -> None:
+def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float = DAY, **settings: Any) -> Receipt:
     """Send one piece after this many seconds without a message from the user."""
     channel = whatsapp(media, platforms.twilio_url, **settings)
-    asyncio.run(channel.send(Delivery("d", CHAT, reply, silence=silence)))
+    return asyncio.run(channel.send(Delivery("d", CHAT, reply, silence=silence)))
 
 
 @pytest.mark.parametrize("silence", [DAY, DAY - 30, DAY + 1, float("inf")])
@@ -66,6 +66,31 @@ def test_text_goes_out_as_the_template(media: MemoryMedia, platforms: FakePlatfo
     raw = platforms.sent[0]["raw"]
     assert (raw["ContentSid"], "Body" in raw) == (TEMPLATE, False)
     assert json.loads(raw["ContentVariables"]) == {"1": "*Done* • a • b c d"}
+
+
+def test_message_within_the_window_is_a_service_message(media: MemoryMedia, platforms: FakePlatforms):
+    """Meta charges for it since October 2026, with buttons or without."""
+    platforms.fakes["twilio"].closed.clear()
+    for reply in (Reply("Done"), QUESTION, Reply("See", media=IMAGE)):
+        assert send(media, platforms, reply, 0.0).price_class == "service"
+
+
+@pytest.mark.parametrize("templates", [{TEMPLATE: ("news", "approved")}, {}], ids=["approved", "unknown to Twilio"])
+def test_template_is_charged_by_its_category(media: MemoryMedia, platforms: FakePlatforms, monkeypatch, templates):
+    """Twilio is asked once for many messages. The message goes out whatever the answer is."""
+    setup, asked = platforms.fakes["twilio"].setup, []
+    answer = setup.answer
+    monkeypatch.setattr(setup, "templates", templates)
+    monkeypatch.setattr(setup, "answer", lambda call: asked.append(call.route) or answer(call))
+    channel = whatsapp(media, platforms.twilio_url, **BOTH)
+
+    async def send_two() -> list[str]:
+        deliveries = [Delivery(name, CHAT, Reply("Done"), silence=DAY) for name in ("d1", "d2")]
+        return [(await channel.send(each)).price_class for each in deliveries]
+
+    category = "utility" if templates else "template"
+    assert asyncio.run(send_two()) == [category, category]
+    assert (asked, len(platforms.sent)) == ([f"/v1/Content/{TEMPLATE}/ApprovalRequests"], 2)
 
 
 def test_question_goes_out_as_its_template(media: MemoryMedia, platforms: FakePlatforms):

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from click.testing import CliRunner
 from flask.testing import FlaskClient
 from redis import Redis
@@ -312,6 +313,29 @@ def test_silent_channel_is_a_warning(clinic: Clinic, redis_client: Redis, left: 
     wrong = clinic.wrong()
     assert (wrong.keys(), wrong["sl silence"].startswith("warn")) == ({"sl silence"}, True)
     assert "doctor.md#silence" in wrong["sl silence"]
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ("channels: {wa: {expiry_notice: true}}", "expiry_notice sends one"),
+        ("workers: {join_bursts: false}", "without workers.join_bursts"),
+    ],
+)
+def test_setting_that_adds_messages_to_a_channel_that_charges_is_a_warning(clinic: Clinic, added: str, named: str):
+    """Each message of WhatsApp is paid for; on Telegram and Slack the same settings cost nothing."""
+    assert clinic.wrong() == {}
+    document = yaml.safe_load(clinic.config.read_text())
+    for key, values in yaml.safe_load(added).items():
+        for name, value in values.items():
+            section = document.setdefault(key, {})
+            section[name] = {**section[name], **value} if isinstance(value, dict) else value
+    document["channels"]["tg"]["expiry_notice"] = True
+    clinic.config.write_text(yaml.safe_dump(document))
+    wrong = clinic.wrong()
+    assert wrong.keys() == {"wa price"}
+    assert named in wrong["wa price"]
+    assert "doctor.md#paid-messages" in wrong["wa price"]
 
 
 def test_message_ends_the_silence(redis_client: Redis):
