@@ -502,7 +502,7 @@ def test_refusal_of_a_strangers_tap_in_a_group_is_private(bots: System, process:
     def alerts() -> list[dict[str, Any]]:
         """Return what the stranger read: on Telegram the answer to the tap itself."""
         if platform == "telegram":
-            calls = (call["params"] for call in bots.platforms.calls)
+            calls = (call["params"] for call in bots.platforms.calls if call["platform"] == "telegram")
             return [params for params in calls if params.get("show_alert")]
         return [entry for entry in bots.ledger(group) if entry["raw"].get("user") == stranger]
 

@@ -52,6 +52,7 @@ def test_a_whole_story_is_counted_over_all_processes(system: System) -> None:
     assert grown("sayso_tool_calls_total", "ok", "find_invoice") == 1
     assert grown("sayso_pending_answer_seconds_count", "ops-tg") >= 1
     assert grown("sayso_deliveries_total", "ops-tg", "", "sent") >= 3
+    assert grown("sayso_messages_total", "ops-tg", "free") >= 3
     after = scrape(system)
     assert (after["sayso_redis_up",], after["sayso_redis_halted",]) == (1, 0)
     assert after["sayso_workers",] >= 2
