@@ -213,8 +213,9 @@ class TurnChange:
     A reply that only repeats an open question has ABOUT before the id.
     `silenced`: the ids of timers that are cancelled.
     `tells_loss`: a yes or no without a question is answered with a loss of data.
+    `language`: that of the answer, as the person writes, for a notice of a later loss; "" if unknown.
     `tools`: the tools that the turn called; `about`: the action that its user answered; `ended`: why it has no answer
-    of the agent. All three are for `sayso trace`.
+    of the agent. These three are for `sayso trace`.
     """
 
     replies: tuple[tuple[Reply, str], ...] = ()
@@ -224,6 +225,7 @@ class TurnChange:
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
     tells_loss: bool = False
+    language: str = field(default="", compare=False)
     tools: tuple[str, ...] = field(default=(), compare=False)
     about: str = field(default="", compare=False)
     ended: TurnEnd | Literal[""] = field(default="", compare=False)
@@ -255,6 +257,8 @@ class TurnChange:
         data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
+        if self.language:
+            data["language"] = self.language
         if self.tells_loss:
             data["tells_loss"] = True
         if self.history is not None:

@@ -171,7 +171,7 @@ class ChannelAgent:
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
         tools = tuple(call.tool_name for call in answer.result.tool_calls) if answer.result else ()
         history = await _stored_history(memory, long_texts)
-        return replace(answer.change, replies=replies, history=history, tools=tools)
+        return replace(answer.change, replies=replies, history=history, language=language, tools=tools)
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. A reply that would be many messages becomes its beginning and a file."""

@@ -23,7 +23,6 @@ from typing import Any
 from pydantic_core import to_json
 from redis.exceptions import RedisError
 
-from sayso.channels.i18n.language import recognize
 from sayso.channels.i18n.texts import Texts, TextsForTurn, brief, texts_for
 from sayso.channels.storage.files import try_lock
 from sayso.channels.types import Conversation, Reply, Scope, Turn, digest
@@ -54,13 +53,6 @@ LOOK_SECONDS = 60.0
 AGAIN_SECONDS = 2.0
 #: The collapse key of the notices: of those that wait in one conversation only the newest is sent.
 LOST = "lost"
-#: Characters of a turn's text in which its language is looked for. Each webhook waits for that.
-MAX_READ_CHARS = 200
-#: For how long a person is taken to write in the same language, in seconds. Reading it takes longer than all else that
-#: is noted.
-LANGUAGE_SECONDS = 3600
-#: The most people whose language a process remembers. Then it begins anew.
-MAX_LANGUAGES = 10_000
 #: Characters of an outcome that a notice tells.
 MAX_TOLD_CHARS = 3000
 _LOCK, _HANDLED = "lock", "handled.json"
@@ -165,40 +157,19 @@ def _parse(line: bytes, oldest: float) -> StoredNote | None:
 class AcknowledgedWork:
     """Notes what Redis acknowledged: turns, and the beginning and end of confirmed actions. One per process."""
 
-    def __init__(self, files: NoteFiles, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, files: NoteFiles) -> None:
         self._files = files
-        self._clock = clock
-        #: By the id of a person: the language of a message, and until when it counts.
-        self._languages: dict[str, tuple[str, float]] = {}
 
     def note_turn(self, turn: Turn) -> None:
-        """Note that a turn is in the mailbox. Of its text only the language is stored.
-
-        A notice is written in it: `sayso web`, which tells of the turns that it accepted, may not read histories.
-        """
+        """Note that a turn is in the mailbox, without its text."""
         self._files.add(
             {
                 **_about(turn.scope),
                 "event": turn.event_hash,
-                "written_in": self._language_of(turn),
                 "language": turn.language,
                 "only_for": turn.user_id if turn.ephemeral else "",
             }
         )
-
-    def _language_of(self, turn: Turn) -> str:
-        """Return the language in which the person writes, "" if no message of the last hour told."""
-        now = self._clock()
-        language, until = self._languages.get(turn.scope.id, ("", 0.0))
-        if language and now < until:
-            return language
-
-        language = recognize(turn.text[:MAX_READ_CHARS])
-        if language:
-            if len(self._languages) >= MAX_LANGUAGES:
-                self._languages.clear()
-            self._languages[turn.scope.id] = (language, now + LANGUAGE_SECONDS)
-        return language
 
     def note_start(self, claim: Claim, action: PendingAction) -> None:
         """Note that an action begins, right before its effect. Steps are told with their plan."""
@@ -318,11 +289,12 @@ class LossNotices:
         """Tell one person since when their turns are lost, if any is."""
         turns = turns[-MAX_TURNS:]
         args = {"user": turns[0]["user"], "turns": [[turn["event"], _ms(turn)] for turn in turns]}
-        places = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
+        places, answered_in = self._scripts.run("forgotten_turns", _conversation(turns[0]).id, args)
         lost = [turns[int(place) - 1] for place in places]
         if not lost:
             return False
-        language = _newest(turns, "written_in") or _newest(turns, "language")
+        # Workers note the language of their answers in Redis. `sayso web` may not read histories.
+        language = answered_in or _newest_language(turns)
         texts = self._texts_for_turn(Turn("lost", _conversation(lost[0]), "", "", language=language))
         text = texts.forgot_turns(lost[0]["at"])
         return self._send(lost[-1], text, texts, {"marks": [turn["event"] for turn in lost]}, collapse=LOST)
@@ -356,10 +328,10 @@ def _conversation(note: StoredNote) -> Conversation:
     return Conversation(*note["to"])
 
 
-def _newest(turns: Sequence[StoredNote], field: str) -> str:
-    """Return the last text that is not empty in a field of these notes, "" if there is none."""
-    texts = [turn.get(field, "") for turn in turns]
-    return next(filter(None, reversed(texts)), "")
+def _newest_language(turns: Sequence[StoredNote]) -> str:
+    """Return the last language that the platform named, "" if it named none."""
+    languages = [turn["language"] for turn in turns if turn["language"]]
+    return languages[-1] if languages else ""
 
 
 def _ms(note: StoredNote) -> int:

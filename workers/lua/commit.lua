@@ -2,7 +2,7 @@
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
 -- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
 -- (release the lease when nothing is left), change ({replies: [{pid, reply}], history?, move?, arms: [...], timers:
--- [{id, at, what}], silenced: [id], tells_loss?}), record (how the turn was answered, as JSON without its first brace).
+-- [{id, at, what}], silenced: [id], language?, tells_loss?}), record (how the turn was answered, as JSON without its first brace).
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local change, user = args.change, args.user
@@ -40,6 +40,7 @@ repeat  -- a loop, not arithmetic: after a resume numbers have gaps
 until not head or tonumber(string.match(head, '^%d+')) > args.last
 redis.call('DEL', journal)
 redis.call('HSET', lane, 'done', args.last)
+if change.language then redis.call('HSET', lane, 'language', change.language) end
 if lane_number(stop_field(user)) <= args.last then redis.call('HDEL', lane, stop_field(user)) end
 apply_change(change)
 free_scope()

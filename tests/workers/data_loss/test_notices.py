@@ -17,7 +17,6 @@ from sayso.workers.data_loss.notices import (
     FILE_SECONDS,
     KEEP_SECONDS,
     KEPT_FILES,
-    LANGUAGE_SECONDS,
     AcknowledgedWork,
     LossNotices,
     NoteFiles,
@@ -237,8 +236,9 @@ def test_one_process_of_a_machine_tells_at_a_time(rig):
 
 
 def test_notice_is_in_the_language_in_which_the_person_writes(rig):
-    """The platform does not report the language. Of each turn's text only its language is noted."""
+    """The platform does not report the language. Redis has that of the last answer which was not lost."""
     bot = Bot(rig, lines=["eins", "zwei"])
+    bot.agent._languages = frozenset({"de", "en"})
     bot.say("Bitte schreibe mir heute noch einen kurzen Text")
     lose(rig, lambda: bot.say("ja"))
     german = notices(rig)
@@ -256,17 +256,14 @@ def test_notes_hold_no_text_of_a_turn(rig):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_language_of_a_person_is_read_once_an_hour(tmp_path):
-    """A message that tells no language is in that of an earlier one."""
-    now = [0.0]
-    files = NoteFiles(tmp_path)
-    work = AcknowledgedWork(files, clock=lambda: now[0])
-    german, spanish = "Bitte lösche die Rechnung von gestern", "¿Puedes borrar la factura de ayer, por favor?"
-    for event, user, text in (("e1", "ana", german), ("e2", "ana", "42"), ("e3", "ana", spanish), ("e4", "bo", "42")):
-        work.note_turn(Turn(event, CHAT, user, text))
-    now[0] += LANGUAGE_SECONDS
-    work.note_turn(Turn("e5", CHAT, "ana", spanish))
-    assert [note["written_in"] for note in files.read()] == ["de", "de", "de", "", "es"]
+def test_notice_without_an_earlier_answer_is_in_the_language_of_the_platform(rig):
+    """The first message of a conversation is lost with the conversation."""
+    rig.client.incr(TIDE)
+    lose(rig, lambda: rig.accept(Turn("e1", CHAT, "ana", "42", language="de")))
+    german = notices(rig)
+    german._texts_for_turn = lambda turn: texts_for(turn.language)
+    assert german.tell() == 1
+    assert "Durch einen Ausfall" in rig.mailbox.lease(CHAT.id, "w1")[1].text
 
 
 def test_notes_of_a_person_can_be_erased(tmp_path):
