@@ -19,6 +19,7 @@ from sayso.agent.observability.builtin import warn_of_hooks
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
+from sayso.agent.run.long_results import DEFAULT_RESULT_TOKENS
 from sayso.pending.context import ToolContext
 
 #: Ends the run when it returns true for a tool's name and result. It may be async.
@@ -145,7 +146,8 @@ class AgentConfig:
     `prices` adds models that no price list has: the price of a million prompt tokens and a million completion tokens.
     A `temperature` of None is not sent to the vendor.
     `context_tokens` is the context window of the model (None: as the vendor states it). `result_tokens` is how much of
-    one tool's result the model reads (None: a quarter of the window).
+    one tool's result the model reads in the turn of the call, at most a quarter of the window. The rest it can read
+    with the tool `read_result`; later turns have the beginning and the end.
     `max_total_tokens` and `max_cost_usd` limit one run; a `budget` limits a conversation and a day.
     `system_prompt` may be a function. It is called for each model call with the ToolContext of the current user. A text
     that differs from call to call keeps all that follows it out of the vendor's cache.
@@ -159,7 +161,7 @@ class AgentConfig:
     temperature: float | None = DEFAULT_TEMPERATURE
     max_tokens: int = 1000
     context_tokens: int | None = None
-    result_tokens: int | None = None
+    result_tokens: int = DEFAULT_RESULT_TOKENS
     model_selector: ModelSelector | None = None
 
     max_iterations: int = 6

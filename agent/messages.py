@@ -135,11 +135,12 @@ class Picture:
 class Message:
     """One entry of a transcript. The message of a tool has the id and name of the call it answers.
 
-    Where `kept` refers to a stored text, `content` is only the beginning of that text. `tool_result` is JSON that a
-    program wants to keep with a tool's result (seed: History Management); models read `content`. A model's answer has
-    `details`. `pictures` of a result are shown to the model until the run ends; transcripts do not store them.
-    `actions` are the pending actions that the call proposed: once they have ended, `content` says how. `has_result`
-    tells the result of a tool that ran to its end from an error and the like, within a run: texts could look like both.
+    Where `kept` refers to a stored text, `content` is only the beginning of that text, of a result also the end.
+    `full_text` is the whole of a result of which `content` has less. `tool_result` is JSON that a program wants to keep
+    with a tool's result (seed: History Management); models read `content`. A model's answer has `details`. `pictures`
+    of a result are shown to the model until the run ends; transcripts do not store them. `actions` are the pending
+    actions that the call proposed: once they have ended, `content` says how. `has_result` tells the result of a tool
+    that ran to its end from an error and the like, within a run: texts could look like both.
     """
 
     role: Role
@@ -154,19 +155,17 @@ class Message:
     pictures: tuple[Picture, ...] = field(default=(), compare=False)
     actions: tuple[ActionLink, ...] = field(default=(), compare=False)
     has_result: bool = field(default=False, compare=False)
+    full_text: str = field(default="", compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the message as JSON-ready data, without empty fields."""
         # Not `asdict`, which copies everything and takes ten times as long.
         data: dict[str, Any] = {"role": self.role.value}
-        if self.content:
-            data["content"] = self.content
+        for name in ("content", "full_text", "tool_call_id", "tool_name"):
+            if text := getattr(self, name):
+                data[name] = text
         if self.tool_calls:
             data["tool_calls"] = tuple(call.to_dict() for call in self.tool_calls)
-        if self.tool_call_id:
-            data["tool_call_id"] = self.tool_call_id
-        if self.tool_name:
-            data["tool_name"] = self.tool_name
         if self.media:
             data["media"] = tuple(asdict(media) for media in self.media)
         if self.kept:
@@ -194,7 +193,7 @@ class Message:
             "details": AnswerDetails(reasoning=reasoning) if "reasoning" in data else None,
         }
         message = cls(**fields)
-        _require_texts(message.content, message.tool_call_id, message.tool_name)
+        _require_texts(message.content, message.tool_call_id, message.tool_name, message.full_text)
         return message
 
 

@@ -43,6 +43,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
+from sayso.agent.run.long_results import remembered
 from sayso.agent.run.state import NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
@@ -235,6 +236,7 @@ class ChannelAgent:
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
         with own_context(ToolEnvironment) as own:
             own.timers = timers
+            own.load_text = context.long_texts.load if context.long_texts else None
             result = await self.agent.arun(
                 [Message(Role.USER, text, media=turn.media)],
                 memory=memory,
@@ -244,7 +246,7 @@ class ChannelAgent:
             )
         if memory is not context.memory:
             # The run has removed the oldest messages from its own copy, which has the long texts.
-            context.memory.add_many(result.messages, trims=False)
+            context.memory.add_many(remembered(result.messages), trims=False)
             context.memory.keep_newest(len(memory.get_history()))
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():

@@ -342,7 +342,7 @@ class ConfirmationHandler:
             outcome = await self.outcome_text(turn.scope, stored)
         undo = _undo(stored)
         if undo or state == stored.state:
-            await self._outcomes.refresh(context, undo=undo, compress=False)  # no model: the turn took long
+            await self._outcomes.refresh(context, undo=undo)
         add_exchange(context, await self._outcomes.history_text(context, stored, outcome))
         closed = await self._prompts.close(turn, stored, state, outcome)
         return TurnChange(replies=(*closed, (Reply(outcome), "")), transition=transition)

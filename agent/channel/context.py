@@ -14,6 +14,7 @@ from sayso.agent.channel.turn_journal import RunRecord, TurnJournal
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
+from sayso.agent.run.long_results import remembered
 from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.base import MediaStore
@@ -75,7 +76,7 @@ class TurnContext:
 
     def remember(self, messages: Sequence[Message]) -> None:
         """Add messages to the history of a turn in which no model was asked."""
-        self.memory.add_many(messages, trims=not self.summarizes)
+        self.memory.add_many(remembered(messages), trims=not self.summarizes)
 
     @property
     def settled(self) -> StoredAction | None:
@@ -154,9 +155,10 @@ def memory_from_json(
 
 
 async def load_history(context: TurnContext) -> ConversationMemory:
-    """Return the history for the model, with its long texts as far as there is room."""
+    """Return the history for the model, with the long texts of people as far as there is room."""
     stored, history = context.memory, context.memory.get_history()
-    if context.long_texts is None or not any(message.kept for message in history):
+    has_long_texts = any(message.kept and message.role is not Role.TOOL for message in history)
+    if context.long_texts is None or not has_long_texts:
         return stored
     memory = ConversationMemory(stored.max_messages, stored.max_tokens, stored.summary, stored.notes)
     full = await call_in_thread(context.long_texts.read_history, history)

@@ -6,31 +6,37 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sayso.agent.messages import KeptText, Message
+from sayso.agent.messages import KeptText, Message, Role
+from sayso.agent.run.long_results import (
+    MAX_FULL_CHARS,
+    MAX_WHOLE_CHARS,
+    REMEMBERED_CHARS,
+    digest_id,
+    is_long,
+    shortened,
+)
+from sayso.agent.tools.call_texts import shorten
 from sayso.channels.storage.objects import DATE_SECONDS, ObjectStore, sweep
 from sayso.pending.concurrency import call_in_thread
 
 log = logging.getLogger(__name__)
 
-#: Characters of a text that may stay in Redis: the longest message of Telegram (WhatsApp allows 1,600), so that what
-#: people type and read in one message never needs a disk. Longer texts are pasted, or come from tools.
-MAX_INLINE_CHARS = 4096
-
-#: Characters at the beginning of a longer text that stay in Redis: enough to detect its language and its subject.
+#: Characters at the beginning of a long text of a person that stay in Redis: enough to detect its language and its
+#: subject. A result of a tool keeps its beginning and end (`sayso.agent.run.long_results`).
 BEGINNING_CHARS = 1000
 
-#: Characters of one text that are stored at all.
+#: Characters of one text that are stored at all, other than a result.
 MAX_TEXT_CHARS = 100_000
 
 #: Characters of a text that stay in Redis where no file can be written.
 MAX_CUT_CHARS = 8000
 
-#: Characters of long texts of earlier turns that one turn shows its model, about 25,000 tokens: the newest text in
-#: full, older ones while there is room, and only the beginning of the others.
+#: Characters of long texts of people in earlier turns that one turn shows its model, about 25,000 tokens: the newest
+#: text in full, older ones while there is room, and only the beginning of the others.
 MAX_HISTORY_CHARS = MAX_TEXT_CHARS
 
 
@@ -60,29 +66,29 @@ class LongTexts:
         return await call_in_thread(self._load, reference)
 
     async def move_to_files(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Replace each long text of the messages (`Message.to_dict`) by its beginning and a reference to a file."""
+        """Replace each long text of the messages (`Message.to_dict`) by a part of it and a reference to a file."""
         for message in messages:
             for call in message.get("tool_calls", ()):
                 call["parameters"] = _shorten_arguments(call["parameters"])
-        long = [each for each in messages if is_long(each.get("content", "")) and "kept" not in each]
+        long = [each for each in messages if "kept" not in each and _full_text(each)]
         if not long:
             return
-        texts = [shorten(message["content"], MAX_TEXT_CHARS) for message in long]
+        texts = [_full_text(message) for message in long]
         for message, text, reference in zip(long, texts, await self.store(texts), strict=True):
-            if reference is None:
-                message["content"] = shorten(text, MAX_CUT_CHARS)
-            else:
-                message |= {"content": text[:BEGINNING_CHARS], "kept": reference.to_dict()}
+            message.update(_stored_part(message, text, reference))
+            if reference is not None:
+                message["kept"] = reference.to_dict()
+            message.pop("full_text", None)
 
     def read_history(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages of earlier turns with their long texts: the newest first, up to MAX_HISTORY_CHARS.
+        """Return messages of earlier turns with the long texts of people: the newest first, up to MAX_HISTORY_CHARS.
 
-        It reads files, so call it in a thread.
+        Results stay as they are: the model reads on in them where it needs to. It reads files, so call it in a thread.
         """
         room, complete = MAX_HISTORY_CHARS, list(messages)
         for at in reversed(range(len(complete))):
             message, beginning, reference = complete[at], complete[at].content, complete[at].kept
-            if reference is None:
+            if reference is None or message.role is Role.TOOL:
                 continue
             content = f"{beginning} [cut, was {reference.chars} characters]"
             if room > len(beginning):
@@ -105,17 +111,25 @@ def with_lost_note(beginning: str, reference: KeptText) -> str:
     return f"{beginning} [the rest is not there any more, was {reference.chars} characters]"
 
 
-def shorten(text: str, max_chars: int) -> str:
-    """Return the text in at most `max_chars` characters. A note at the end tells how many it had."""
-    if len(text) <= max_chars:
-        return text
-    note = f" [cut, was {len(text)} characters]"
-    return text[: max(0, max_chars - len(note))] + note
+def _full_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message that does not stay in Redis as a whole; "" for a message without one."""
+    if "full_text" in message:
+        return str(message["full_text"])
+    text = str(message.get("content", ""))
+    if not is_long(text):
+        return ""
+    return shorten(text, MAX_FULL_CHARS if message["role"] == Role.TOOL.value else MAX_TEXT_CHARS)
 
 
-def is_long(text: str) -> bool:
-    """Return whether a text is too long for Redis."""
-    return len(text) > MAX_INLINE_CHARS
+def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | None) -> dict[str, str]:
+    """Return the content that stays in Redis of a message with this long text."""
+    if message["role"] != Role.TOOL.value:
+        return {"content": shorten(text, MAX_CUT_CHARS) if reference is None else text[:BEGINNING_CHARS]}
+    if "full_text" in message and reference is not None:
+        return {}  # it was shortened at the end of its turn
+    if reference is None:  # there is nothing to read on in, so more of it stays
+        return {"content": shortened(text, MAX_WHOLE_CHARS)}
+    return {"content": shortened(text, REMEMBERED_CHARS, digest_id(text))}
 
 
 def _shorten_arguments(value: Any) -> Any:

@@ -11,12 +11,10 @@ from typing import Any, Literal
 
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
-from sayso.agent.channel.long_texts import MAX_TEXT_CHARS, shorten
-from sayso.agent.guards.budget import book_usage, budget_refusal
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
+from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, remembered, shortened
 from sayso.agent.run.state import UNKNOWN_NOTE
-from sayso.agent.run.tool_results import Compressor, summarized_result
-from sayso.agent.tools.call_texts import truncate
+from sayso.agent.tools.call_texts import shorten, truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Scope, storable
@@ -52,21 +50,20 @@ class OutcomeHistory:
 
     While a question is open, the result of the call reads as its tool wrote it
     (`pending_confirmation`). Then the result becomes one JSON object: `outcome`, when it came about
-    (`at`), and the tool's `result` or `error` in the form that a call which ran at once has, which
-    means cut, compressed and screened. Otherwise a model that believes results would go on asking
-    for what was done.
+    (`at`), and the tool's `result` or `error` as later turns read it of a call that ran at once, which
+    means shortened and screened. Otherwise a model that believes results would go on asking for what
+    was done. No model summarizes it: the history keeps so little of it that the call would cost more.
     """
 
     def __init__(self, agent: Agent, store: PendingActionStore) -> None:
         self._agent = agent
         self._store = store
 
-    async def refresh(self, context: TurnContext, *, undo: StoredAction | None = None, compress: bool = True) -> None:
+    async def refresh(self, context: TurnContext, *, undo: StoredAction | None = None) -> None:
         """Read the actions that may have ended since their results were written, and write how they ended.
 
         `undo` is an action that undid others in this turn, or tried to. The actions are read in one
-        step, and only if some are open, or may still turn out otherwise. With `compress`, a long
-        result may be summarized, which calls a model.
+        step, and only if some are open, or may still turn out otherwise.
         """
         if undo is not None:
             await self._link_to_undo(context, undo)
@@ -80,7 +77,7 @@ class OutcomeHistory:
             links = tuple(self._current(link, records, context.received_at) for link in message.actions)
             entries = []
             if _differ(links, message.actions) and all(link.outcome for link in links):
-                entries = [await self._entry(context, message, link, records, compress=compress) for link in links]
+                entries = [await self._entry(message, link, records) for link in links]
             results[links[0].id] = _with_outcomes(message, links, entries)
         context.memory.replace_results(results)
 
@@ -141,7 +138,8 @@ class OutcomeHistory:
         raw = _raw_text(stored)
         if report or is_plan or is_undo(action) or is_linked or not raw:
             return answer
-        return f"{answer}\n{fenced(await self._for_model(context, action.kind, raw))}"
+        text = await self._for_model(action.kind, raw)
+        return f"{answer}\n{fenced(shortened(text, REMEMBERED_CHARS))}"
 
     async def _link_to_undo(self, context: TurnContext, undo: StoredAction) -> None:
         """Link the results that an undo takes back to the undo, so that they are read again."""
@@ -236,15 +234,7 @@ class OutcomeHistory:
         # user. With a text, a yes was refused: the tool, the preview or the record had changed.
         return "failed" if head.outcome_text else "denied"
 
-    async def _entry(
-        self,
-        context: TurnContext,
-        message: Message,
-        link: ActionLink,
-        records: Records,
-        *,
-        compress: bool,
-    ) -> dict[str, Any]:
+    async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
         """Return what the model reads of one action."""
         stored = records[link.undo or link.id]
         entry = _outcome_entry(link)
@@ -258,34 +248,18 @@ class OutcomeHistory:
 
         raw = _raw_text(stored)
         if raw and link.outcome in ("done", "undone", "failed"):
-            text = await self._for_model(context, message.tool_name, raw, compress=compress)
+            text = await self._for_model(message.tool_name, raw)
             key = "error" if link.outcome == "failed" else "result"
             entry[key] = _json_or_text(text)
         return entry
 
-    async def _for_model(self, context: TurnContext, tool_name: str, raw: str, *, compress: bool = False) -> str:
-        """Return a result as the model reads one: cut, compressed if it is long, and screened."""
-        raw = shorten(raw, MAX_TEXT_CHARS)
+    async def _for_model(self, tool_name: str, raw: str) -> str:
+        """Return a result as the model reads one: cut to the tool's limit, and screened."""
+        raw = shorten(raw, MAX_FULL_CHARS)
         tool = next((each for each in self._agent.tools if each.name == tool_name), None)
         if tool is None:  # it may have been one whose results are screened
             return screen(tool_name, truncate(raw, MAX_CHARS_OF_REMOVED_TOOL))
-
-        config = self._agent.config
-        if not (compress and config.tool.compress_results):
-            return await result_for_model(tool, raw)
-        compressor = Compressor(self._agent.provider, config)
-        if not compressor.is_due(raw) or await self._is_budget_spent(context):
-            return await result_for_model(tool, raw)
-
-        text, summary = await summarized_result(compressor, tool, raw)
-        self._agent.usage.add_usage(summary.usage)
-        if config.budget is not None:
-            await book_usage(config.budget, context.memory_scope, summary.usage)
-        return text
-
-    async def _is_budget_spent(self, context: TurnContext) -> bool:
-        budget = self._agent.config.budget
-        return budget is not None and await budget_refusal(budget, context.memory_scope) is not None
+        return await result_for_model(tool, raw)
 
 
 def _own_words(stored: StoredAction, outcome_text: str, report: str) -> str:
@@ -385,7 +359,8 @@ def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Seq
         outcome = _common_outcome([link.outcome for link in links])
         content = {"outcome": outcome, "actions": list(entries)}
     text = storable(json.dumps(content, ensure_ascii=False))
-    return replace(message, content=text, actions=links, kept=None)
+    (result,) = remembered([replace(message, content=text, actions=links, kept=None, full_text="")])
+    return result
 
 
 def _common_outcome(outcomes: Sequence[str]) -> str:

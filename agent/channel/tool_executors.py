@@ -13,13 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sayso.agent.channel.long_texts import MAX_TEXT_CHARS, shorten
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult
+from sayso.agent.run.long_results import MAX_FULL_CHARS
 from sayso.agent.run.tool_call import original_error
-from sayso.agent.tools.call_texts import effect_text, result_text, serialize, unordered_digest
+from sayso.agent.tools.call_texts import effect_text, result_text, serialize, shorten, unordered_digest
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
@@ -347,7 +347,7 @@ def _tool_output(tool: Tool, value: Any) -> ToolOutput | Ambiguous | NotFound:
         return value
     raw = serialize(value)
     text = "" if value is None else effect_text(raw)
-    return ToolOutput(text, shorten(raw, MAX_TEXT_CHARS))
+    return ToolOutput(text, shorten(raw, MAX_FULL_CHARS))
 
 
 def _undo_executor(tool: Tool, action: PendingAction) -> Executor | None:

@@ -9,11 +9,14 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal, Protocol
 
-from sayso.agent.channel.long_texts import BEGINNING_CHARS, MAX_TEXT_CHARS, LongTexts, is_long, shorten, with_lost_note
+from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
 from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
+from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, digest_id, is_long, shortened
 from sayso.agent.run.state import NOT_RUN, UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer, NoJournal
+from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.storage.media import NoRoom, TooLarge
 from sayso.channels.storage.objects import StoreUnavailable
@@ -22,10 +25,10 @@ from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.turns import JournalUnreadable, Lease, LeaseLost, QueuedTurn, StaleTurn, StreamListener, journal_head
 
-#: Characters of one result that a journaled run shows to its model and stores.
-MAX_RESULT_CHARS = MAX_TEXT_CHARS
 #: Characters of a journal, including long texts. Once it has this many, the run ends politely without further calls.
 MAX_JOURNAL_CHARS = 1_000_000
+#: Characters of a long text that count for it at most: a model is never shown more of one result.
+MAX_COUNTED_CHARS = 100_000
 
 #: Stands above the result of a call of an interrupted turn that would have taken effect at the end of the turn.
 UNDELIVERED = "[The turn was interrupted: it set no timer, and sent no file and no buttons.]"
@@ -77,8 +80,8 @@ class TurnJournal:
 
     Entries are JSON. The first names the turn. Then follow the model's answers with tool calls, which calls of the last
     answer were started (only those that must not start twice), and their outcomes. The answer that ends the run needs
-    no entry, because the commit follows at once. An entry has only the beginning of a long result and a reference to
-    the full text in `texts`. Answers are stored in full, because a successor runs their calls.
+    no entry, because the commit follows at once. An entry has only a part of a long result and a reference to the full
+    text in `texts`. Answers are stored in full, because a successor runs their calls.
     """
 
     def __init__(
@@ -109,6 +112,8 @@ class TurnJournal:
             outcome = entry.outcomes[at]
             texts = {name: await self._texts.load(reference) for name, reference in references.items()}
             # Of a text that is lost, model and user see the beginning.
+            if "full_text" in texts:
+                outcome = replace(outcome, full_text=texts["full_text"] or "")
             if "content" in texts:
                 lost = with_lost_note(outcome.content, references["content"])
                 outcome = replace(outcome, content=texts["content"] or lost)
@@ -139,19 +144,21 @@ class TurnJournal:
                 del self._unsaved[: len(entries)]
 
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
-        """Record the outcome of a call, with its files stored and its texts cut to MAX_RESULT_CHARS."""
+        """Record the outcome of a call, with its files stored and its texts cut to MAX_FULL_CHARS."""
         stored = await self._with_files(outcome)
-        content, final_text = (shorten(text, MAX_RESULT_CHARS) for text in (stored.content, stored.final_text))
+        content, final_text = (shorten(text, MAX_FULL_CHARS) for text in (stored.content, stored.final_text))
         stored = replace(stored, content=content, final_text=final_text)
         if content != outcome.content:
             stored = replace(stored, raw_digest=outcome.fingerprint)
         entry = {"call": at, **_outcome_to_dict(stored)}
         long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
+        if stored.full_text:
+            long["full_text"] = shorten(stored.full_text, MAX_FULL_CHARS)
         references = zip(long, await self._texts.store(list(long.values())), strict=True)
         kept = {name: reference for name, reference in references if reference}
-        self._size += sum(reference.chars for reference in kept.values())
+        self._size += sum(map(_counted_chars, kept.values()))
         if kept:
-            entry |= {name: long[name][:BEGINNING_CHARS] for name in kept}
+            entry |= {name: _part_in_journal(name, long[name]) for name in kept if name != "full_text"}
             entry["kept"] = {name: reference.to_dict() for name, reference in kept.items()}
         self._record(json.dumps(entry, default=str))
         return stored
@@ -267,13 +274,25 @@ def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
             if outcome.unclear:
                 unclear.append(call)
             proposed += [each.action.pending_action_id for each in outcome.proposals]
-            # The beginning of a long text is what the history keeps of it, too.
-            message = replace(outcome.message, pictures=(), kept=entries.long_texts.get(at, {}).get("content"))
+            # The part of a long text is what the history keeps of it, too.
+            kept = entries.long_texts.get(at, {})
+            message = replace(outcome.message, pictures=(), kept=kept.get("full_text") or kept.get("content"))
             has_more = outcome.timers or outcome.artifacts or outcome.choices
             if has_more and not outcome.unclear:  # which is JSON, and says itself that nothing is certain
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
             messages.append(message)
     return InterruptedRun(tuple(messages), tuple(unclear), tuple(proposed))
+
+
+def _part_in_journal(name: str, text: str) -> str:
+    """Return the part of a long text that stands in the journal: of a result the one that later turns read."""
+    if name == "content":
+        return shortened(text, REMEMBERED_CHARS, digest_id(text))
+    return text[:BEGINNING_CHARS]
+
+
+def _counted_chars(reference: KeptText) -> int:
+    return min(reference.chars, MAX_COUNTED_CHARS)
 
 
 def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
@@ -317,8 +336,9 @@ class _AnswerEntries:
 
     @property
     def chars_in_files(self) -> int:
-        """Return the number of characters that are stored outside of the journal."""
-        return sum(reference.chars for references in self.long_texts.values() for reference in references.values())
+        """Return the number of characters outside of the journal that count for its limit."""
+        texts = chain.from_iterable(references.values() for references in self.long_texts.values())
+        return sum(map(_counted_chars, texts))
 
     @property
     def journaled(self) -> JournaledAnswer:

@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote, urlsplit
 
-from sayso.agent.tools.definition import MEMORY, ToolTag
+from sayso.agent.tools.definition import MEMORY, RESULTS, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.pending.concurrency import await_isolated, call_foreign
@@ -160,6 +160,7 @@ class ToolPolicy:
 
 
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
+_READS_ON = PolicyDecision("allow", "it reads more of a result that the model was given", decided_by="memory")
 
 
 def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy | None) -> PolicyDecision:
@@ -167,8 +168,11 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
 
     A tool that requires approval is reviewed even where the policy allows it, because its author said so. A tool that
     its source calls destructive is reviewed unless a rule names it; a rule that allows it lets it run. A tool of the
-    agent's memory runs unless a rule names it, because turning on the memory is asking for it.
+    agent's memory runs unless a rule names it, because turning on the memory is asking for it. The tool that reads the
+    rest of a result always runs: the policy has let the model read that result.
     """
+    if tool.metadata.source == RESULTS:
+        return _READS_ON
     decision = _NO_POLICY
     if policy:
         # The source of a tool described by JSON Schema fills in the defaults of missing arguments.

@@ -8,27 +8,21 @@ from dataclasses import replace
 
 from sayso.agent.memory.conversation import LOW_WATER_SHARE, left_out
 from sayso.agent.messages import Message, Role
+from sayso.agent.run.long_results import shortened_message, text_tokens
 from sayso.agent.tools.call_texts import truncate
 
 #: Assumed context window of a model whose size is unknown, such as one on a private server, in tokens.
 DEFAULT_CONTEXT_TOKENS = 200_000
-#: The share of the context window that one tool result may take.
+#: The share of the context window that one tool result may take at most.
 RESULT_SHARE = 0.25
 #: The share of the context window that is left for a transcript at least, whatever else the request contains.
 MIN_TRANSCRIPT_SHARE = 0.125
-#: Bytes of UTF-8 that count as one token. Plain English has more; numbers, JSON and Chinese have about as many.
-BYTES_PER_TOKEN = 3
 #: Tokens that a file counts as, about those of a picture.
 FILE_TOKENS = 1500
 #: Texts are not cut below this number of tokens.
 MIN_TEXT_TOKENS = 100
 #: Transcripts with fewer characters fit every known model and are not measured.
 SMALL_CHARS = 6000
-
-
-def text_tokens(text: str) -> int:
-    """Return an estimate of the tokens of a text, rather too high than too low."""
-    return len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN + 1
 
 
 def message_tokens(message: Message) -> int:
@@ -43,24 +37,29 @@ def transcript_tokens(messages: Sequence[Message]) -> int:
 
 
 def fit_transcript(
-    history: Sequence[Message], current: Sequence[Message], *, max_tokens: int, result_tokens: int | None
+    history: Sequence[Message], current: Sequence[Message], *, max_tokens: int, result_tokens: int
 ) -> list[Message]:
     """Return the transcript in about `max_tokens` tokens, as far as possible.
 
-    First, tool results are cut to `result_tokens` each (None: a quarter of `max_tokens`). Then the oldest exchanges
-    of the `history` are left out; if even the last exchange does not fit, its longest texts are cut. Finally, the
-    longest texts of the `current` exchange are cut.
+    First, tool results are cut to `result_tokens` each, but to no more than half of `max_tokens`. Then the oldest
+    exchanges of the `history` are left out; if even the last exchange does not fit, its longest texts are cut. Finally,
+    the longest texts of the `current` exchange are cut.
 
     Exchanges are left out in steps of about LOW_WATER_SHARE of `max_tokens`: while the conversation grows, the
     transcript begins with the same message for many turns, so that the vendor's cache knows it.
     """
-    limit = min(result_tokens or int(max_tokens * RESULT_SHARE), max(max_tokens // 2, MIN_TEXT_TOKENS))
-    history = [_cut(message, limit) if message.role is Role.TOOL else message for message in history]
-    current = [_cut(message, limit) if message.role is Role.TOOL else message for message in current]
+    limit = min(result_tokens, max(max_tokens // 2, MIN_TEXT_TOKENS))
+    history = shorten_results(history, limit)
+    current = shorten_results(current, limit)
     # A power of two, as the limit itself differs a little from turn to turn: it is what other texts leave.
     step = 1 << max(int(max_tokens * LOW_WATER_SHARE), 1).bit_length() - 1
     recent = _newest_exchanges(history, max_tokens - transcript_tokens(current), step)
     return [*recent, *_cut_longest(current, max_tokens - transcript_tokens(recent))]
+
+
+def shorten_results(messages: Sequence[Message], max_tokens: int) -> list[Message]:
+    """Return the messages with each tool result in about `max_tokens` tokens."""
+    return [shortened_message(each, max_tokens) if each.role is Role.TOOL else each for each in messages]
 
 
 def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) -> Sequence[Message]:
@@ -96,6 +95,8 @@ def _cut_longest(messages: Sequence[Message], max_tokens: int) -> Sequence[Messa
 
 def _cut(message: Message, max_tokens: int) -> Message:
     """Return the message with the beginning and end of its text in about `max_tokens` tokens."""
+    if message.role is Role.TOOL:
+        message = shortened_message(message, max_tokens)
     tokens = text_tokens(message.content)
     if tokens <= max_tokens:
         return message

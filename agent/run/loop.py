@@ -21,6 +21,13 @@ from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider, ProviderError
 from sayso.agent.result import AgentResult, stop_text
 from sayso.agent.run.cancellation import RunCancelled
+from sayso.agent.run.long_results import (
+    READ_RESULT,
+    RunResults,
+    has_shortened_result,
+    remembered,
+    with_read_result,
+)
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
 from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunEnd, RunRequest, RunState
@@ -142,6 +149,7 @@ class AgentLoop:
         token = run.request.cancellation_token
         with own_context(ToolEnvironment) as own:
             own.artifacts, own.memory_scope = run.artifacts, run.run_memory.tool_scope
+            own.results = RunResults(run, own.load_text)
             if token is None:
                 return await self._run(run)
             try:
@@ -217,6 +225,9 @@ class AgentLoop:
             if self._selector is not None:
                 names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
                 tools = [tool for tool in tools if tool.name in names]
+            self._model_caller.limit_results(run)
+            if has_shortened_result(run.transcript, run.result_tokens):
+                tools = with_read_result(tools)
             schemas = await schemas_for_model(tools, self._tools_without_schema)
             answer = ModelAnswer(*await self._model_caller.ask(run, schemas), names)
         run.answer_text = answer.message.content
@@ -294,6 +305,8 @@ class AgentLoop:
             for tool in self._toolset.all()
             if names is None or tool.name in names or (policy and policy.unconditional_denial(tool.name))
         }
+        if any(call.tool_name == READ_RESULT for call in answer.tool_calls):  # also where it is not shown any more
+            tools = {tool.name: tool for tool in with_read_result(tools.values())}
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
@@ -336,13 +349,14 @@ class AgentLoop:
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
+        messages = remembered(run.messages)
         takes_time = (
             config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
         )
         # Other runs may change the memory while this run learns.
         draft = None
         if memory is not None and takes_time:
-            draft = MemoryDraft(memory, run.messages, summarizes=config.summarize_on_trim)
+            draft = MemoryDraft(memory, messages, summarizes=config.summarize_on_trim)
         if draft is not None:
             run_memory.memory = draft.memory
         may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
@@ -354,7 +368,7 @@ class AgentLoop:
         if draft is not None:
             draft.commit()
         elif memory is not None:
-            memory.add_many(run.messages)
+            memory.add_many(messages)
 
 
 def _too_many_steps(run: RunState) -> RunEnd:

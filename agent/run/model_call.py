@@ -37,12 +37,13 @@ from sayso.agent.run.cache import CacheKeyBuilder, cached_answer, delete_answer,
 from sayso.agent.run.context_window import (
     DEFAULT_CONTEXT_TOKENS,
     MIN_TRANSCRIPT_SHARE,
+    RESULT_SHARE,
     SMALL_CHARS,
     fit_transcript,
-    text_tokens,
     transcript_tokens,
 )
 from sayso.agent.run.conversation_key import ConversationKeys
+from sayso.agent.run.long_results import BYTES_PER_TOKEN, text_tokens
 from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 from sayso.pending.proposals import current_context
@@ -62,6 +63,8 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
+#: The most bytes of one character in UTF-8.
+MAX_CHAR_BYTES = 4
 #: HTTP statuses with which a vendor rejects a request because of its content.
 _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 #: What the operator can do where a vendor gives no access, by HTTP status; for all others the quota is used up.
@@ -184,22 +187,38 @@ class ModelCaller:
         self, run: RunState, model: str, prompt: str, schemas: Sequence[ResponseSchema]
     ) -> Sequence[Message]:
         """Return the part of the transcript that the model is sent, with what is remembered."""
-        config, messages = self._config, run.transcript
-        limit, result_tokens = run.max_transcript_tokens, config.result_tokens
-        is_small = sum(len(message.content) for message in messages) < SMALL_CHARS  # fits every model
-        must_fit = limit is not None or config.context_tokens is not None or not is_small
-        if must_fit and limit is None:
-            known_window = getattr(self._provider, "context_tokens", None)
-            known = known_window(model) if callable(known_window) else None
-            window = config.context_tokens or known or DEFAULT_CONTEXT_TOKENS
+        config = self._config
+        messages = run.transcript
+        limit = run.max_transcript_tokens
+        if limit is None and (config.context_tokens is not None or not self._is_small(messages)):
+            window = self._window(model)
             texts = (prompt, run.summary, run.remembered, json.dumps(list(schemas), default=str))
             others = config.max_tokens + sum(map(text_tokens, texts))
             limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
-            result_tokens = result_tokens or window // 4
         if limit is not None:
             current = [*run.messages, *run.rejected]
-            messages = fit_transcript(run.history, current, max_tokens=limit, result_tokens=result_tokens)
+            messages = fit_transcript(run.history, current, max_tokens=limit, result_tokens=run.result_tokens)
         return run.with_context(without_files(messages) if run.names_files_only else messages)
+
+    def limit_results(self, run: RunState) -> None:
+        """Decide how many tokens the model reads of one result in this step."""
+        run.result_tokens = self._config.result_tokens
+        if not self._is_small(run.transcript):
+            window = run.max_transcript_tokens or self._window(run.model or self._config.model)
+            run.result_tokens = min(run.result_tokens, int(window * RESULT_SHARE))
+
+    def _is_small(self, messages: Sequence[Message]) -> bool:
+        """Return whether a transcript fits every model, and its results need not be shortened."""
+        most = min(SMALL_CHARS, self._config.result_tokens * BYTES_PER_TOKEN // MAX_CHAR_BYTES)
+        return sum(len(message.content) for message in messages) < most
+
+    def _window(self, model: str) -> int:
+        """Return the context window of a model in tokens."""
+        if self._config.context_tokens is not None:
+            return self._config.context_tokens
+        known_window = getattr(self._provider, "context_tokens", None)
+        known = known_window(model) if callable(known_window) else None
+        return known or DEFAULT_CONTEXT_TOKENS
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
@@ -313,6 +332,7 @@ class ModelCaller:
         if error.kind == "too_long":
             tokens, limit = _spoken_tokens(request.messages), run.max_transcript_tokens
             run.max_transcript_tokens = tokens // 2
+            self.limit_results(run)
             shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
             if _spoken_tokens(shorter) <= tokens * 0.9:
                 log.warning("model.context_exceeded run=%s %s", run.events.run_id, error.cause)

@@ -24,6 +24,7 @@ from sayso.agent.messages import (
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
+from sayso.agent.run.long_results import DEFAULT_RESULT_TOKENS
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor
@@ -110,6 +111,8 @@ class CallOutcome:
     usage: UsageStats = NO_USAGE
     #: The digest of the tool's raw result, if `content` is another text.
     raw_digest: str = ""
+    #: The whole result, if `content` summarizes only a part of it.
+    full_text: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -129,6 +132,7 @@ class CallOutcome:
             pictures=tuple(pictures),
             actions=tuple(links),
             has_result=self.has_result,
+            full_text=self.full_text,
         )
 
 
@@ -282,6 +286,8 @@ class RunState:
     model: str = ""
     #: Tokens that the transcript may take after the model rejected it as too long; None before that.
     max_transcript_tokens: int | None = None
+    #: Tokens that the model reads of one result.
+    result_tokens: int = DEFAULT_RESULT_TOKENS
     #: Whether files are only named, because the vendor rejected a request with files.
     names_files_only: bool = False
     #: The cache key of the last answer.

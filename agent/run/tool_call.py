@@ -20,7 +20,7 @@ from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
-from sayso.agent.run.tool_results import cache_key, load_result
+from sayso.agent.run.tool_results import cache_key, load_result, summarized
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.errors import (
@@ -232,8 +232,8 @@ class ToolCaller:
         outcome = await self._result_outcome(request, cached.raw)
         if not cached.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
-        content = await result_for_model(tool, cached.raw, summary=cached.compressed, mark=cached.mark)
-        return ToolRun(replace(_outcome(call, content, cached.raw), has_result=True))
+        content, full_text = await summarized(tool, cached.raw, cached.compressed, cached.mark, config.result_tokens)
+        return ToolRun(replace(_outcome(call, content, cached.raw), has_result=True, full_text=full_text))
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:
         """Return the run of a tool that returned this value, which may be a proposal of its own."""

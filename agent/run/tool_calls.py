@@ -22,7 +22,7 @@ from sayso.agent.run.state import (
     unclear_calls,
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
-from sayso.agent.run.tool_results import store_result, summarized_result
+from sayso.agent.run.tool_results import store_result, summarized
 from sayso.agent.tools.context import Artifact, TimerChange, ToolEnvironment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
@@ -216,12 +216,21 @@ class _CallsRunner:
     ) -> CallOutcome:
         """Return the outcome with a long result summarized, and store the result in the cache."""
         result, compressor = CachedResult(raw), self.run.compressor
-        if compressor is not None and not outcome.ends and compressor.is_due(raw):
+        if compressor is not None and compressor.is_due(raw) and self._is_read_again(outcome):
             if self._must_not_repeat(at):  # a worker that takes over during the summary must know the outcome
                 outcome = await self.journal.record_outcome(at, outcome)
                 await self.journal.save()
-            content, summary = await summarized_result(compressor, request.tool, raw)
-            outcome = replace(outcome, content=content, raw_digest=text_digest(raw), usage=summary.usage)
+            summary = await compressor.compress(request.tool.name, raw)
+            content, full_text = await summarized(
+                request.tool, raw, summary.text, summary.mark, self.config.result_tokens
+            )
+            outcome = replace(
+                outcome,
+                content=content,
+                full_text=full_text,
+                raw_digest=text_digest(raw),
+                usage=summary.usage,
+            )
             result = CachedResult(raw, summary.text, summary.mark) if summary.mark else result
             if summary.failed:
                 return outcome
@@ -229,6 +238,17 @@ class _CallsRunner:
         if key and not has_effects and self.config.tool.cache is not None:
             await store_result(self.config.tool.cache, key, result, request.tool.cache_ttl)
         return outcome
+
+    def _is_read_again(self, outcome: CallOutcome) -> bool:
+        """Return whether a call of the model follows in this run. Without one, a summary would cost and save nothing.
+
+        None follows a result that ends the run, the last step, and calls that ask the user.
+        """
+        has_question = any(
+            isinstance(request, ToolRequest) and request.decision.decision != "deny" and not request.runs_now
+            for request in self.requests
+        )
+        return not (outcome.ends or has_question or self.run.iterations >= self.config.max_iterations)
 
     def _must_not_repeat(self, at: int) -> bool:
         """Return whether the call has an effect now, and its tool is not `repeatable`."""

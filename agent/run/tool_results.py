@@ -14,6 +14,8 @@ from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
 from sayso.agent.run.cache import ExpiringLru
+from sayso.agent.run.long_results import MAX_FULL_CHARS, part_note, shortened, text_tokens
+from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.screening import fenced, result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import call_in_thread
@@ -42,7 +44,10 @@ class SummaryCutOff(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Replaces a long result: a mark and a text. With `failed`, the text is only the beginning of the result."""
+    """Replaces a long result: a mark and a text. With `failed`, the text is only the beginning of the result.
+
+    It covers no more of a result than a model would read without it.
+    """
 
     mark: str
     text: str
@@ -58,6 +63,7 @@ class Compressor:
         self._model = config.tool.compress_model or config.model
         self._threshold = config.tool.compress_threshold
         self._timeout = config.request_timeout
+        self._result_tokens = config.result_tokens
         self._has_warned = False
 
     def is_due(self, raw: str) -> bool:
@@ -67,14 +73,15 @@ class Compressor:
     async def compress(self, tool_name: str, raw: str) -> Summary:
         """Return what the model is shown of a result. Raises nothing.
 
-        A summary that is longer than the result is dropped. If there is no usable summary, the beginning of the result
-        replaces it.
+        The compressing model is sent no more of the result than the agent's model would read of it, so that it never
+        reads more than it saves. A summary that is longer than the result is dropped. If there is no usable summary,
+        the beginning of the result replaces it.
         """
         usage, max_tokens = UsageStats(), max(MIN_SUMMARY_TOKENS, self._threshold // CHARS_PER_TOKEN)
         request = ProviderRequest(
             model=self._model,
             system_prompt=SUMMARY_PROMPT,
-            messages=(Message(Role.USER, f"The output of the tool {tool_name!r}:\n{fenced(raw)}"),),
+            messages=(Message(Role.USER, f"The output of the tool {tool_name!r}:\n{fenced(self._shown_part(raw))}"),),
             max_tokens=max_tokens,
             timeout=self._timeout,
         )
@@ -97,11 +104,24 @@ class Compressor:
         mark = f"[compressed from {len(raw)} chars] "
         return Summary("", raw, usage) if len(mark + text) > len(raw) else Summary(mark, text, usage)
 
+    def _shown_part(self, raw: str) -> str:
+        """Return what a model would read of a result."""
+        tokens = text_tokens(raw)
+        if tokens <= self._result_tokens:
+            return raw
+        return shortened(raw, len(raw) * self._result_tokens // tokens)
 
-async def summarized_result(compressor: Compressor, tool: Tool, raw: str) -> tuple[str, Summary]:
-    """Return a long result as the model reads it, and its summary."""
-    summary = await compressor.compress(tool.name, raw)
-    return await result_for_model(tool, raw, summary=summary.text, mark=summary.mark), summary
+
+async def summarized(tool: Tool, raw: str, summary: str, mark: str, result_tokens: int) -> tuple[str, str]:
+    """Return a long result as the model reads it, and the whole text if it can read on in it, else "".
+
+    It can where the summary covers only a part of the result: what a model would have read without it.
+    """
+    content = await result_for_model(tool, raw, summary=summary, mark=mark)
+    if not mark or text_tokens(raw) <= result_tokens or tool.metadata.max_result_size is not None:
+        return content, ""
+    full_text = shorten(raw, MAX_FULL_CHARS)
+    return f"{content}\n{part_note(full_text)}", full_text
 
 
 class MemoryResultCache:

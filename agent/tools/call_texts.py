@@ -27,6 +27,10 @@ from sayso.pending.proposals import current_context
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
+#: The share of a cut text within which a better place for the cut is looked for.
+BOUNDARY_SHARE = 0.2
+#: What ends a line, an element of JSON or a word, best first.
+_BOUNDARIES = ("\n", "}, ", "},", "], ", "],", ", ", " ")
 #: What a model reads of a tool that returned None.
 WITHOUT_VALUE = "done"
 #: Receives each chunk of a streaming tool. A sync tool calls it from the tool's thread.
@@ -231,10 +235,54 @@ def truncate(text: str, most: int | None) -> str:
     """
     if most is None or len(text) <= most:
         return text
-    tail = int(most * TAIL_SHARE)
-    head = most - tail
-    marker = f"[... {most} of {len(text)} characters are shown: the first {head} and the last {tail} ...]"
-    return f"{text[:head]}\n{marker}\n{text[len(text) - tail :]}"
+    head, tail = cut_ends(text, most)
+    shown = f"the first {len(head)} and the last {len(tail)}"
+    marker = f"[... {len(head) + len(tail)} of {len(text)} characters are shown: {shown} ...]"
+    return "\n".join((head.removesuffix("\n"), marker, tail))
+
+
+def cut_ends(text: str, most: int) -> tuple[str, str]:
+    """Return the beginning and the end of a text, together at most `most` characters.
+
+    Both are cut between lines, elements of JSON or words, where there is such a place nearby.
+    """
+    most = min(most, len(text))
+    tail_chars = int(most * TAIL_SHARE)
+    end = last_boundary(text, 0, most - tail_chars)
+    start = next_boundary(text, len(text) - tail_chars, len(text))
+    return text[:end], text[start:]
+
+
+def last_boundary(text: str, start: int, end: int) -> int:
+    """Return the last good place to cut a text in the last part of `start` to `end`, or `end`."""
+    if end >= len(text):
+        return end
+    least = end - int((end - start) * BOUNDARY_SHARE)
+    for boundary in _BOUNDARIES:
+        at = text.rfind(boundary, least, end)
+        if at >= 0:
+            return at + len(boundary)
+    return end
+
+
+def next_boundary(text: str, start: int, end: int) -> int:
+    """Return the first good place to begin in the first part of `start` to `end`, or `start`."""
+    if start <= 0:
+        return start
+    most = start + int((end - start) * BOUNDARY_SHARE)
+    for boundary in _BOUNDARIES:
+        at = text.find(boundary, start, most)
+        if at >= 0:
+            return at + len(boundary)
+    return start
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """Return the text in at most `max_chars` characters. A note at the end tells how many it had."""
+    if len(text) <= max_chars:
+        return text
+    note = f" [cut, was {len(text)} characters]"
+    return text[: max(0, max_chars - len(note))] + note
 
 
 #: What the model reads of a value that has no text.

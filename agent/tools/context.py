@@ -11,13 +11,14 @@ import mimetypes
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+from sayso.agent.messages import KeptText
 from sayso.agent.tools.errors import ToolError
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.i18n.texts import Texts, texts_for
@@ -101,6 +102,19 @@ class ReceivedFile:
 
 #: Lists the files of the current user, oldest first.
 FileListing = Callable[[], Sequence[ReceivedFile]]
+#: Loads a stored text; None if it is not there any more.
+TextLoader = Callable[[KeptText], Awaitable[str | None]]
+
+
+class ResultSource(Protocol):
+    """The results that one run may read on."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Return how much may be read at once."""
+
+    async def find(self, wanted: str) -> tuple[str, str]:
+        """Return the name of the tool and the whole text of a result, by its id. Raises ToolError."""
 
 
 class SchedulingError(ToolError):
@@ -139,6 +153,10 @@ class ToolEnvironment(CallContext):
     suspicions: list[str] | None = None
     #: The scope of the memory that the tools read and write. "" is a memory without an owner.
     memory_scope: str | None = None
+    #: Loads the texts of the user's conversation that are stored in files.
+    load_text: TextLoader | None = None
+    #: The results that the run may read on.
+    results: ResultSource | None = None
 
 
 _OUTSIDE = ToolEnvironment()

@@ -26,6 +26,8 @@ from sayso.pending.proposals import ShownTool, current_context, stash_pending
 
 #: The `source` of tools that write into an agent's memory.
 MEMORY = "memory"
+#: The `source` of the tool that reads the rest of a shortened result.
+RESULTS = "results"
 #: How long an effect can be undone, in seconds, unless the tool says otherwise.
 UNDO_SECONDS = 300.0
 #: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
@@ -56,7 +58,7 @@ class ToolMetadata:
     The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside another call of the same
     answer. `timeout` is in seconds, `max_result_size` in characters of one result as the model reads it.
     `think_augment` asks the model for a `toolcall_reason` with each call; None follows the registry. `source` is
-    MEMORY for the tools of an agent's memory.
+    MEMORY for the tools of an agent's memory, and RESULTS for the one that reads the rest of a result.
     """
 
     is_async: bool = False

@@ -80,6 +80,8 @@ _SPECIAL_TOKENS = re.compile(
 
 _FENCE_BEGIN = re.compile(r"^<<<data ([0-9a-f]+)>>>\n", re.MULTILINE)
 _FENCE_END = re.compile(r"\n<<<end of data ([0-9a-f]+)>>>$", re.MULTILINE)
+#: The most characters before and behind the content of a fence around a whole text: a warning and notes.
+MAX_BEFORE_FENCE_CHARS, MAX_BEHIND_FENCE_CHARS = 700, 400
 #: Similar characters, for brackets that are special in tokens.
 _LOOKALIKE_BRACKETS = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 
@@ -100,11 +102,28 @@ def unfenced(text: str) -> str:
 
     Takes time in proportion to the text, also if it imitates many fences.
     """
+    start, end = _fence_span(text)
+    return text[start:end] if start else text  # of the same type: it may be Markdown
+
+
+def fence_parts(text: str) -> tuple[str, str, str]:
+    """Return what stands before the content of a fence, the content, and what follows.
+
+    A text is all content if it has no fence, or only one around a part of it.
+    """
+    start, end = _fence_span(text)
+    if start > MAX_BEFORE_FENCE_CHARS or len(text) - end > MAX_BEHIND_FENCE_CHARS:
+        return "", text, ""
+    return text[:start], text[start:end], text[end:]
+
+
+def _fence_span(text: str) -> tuple[int, int]:
+    """Return where the content of the first fence begins and ends; of a text without a fence, the whole."""
     last_ends = {end[1]: end.start() for end in _FENCE_END.finditer(text)}
     for begin in _FENCE_BEGIN.finditer(text):
         if last_ends.get(begin[1], -1) >= begin.end():
-            return text[begin.end() : last_ends[begin[1]]]
-    return text
+            return begin.end(), last_ends[begin[1]]
+    return 0, len(text)
 
 
 def inert(text: str) -> str:

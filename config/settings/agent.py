@@ -173,9 +173,9 @@ class ResultSettings(SideSettings):
     """The characters from which a result counts as long. Example: `4000`."""
     cache: bool = False
     """Whether results of tools that are marked as `cacheable` are used again. Example: `true`."""
-    max_tokens: Count | None = Field(default=None, ge=100)
-    """The most tokens of one result that the model reads. Without it: a quarter of the model's context window. Example:
-    `4000`.
+    max_tokens: Count = Field(default=8000, ge=100)
+    """The most tokens of one result that the model reads in the turn of the call, at most a quarter of its context
+    window. It reads the rest with the tool `read_result`, and later turns the beginning and the end. Example: `12000`.
     """
 
 

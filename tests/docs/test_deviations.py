@@ -257,6 +257,25 @@ def pieces_of_a_run(provider: Any) -> list[str]:
     return pieces
 
 
+def bounds_results() -> bool:
+    """Return whether later calls read less of a long result, and can read on."""
+    long_tool = make_tool(name="long")(lambda: "x" * 100_000)
+    provider = ScriptedProvider([ToolCall("long"), "done", "and on"])
+    bot = Agent([long_tool], provider, memory=ConversationMemory())
+    bot.run("go")
+    bot.run("go on")
+    first, later = (len(request.messages[2].content) for request in provider.requests[1:])
+    return later < 2000 < first < 25_000 and provider.requests[2].tools[-1]["name"] == "read_result"
+
+
+def summarizes_a_part() -> bool:
+    """Return whether the summarizer reads a part of a long result."""
+    long_tool = make_tool(name="long")(lambda: "x" * 100_000)
+    provider = ScriptedProvider([ToolCall("long"), "many", "done"])
+    Agent([long_tool], provider, AgentConfig(tool=ToolConfig(compress_results=True))).run("go")
+    return len(provider.requests[1].messages[0].content) < 25_000
+
+
 def keeps_a_result_near_the_threshold() -> bool:
     """Return whether the model reads a whole result of one character too many when its summary fails."""
     result = "x" * 101
@@ -364,6 +383,8 @@ CHECKS: dict[str, Callable[[], bool]] = {
     ),
     "iso-values": lambda: "2026-01-02T03:04:00" in Tool("x", "X.", [], Booked).execute({}),
     "compression-near-the-threshold": keeps_a_result_near_the_threshold,
+    "result-bound": bounds_results,
+    "compression-of-a-part": summarizes_a_part,
     "artifact-carried": lambda: (
         {"role", "retention"} <= {each.name for each in dataclasses.fields(Artifact)}
         and {"role", "retention"}.isdisjoint(each.name for each in dataclasses.fields(Media))

@@ -75,6 +75,8 @@ class Script:
 
     def __init__(self, lines: list[Any], life: Life) -> None:
         self.lines, self.asked, self.seen, self.users = lines, Counter(), [], []
+        #: The last answer that the last request shows.
+        self.last_answer = ""
         self._life = life
 
     async def acomplete(self, **request: Any) -> tuple[Message, UsageStats]:
@@ -86,6 +88,7 @@ class Script:
         self.asked[at] += 1
         self.users.append(messages[said].content)
         self._life.at(f"before model {at}")
+        self.last_answer = next((each.content for each in messages[::-1] if each.role is Role.ASSISTANT), "")
         self.seen.append([message.content for message in messages if message.role is Role.TOOL])
         self._life.at(f"after model {at}")
         line = self.lines[at]

@@ -315,7 +315,7 @@ def test_terminal_tool_ends_the_run_after_a_crash_too(make_story):
 
 def test_long_result_is_the_same_before_and_after_the_crash(make_story, monkeypatch):
     """The result is cut in the same place before and after the crash."""
-    monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_RESULT_CHARS", 30)
+    monkeypatch.setattr("sayso.agent.channel.turn_journal.MAX_FULL_CHARS", 30)
     story = make_story((call("look", what="a" * 39),), "all done")
     story.killed_at("after model 1")
     shown = ["look  [cut, was 47 characters]"]

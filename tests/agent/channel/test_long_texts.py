@@ -17,13 +17,13 @@ from sayso.agent.channel.long_texts import (
     BEGINNING_CHARS,
     MAX_CUT_CHARS,
     MAX_HISTORY_CHARS,
-    MAX_INLINE_CHARS,
     MAX_TEXT_CHARS,
     LongTexts,
     TextFiles,
-    shorten,
 )
 from sayso.agent.messages import Role
+from sayso.agent.run.long_results import MAX_WHOLE_CHARS, digest_id, remembered, shortened
+from sayso.agent.tools.call_texts import shorten
 from sayso.channels.storage.objects import LocalObjects
 
 ANA = "a" * 20
@@ -61,6 +61,11 @@ def shown(texts: LongTexts, messages: Sequence[Message]) -> list[str]:
     return [message.content for message in texts.read_history(messages)]
 
 
+def pasted(content: str) -> Message:
+    """Return a message of a person."""
+    return Message(Role.USER, content)
+
+
 def result(content: str) -> Message:
     """Return a tool result message."""
     return Message(Role.TOOL, content, tool_call_id="1", tool_name="look")
@@ -68,7 +73,7 @@ def result(content: str) -> Message:
 
 def test_missing_text_is_replaced_by_its_beginning_and_a_note(tmp_path: Path):
     """The text was swept, or lies on a machine that does not share the folder: the turn continues."""
-    kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path / "here")), ANA), [result(LONG)])
+    kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path / "here")), ANA), [pasted(LONG)])
     elsewhere = LongTexts(TextFiles(LocalObjects(tmp_path / "there")), ANA)
     assert shown(elsewhere, kept) == ["x" * 1000 + " [the rest is not there any more, was 60000 characters]"]
 
@@ -76,8 +81,8 @@ def test_missing_text_is_replaced_by_its_beginning_and_a_note(tmp_path: Path):
 def test_failing_disk_leaves_a_cut_text_in_redis():
     """The text is cut to the length used without files, and the turn continues."""
     texts = LongTexts(Full(), ANA)
-    kept = through_redis(texts, [result(LONG)])
-    assert kept == [result(shorten(LONG, MAX_CUT_CHARS))]
+    kept = through_redis(texts, [pasted(LONG)])
+    assert kept == [pasted(shorten(LONG, MAX_CUT_CHARS))]
     assert asyncio.run(texts.store([LONG])) == [None]
 
 
@@ -85,36 +90,53 @@ def test_failing_disk_leaves_a_cut_text_in_redis():
 def test_forged_reference_reads_nothing(tmp_path: Path, ref: Any):
     """A changed reference in Redis reads no other file and breaks no turn."""
     (tmp_path / "secret_keys").write_text("s3cret")
-    forged = {"role": "tool", "content": "beginning", "kept": {"ref": ref, "chars": 9}}
+    forged = {"role": "user", "content": "beginning", "kept": {"ref": ref, "chars": 9}}
     seen = shown(LongTexts(TextFiles(LocalObjects(tmp_path / "texts")), ANA), [Message.from_dict(forged)])
     assert seen == ["beginning [the rest is not there any more, was 9 characters]"]
 
 
 def test_short_texts_use_no_disk():
     """Neither storing nor reading them touches the disk, up to the longest user message."""
-    texts, short = LongTexts(Untouchable(), ANA), [result("x" * MAX_INLINE_CHARS), Message(Role.USER, "hello")]
+    texts, short = LongTexts(Untouchable(), ANA), [result("x" * MAX_WHOLE_CHARS), Message(Role.USER, "hello")]
     assert shown(texts, through_redis(texts, short)) == [message.content for message in short]
 
 
 def test_stored_text_is_not_written_again(tmp_path: Path):
     """The next turn only passes its reference on."""
-    kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path)), ANA), [result(LONG)])
+    kept = through_redis(LongTexts(TextFiles(LocalObjects(tmp_path)), ANA), [pasted(LONG)])
     assert through_redis(LongTexts(Untouchable(), ANA), kept) == kept
 
 
 def test_model_sees_the_newest_text_whole_and_older_ones_as_far_as_space_allows(tmp_path: Path):
     """A long history costs no more than one long text: next comes part of a text, then only beginnings."""
     texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
-    seen = shown(texts, through_redis(texts, [result(f"{at}{LONG}") for at in range(4)]))
+    seen = shown(texts, through_redis(texts, [pasted(f"{at}{LONG}") for at in range(4)]))
     assert seen[3] == f"3{LONG}"
     assert seen[2] == shorten(f"2{LONG}", MAX_HISTORY_CHARS - len(seen[3]))
     assert seen[1] == f"1{LONG}"[:BEGINNING_CHARS] + " [cut, was 60001 characters]"
 
 
+def test_result_is_stored_whole_and_its_beginning_and_end_stay_in_redis(tmp_path: Path):
+    """The model reads the same text in each later turn, whether its file is there or not."""
+    texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
+    for messages in ([result(LONG)], remembered([result(LONG)])):
+        (kept,) = through_redis(texts, messages)
+        assert shown(texts, [kept]) == [shortened(LONG, 1600, digest_id(LONG))]
+        assert kept.kept is not None
+        assert asyncio.run(texts.load(kept.kept)) == LONG
+
+
+def test_result_without_a_file_names_no_way_to_read_on():
+    """More of it stays in Redis, as there is nothing else."""
+    (kept,) = through_redis(LongTexts(Full(), ANA), remembered([result(LONG)]))
+    assert kept == result(shortened(LONG, MAX_WHOLE_CHARS))
+    assert "read_result" not in kept.content
+
+
 def test_longest_text_is_cut_once(tmp_path: Path):
     """It is cut when it is stored, with one note."""
     texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
-    assert shown(texts, through_redis(texts, [result("x" * 300_000)])) == [shorten("x" * 300_000, MAX_TEXT_CHARS)]
+    assert shown(texts, through_redis(texts, [pasted("x" * 300_000)])) == [shorten("x" * 300_000, MAX_TEXT_CHARS)]
 
 
 def test_long_argument_of_a_call_is_cut():
@@ -124,14 +146,14 @@ def test_long_argument_of_a_call_is_cut():
     assert kept.tool_calls[0].parameters == {"a": [{"b": shorten(LONG, MAX_CUT_CHARS)}], "n": 1}
 
 
-@given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=60), st.integers(0, 2 * MAX_INLINE_CHARS))
+@given(st.text(st.characters(exclude_categories=()), min_size=1, max_size=60), st.integers(0, 2 * MAX_WHOLE_CHARS))
 def test_any_text_is_read_back_whole(tmp_path_factory: pytest.TempPathFactory, piece: str, length: int):
     """It holds for any length and any characters."""
     texts = LongTexts(TextFiles(LocalObjects(tmp_path_factory.getbasetemp() / "long")), ANA)
     text = (piece * (length // len(piece) + 1))[:length]
-    kept = through_redis(texts, [result(text)])
+    kept = through_redis(texts, [pasted(text)])
     assert shown(texts, kept) == [text]
-    assert len(kept[0].content) <= MAX_INLINE_CHARS
+    assert len(kept[0].content) <= MAX_WHOLE_CHARS
 
 
 @given(st.text(), st.integers(40, 200))

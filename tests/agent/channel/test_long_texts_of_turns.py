@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from sayso.agent import tool
-from sayso.agent.channel.long_texts import FOLDER, MAX_CUT_CHARS, TextFiles, shorten
+from sayso.agent import Message, Role, tool
+from sayso.agent.channel.long_texts import FOLDER, TextFiles
+from sayso.agent.run.long_results import (
+    DEFAULT_RESULT_TOKENS,
+    MAX_WHOLE_CHARS,
+    digest_id,
+    shortened,
+    shortened_message,
+)
 from sayso.channels.markdown import plain
 from sayso.channels.storage.objects import LocalObjects
 from sayso.config.settings.loader import load_settings
@@ -18,8 +25,11 @@ from tests.contracts.rigs import ENGLISH, MemoryRig, RedisRig
 from tests.workers.story import Story, call
 
 LONG = "0123456789" * 6_000
-#: The text the model sees when the file is missing.
-GONE = LONG[:1000] + " [the rest is not there any more, was 60000 characters]"
+#: What the turn of the call reads of it.
+FIRST = shortened_message(Message(Role.TOOL, LONG), DEFAULT_RESULT_TOKENS).content
+#: What later turns read of it, and what a turn reads that continues when the file is missing.
+PART = shortened(LONG, 1600, digest_id(LONG))
+GONE = f"{PART} [the rest is not there any more, was 60000 characters]"
 
 
 @tool(read_only=True)
@@ -92,27 +102,27 @@ def test_answer_with_a_missing_file_is_cut_to_its_beginning(rig, tmp_path):
 
 
 def test_failing_disk_breaks_no_turn(rig, tmp_path):
-    """The journal in Redis keeps the whole result, and the history keeps a part of it."""
+    """The journal in Redis keeps the whole result, and the history keeps more of it than with a file."""
     story = new_story(rig, tmp_path)
     (tmp_path / "texts").write_text("no folder")
     assert story.killed_at("after model 1") == "all done"
-    assert story.model.seen == [[], [LONG], [LONG]]
+    assert story.model.seen == [[], [FIRST], [FIRST]]
     story.hear("go on")
     story.model.lines = ["and on"]
     assert story.work_on() == "and on"
-    assert story.model.seen[-1] == [shorten(LONG, MAX_CUT_CHARS)]
+    assert story.model.seen[-1] == [shortened(LONG, MAX_WHOLE_CHARS)]
 
 
-def test_worker_that_takes_over_sees_the_whole_result(rig, tmp_path):
+def test_worker_that_takes_over_sees_the_same_of_a_result(rig, tmp_path):
     """The text is identical although the journal holds little of it."""
     story = new_story(rig, tmp_path)
     assert story.killed_at("after model 1") == "all done"
-    assert story.model.seen == [[], [LONG], [LONG]]
+    assert story.model.seen == [[], [FIRST], [FIRST]]
     assert len(files(tmp_path)) == 1
 
 
-def test_next_turn_sees_the_whole_result(rig, tmp_path):
-    """The next turn reads the file while it exists."""
+def test_later_turns_see_the_same_part_of_a_result(rig, tmp_path):
+    """It is shortened once, at the end of its turn: so is the beginning of all later requests, file or not."""
     story = new_story(rig, tmp_path)
     for forget in (False, False, True):
         if forget:
@@ -120,26 +130,40 @@ def test_next_turn_sees_the_whole_result(rig, tmp_path):
         story.hear("go on")
         story.work_on()
         story.model.lines = ["and on"]
-    assert story.model.seen == [[], [LONG], [LONG], [GONE]]
+    assert story.model.seen == [[], [FIRST], [PART], [PART]]
+
+
+def test_reply_that_repeats_a_result_is_remembered_as_its_beginning(rig, tmp_path):
+    """A terminal tool's result is the reply as well: it stands in the history once, and then as a part."""
+    story = new_story(rig, tmp_path, (call("recite"),))
+    story.hear()
+    story.work_on()
+    story.model.lines = ["and on"]
+    story.hear("go on")
+    story.work_on()
+    assert story.model.seen[-1] == [PART]
+    assert len(story.model.last_answer) == 1600
 
 
 def test_long_result_after_a_yes_is_in_a_file_too(rig, tmp_path):
-    """Its outcome stands at the beginning, so the model knows it even when the file is gone."""
+    """What the model reads of it is whole JSON, and stays the same."""
     story = new_story(rig, tmp_path, (call("export"),))
     story.hear()
     story.work_on()
     story.hear("yes")
     story.work_on()
     story.model.lines = ["and on"]
-    for forget in (False, True):
-        if forget:
-            shutil.rmtree(tmp_path / "texts")
+    for _ in range(2):
         story.hear("go on")
         story.work_on()
-    (whole,), (beginning,) = story.model.seen[-2:]
-    assert json.loads(whole)["result"] == LONG
-    assert beginning.startswith('{"outcome": "done"')
-    assert beginning.endswith(f"[the rest is not there any more, was {len(whole)} characters]")
+    (first,), (second,) = story.model.seen[-2:]
+    assert first == second
+    outcome = json.loads(first)
+    assert outcome["outcome"] == "done"
+    assert outcome["result"].startswith(LONG[:1000])
+    assert "of 60000 characters are shown" in outcome["result"]
+    assert len(first) < 2000
+    assert LONG in files(tmp_path)[0].read_text()
 
 
 def test_long_result_of_a_stopped_turn_is_in_a_file_too(rig, tmp_path):
@@ -153,21 +177,21 @@ def test_long_result_of_a_stopped_turn_is_in_a_file_too(rig, tmp_path):
     story.model.lines = ["and on"]
     story.hear("go on")
     story.work_on()
-    assert story.model.seen[-1] == [LONG]
+    assert story.model.seen[-1] == [PART]
 
 
 def test_redis_holds_little_of_a_long_result(redis_client, tmp_path):
-    """Of 60,000 characters, about one kilobyte is in the journal during the turn, and in the history afterwards."""
+    """Of 60,000 characters, about two kilobytes are in the journal during the turn, and in the history afterwards."""
     story = new_story(RedisRig(redis_client), tmp_path)
     story.hear()
     story.life.names = {"after model 1"}
     assert not story.work()
-    assert 1000 < in_redis(redis_client)["journal"] < 1800
+    assert 1600 < in_redis(redis_client)["journal"] < 2400
     story.work_on()
     sizes = in_redis(redis_client)
     assert "journal" not in sizes
-    assert 1000 < sizes["history"] < 1800
-    assert sum(sizes.values()) < 4000
+    assert 1600 < sizes["history"] < 2400
+    assert sum(sizes.values()) < 5000
     assert len(files(tmp_path)) == 1
 
 

@@ -67,9 +67,10 @@ def test_huge_result_and_long_history_never_end_a_conversation(
 def test_result_above_the_known_context_window_is_cut_before_it_is_sent(
     server: Server, provider: VendorProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a setting or a refused request, one result gets a quarter of the window."""
+    """A setting above it, and without a refused request: one result gets a quarter of the window."""
     window = provider.context_tokens() or 0
     assert window >= 100_000
+    config = AgentConfig(model="", result_tokens=10 * window)
 
     @tool(read_only=True)
     def page() -> str:
@@ -77,7 +78,7 @@ def test_result_above_the_known_context_window_is_cut_before_it_is_sent(
         return "word " * window
 
     server.script({"calls": [called("page", "c1")]}, {"text": "Read."})
-    assert Agent([page], provider, AgentConfig(model="")).run("Read the page").content == "Read."
+    assert Agent([page], provider, config).run("Read the page").content == "Read."
     assert window / 2 < len(sent(server)[1]) < window
     assert "model.context_exceeded" not in caplog.text
 

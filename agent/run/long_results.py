@@ -1,0 +1,337 @@
+"""Long results of tools: what the model reads of one in its turn and later, and the tool that reads the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from sayso.agent.messages import Message, Role
+from sayso.agent.tools.call_texts import cut_ends, last_boundary, next_boundary, shorten, truncate
+from sayso.agent.tools.context import TextLoader, tool_environment
+from sayso.agent.tools.definition import RESULTS, ToolMetadata
+from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.screening import MAX_INLINE_CHARS, fence_parts, fenced, marked, suspicions
+from sayso.agent.tools.tool import Tool, tool
+from sayso.pending.concurrency import call_in_thread
+
+#: Tokens of one result that the model reads in the turn of its call, unless the configuration says otherwise.
+DEFAULT_RESULT_TOKENS = 8000
+#: The longest text that a history keeps as it is, in characters: the longest message of Telegram (WhatsApp allows
+#: 1,600). Longer texts are pasted, or come from tools.
+MAX_WHOLE_CHARS = 4096
+#: Characters of a longer result that the turns after its own read, about 400 tokens.
+REMEMBERED_CHARS = 1600
+#: The longest result that is kept for reading on, in characters. The end of a longer one is lost.
+MAX_FULL_CHARS = 500_000
+#: Bytes of UTF-8 that count as one token. Plain English has more; numbers, JSON and Chinese have about as many.
+BYTES_PER_TOKEN = 3
+#: Hex digits of a result's id.
+ID_CHARS = 12
+
+#: The tool's name.
+READ_RESULT = "read_result"
+#: Tokens of a page that are left for the lines around its text.
+FRAME_TOKENS = 150
+#: The fewest tokens of a page's text.
+MIN_PAGE_TOKENS = 50
+#: Characters before and after a match that are shown with it.
+CONTEXT_CHARS = 300
+#: The longest text that can be searched for, in characters.
+MAX_SEARCH_CHARS = 200
+
+#: How the JSON of an outcome or of a typed result begins. It stays valid JSON when it is shortened.
+_JSON_STARTS = ('{"outcome": ', '{"kind": ')
+
+
+class RunTranscript(Protocol):
+    """A run: everything that its model may know, and how many tokens the model reads of one result."""
+
+    result_tokens: int
+
+    @property
+    def transcript(self) -> list[Message]:
+        """Return the messages of earlier turns and of this one."""
+
+
+def text_tokens(text: str) -> int:
+    """Return an estimate of the tokens of a text, rather too high than too low."""
+    return len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN + 1
+
+
+def remembered(messages: Iterable[Message]) -> list[Message]:
+    """Return the messages of a finished turn as later turns read them.
+
+    A result of more than MAX_WHOLE_CHARS characters becomes its beginning and end, with the whole text as
+    `full_text`. This is done once, when a message is added to a history, so that later requests begin
+    with the same text. A reply that repeats such a result, as that of a terminal tool does, becomes
+    its beginning.
+    """
+    later: list[Message] = []
+    repeated: set[str] = set()
+    for message in messages:
+        content = message.content
+        if message.role is Role.TOOL and is_long(content) and message.kept is None:
+            repeated.add(content)
+            later.append(_remembered_result(message))
+        elif message.role is Role.ASSISTANT and content in repeated:
+            later.append(replace(message, content=shorten(content, REMEMBERED_CHARS)))
+        else:
+            later.append(message)
+    return later
+
+
+def is_long(text: str) -> bool:
+    """Return whether a history keeps only a part of a text."""
+    return len(text) > MAX_WHOLE_CHARS
+
+
+def _remembered_result(message: Message) -> Message:
+    """Return a long result as its beginning and end. A page of `read_result` can be read again, so it is not kept."""
+    if message.tool_name == READ_RESULT:
+        return replace(message, content=shortened(message.content, REMEMBERED_CHARS))
+    full_text = shorten(message.full_text or message.content, MAX_FULL_CHARS)
+    content = shortened(message.content, REMEMBERED_CHARS, digest_id(full_text))
+    return replace(message, content=content, full_text=full_text)
+
+
+def shortened_message(message: Message, max_tokens: int) -> Message:
+    """Return a result with its text in about `max_tokens` tokens, and the whole text as `full_text`."""
+    if text_tokens(message.content) <= max_tokens:
+        return message
+    text = message.full_text or message.content
+    max_chars = len(text) * max_tokens // text_tokens(text)
+    if message.kept is not None:  # the whole text is not here
+        return replace(message, content=truncate(text, max_chars))
+    reference = "" if message.tool_name == READ_RESULT else digest_id(text)
+    return replace(message, content=shortened(text, max_chars, reference), full_text=text)
+
+
+def shortened(text: str, max_chars: int, result_id: str = "") -> str:
+    """Return beginning and end of a result in about `max_chars` characters, with a mark of what is left out.
+
+    It is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON, and a fence stays
+    around its text. With a `result_id` the mark says how to read on.
+    """
+    if len(text) <= max_chars:
+        return text
+    if text.startswith(_JSON_STARTS):
+        value = _shortened_json(text, max_chars, result_id)
+        if value is not None:
+            return value
+
+    opening, body, closing = fence_parts(text)
+    head, tail = cut_ends(body, max(0, max_chars - len(opening) - len(closing)))
+    mark = _mark(len(head), len(tail), len(body), result_id)
+    head = head.removesuffix("\n")
+    if not opening:
+        return f"{head}\n{mark}\n{tail}"
+    # What is inside of a fence is not to be followed, so the mark stands behind it.
+    return f"{opening}{head}\n[...]\n{tail}{closing}\n{mark}"
+
+
+def _mark(head: int, tail: int, total: int, result_id: str) -> str:
+    shown = f"{head + tail} of {total} characters are shown: the first {head} and the last {tail}"
+    if not result_id:
+        return f"[... {shown} ...]"
+    return f'[... {shown}. {READ_RESULT}(result_id="{result_id}", offset={head}) reads on ...]'
+
+
+def part_note(full_text: str) -> str:
+    """Return what the model reads below a summary that covers only a part of a result."""
+    return f'[this is about a part of the result; {READ_RESULT}(result_id="{digest_id(full_text)}") reads all of it]'
+
+
+def _shortened_json(text: str, max_chars: int, result_id: str) -> str | None:
+    """Return a JSON object with its long values as shortened texts; None if the text is no such object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    actions = value.get("actions")
+    entries = [each for each in actions if isinstance(each, dict)] if isinstance(actions, list) else [value]
+    share = max(max_chars // max(len(entries), 1), MIN_PAGE_TOKENS)
+    for entry in entries:
+        for name, part in entry.items():
+            written = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)
+            if len(written) > share:
+                entry[name] = _shortened_value(written, share, result_id)
+    written = json.dumps(value, ensure_ascii=False)
+    return written if len(written) <= 2 * max_chars else None  # an object of very many short values
+
+
+def _shortened_value(text: str, max_chars: int, result_id: str) -> str:
+    """Return a value of a shortened object. The id is that of the whole object, so that no offset is named."""
+    value = shortened(text, max_chars)
+    if not result_id:
+        return value
+    return f'{value}\n[{READ_RESULT}(result_id="{result_id}") reads all of it]'
+
+
+def digest_id(text: str) -> str:
+    """Return the id of a result: the first digits of the SHA-256 of its text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:ID_CHARS]
+
+
+def result_id(message: Message) -> str:
+    """Return the id by which a result can be read."""
+    if message.kept is not None:
+        return message.kept.ref[:ID_CHARS]
+    return digest_id(message.full_text or message.content)
+
+
+def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
+    """Return whether the model reads only a part of a result when it may read `max_tokens` tokens of each."""
+    results = (message for message in messages if message.role is Role.TOOL and message.tool_name != READ_RESULT)
+    return any(
+        message.kept is not None
+        or message.full_text
+        or (len(message.content) * 4 > max_tokens * BYTES_PER_TOKEN and text_tokens(message.content) > max_tokens)
+        for message in results
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunResults:
+    """The results that one run may read on: those of its conversation and of its own calls. Lives as long as the run.
+
+    `load` reads the texts of earlier turns from their files; None: there are no files.
+    """
+
+    run: RunTranscript
+    load: TextLoader | None = None
+
+    @property
+    def max_tokens(self) -> int:
+        """Return how much is read at once."""
+        return self.run.result_tokens
+
+    async def find(self, wanted: str) -> tuple[str, str]:
+        """Return the name of a result's tool, and the whole text. Raises ToolError, with words for the model."""
+        wanted = wanted.strip().lower()
+        ids: dict[str, None] = {}
+        for message in reversed(self.run.transcript):
+            if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
+                continue
+            id_ = result_id(message)
+            if id_ == wanted:
+                return message.tool_name, await self._text(message)
+            if message.kept or message.full_text:
+                ids[id_] = None
+        known = f"; there are: {', '.join(ids)}" if ids else ""
+        raise ToolError(f"this conversation has no result {wanted!r}{known}. Call its tool again if it is still needed")
+
+    async def _text(self, message: Message) -> str:
+        if message.kept is None:
+            return message.full_text or message.content
+        text = await self.load(message.kept) if self.load is not None else None
+        if text is None:
+            raise ToolError(
+                f"the rest of this result of {message.tool_name!r} is not stored any more. Call the tool again"
+            )
+        return text
+
+
+def with_read_result(tools: Iterable[Tool]) -> list[Tool]:
+    """Return the tools and behind them `read_result`, unless one of them has its name.
+
+    It stands last and only where it is needed: tools are the first part of a request, so that each change of their list
+    costs the vendor's cache of all that follows.
+    """
+    given = list(tools)
+    if any(each.name == READ_RESULT for each in given):
+        return given
+    return [*given, read_result_tool()]
+
+
+@cache
+def read_result_tool() -> Tool:
+    """Return the tool that reads the rest of a shortened result. It works inside of runs."""
+    return tool(name=READ_RESULT, read_only=True, metadata=ToolMetadata(source=RESULTS))(_read_result)
+
+
+async def _read_result(
+    result_id: Annotated[str, Field(description="As named where the result was shortened")],
+    offset: Annotated[int, Field(ge=0, description="First character to read")] = 0,
+    search: Annotated[str, Field(description="Words to find instead")] = "",
+) -> str:
+    """Read more of a tool's result that was shortened."""
+    results = tool_environment().results
+    if results is None:
+        raise ToolError("there are no results to read here")
+    name, stored = await results.find(result_id)
+    _, text, _ = fence_parts(stored)
+    max_bytes = max(results.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
+    words = search.strip()[:MAX_SEARCH_CHARS]
+    heading, page = _matches(text, words, max_bytes) if words else _page(text, offset, max_bytes)
+
+    # An instruction may go on in the next page, so the whole text is screened, as it was at first.
+    is_short = len(text) <= MAX_INLINE_CHARS
+    kinds = suspicions(text) if is_short else await call_in_thread(suspicions, text)
+    shown = marked(name, page, kinds) if kinds else fenced(page)
+    return f"Result {result_id.strip().lower()} of {name}, {len(text)} characters. {heading}\n{shown}"
+
+
+def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
+    """Return a heading and the text from `offset` on, as far as there is room. Raises ToolError."""
+    if offset >= len(text):
+        raise ToolError(f"the result has {len(text)} characters: give an offset below that")
+    most = _chars_within(text[offset : offset + max_bytes], max_bytes)
+    end = offset + most
+    if end < len(text):
+        end = last_boundary(text, offset, end)
+    heading = f"Characters {offset} to {end}. "
+    heading += f"The next ones: offset={end}." if end < len(text) else "This is its end."
+    return heading, text[offset:end]
+
+
+def _matches(text: str, words: str, max_bytes: int) -> tuple[str, str]:
+    """Return a heading, and the places of a text with these words, as far as there is room."""
+    places = list(_places(text, words))
+    if not places:
+        return f"{words!r} does not occur in it. It begins:", text[:CONTEXT_CHARS]
+    pages: list[str] = []
+    room = max_bytes
+    for start, end in places:
+        page = f"[from character {start}]\n{text[start:end]}"
+        room -= len(page.encode(errors="surrogatepass"))
+        if room < 0 and pages:
+            break
+        pages.append(page[: _chars_within(page, max_bytes)])
+    heading = f"{len(places)} places with {words!r}; here are {len(pages)}."
+    if len(pages) < len(places):
+        heading += f" The next one: offset={places[len(pages)][0]}."
+    return heading, "\n".join(pages)
+
+
+def _places(text: str, words: str) -> Iterator[tuple[int, int]]:
+    """Yield where the passages with these words begin and end. Passages that overlap are one."""
+    start = end = -1
+    for match in re.finditer(re.escape(words), text, re.IGNORECASE):
+        first = next_boundary(text, max(0, match.start() - CONTEXT_CHARS), match.start())
+        last = last_boundary(text, match.end(), min(len(text), match.end() + CONTEXT_CHARS))
+        if start >= 0 and first <= end:
+            end = last
+            continue
+        if start >= 0:
+            yield start, end
+        start, end = first, last
+    if start >= 0:
+        yield start, end
+
+
+def _chars_within(text: str, max_bytes: int) -> int:
+    """Return how many characters of a text fit into this number of bytes of UTF-8."""
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) <= max_bytes:
+        return len(text)
+    end = max_bytes
+    while end and data[end] & 0xC0 == 0x80:  # inside of a character
+        end -= 1
+    return len(data[:end].decode("utf-8", "surrogatepass"))
