@@ -167,7 +167,7 @@ def test_code_reads_the_whole_result():
 
 def test_tool_is_shown_last_and_only_once_something_was_shortened():
     """Its schema costs nothing in all other conversations; then it stays for as long as the result is remembered."""
-    memory = ConversationMemory(max_messages=6)
+    memory = ConversationMemory(max_messages=8)
     bot, model = agent(["hi", ToolCall("orders"), "listed", "1", "2", "3"], memory=memory)
     for text in ("hello", "list", "a", "b", "c"):
         bot.run(text)
