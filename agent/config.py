@@ -19,7 +19,6 @@ from sayso.agent.observability.builtin import warn_of_hooks
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
-from sayso.agent.run.long_results import DEFAULT_RESULT_TOKENS
 from sayso.pending.context import ToolContext
 
 #: Ends the run when it returns true for a tool's name and result. It may be async.
@@ -41,6 +40,9 @@ DEFAULT_MODEL = UnchosenModel("gpt-5-mini")
 DEFAULT_SYSTEM_PROMPT = (
     "You are a helpful assistant. Use the tools for facts and actions; never claim to have done what no tool did."
 )
+
+#: Tokens of one tool's result that the model reads in the turn of the call.
+DEFAULT_RESULT_TOKENS = 8000
 
 #: What a cache keeps: a pair. For an agent, a model's Message and its UsageStats.
 CacheEntry = tuple[Any, Any]

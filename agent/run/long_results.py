@@ -21,8 +21,6 @@ from sayso.agent.tools.screening import MAX_INLINE_CHARS, fence_parts, fenced, m
 from sayso.agent.tools.tool import Tool, tool
 from sayso.pending.concurrency import call_in_thread
 
-#: Tokens of one result that the model reads in the turn of its call, unless the configuration says otherwise.
-DEFAULT_RESULT_TOKENS = 8000
 #: The longest text that a history keeps as it is, in characters: the longest message of Telegram (WhatsApp allows
 #: 1,600). Longer texts are pasted, or come from tools.
 MAX_WHOLE_CHARS = 4096

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
+from sayso.agent.config import DEFAULT_RESULT_TOKENS
 from sayso.agent.guards.loop_detection import LoopWatch
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import (
@@ -24,7 +25,6 @@ from sayso.agent.messages import (
 from sayso.agent.observability.trace import RunEvents
 from sayso.agent.result import AgentResult, StopReason
 from sayso.agent.run.cancellation import CancellationToken
-from sayso.agent.run.long_results import DEFAULT_RESULT_TOKENS
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.tool_results import Compressor

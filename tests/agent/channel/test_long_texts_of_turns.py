@@ -10,8 +10,8 @@ import pytest
 
 from sayso.agent import Message, Role, tool
 from sayso.agent.channel.long_texts import FOLDER, TextFiles
+from sayso.agent.config import DEFAULT_RESULT_TOKENS
 from sayso.agent.run.long_results import (
-    DEFAULT_RESULT_TOKENS,
     MAX_WHOLE_CHARS,
     digest_id,
     shortened,

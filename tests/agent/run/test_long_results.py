@@ -22,8 +22,8 @@ from sayso.agent import (
     UsageStats,
     tool,
 )
+from sayso.agent.config import DEFAULT_RESULT_TOKENS
 from sayso.agent.run.long_results import (
-    DEFAULT_RESULT_TOKENS,
     MAX_WHOLE_CHARS,
     REMEMBERED_CHARS,
     digest_id,
