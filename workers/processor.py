@@ -46,7 +46,7 @@ from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, new_token
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.platform_places import PlatformPlaces
-from sayso.workers.progress import DraftMessage, DraftRateLimiter, ProgressIndicator
+from sayso.workers.progress import LAST_CALL_SECONDS, DraftMessage, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,11 @@ class ConversationProcessor:
     def hand_over(self) -> None:
         """Hand over each conversation after its current turn: this worker is stopping."""
         self._stopping.set()
+
+    async def end_typing(self) -> None:
+        """Wait until the typing signs of finished turns are removed, for some seconds: this worker is leaving."""
+        if self._removals:
+            await asyncio.wait(self._removals, timeout=LAST_CALL_SECONDS)
 
     def renew_now(self, conversation: str) -> None:
         """Renew the lease of a conversation at once, to learn that its user said stop."""

@@ -165,7 +165,8 @@ class _Platform(asyncio.Protocol):
         self._transport.write(_RESPONSE_HEAD + (b"Connection: close\r\n\r\n" if closing else b"\r\n") + _SENT)
         if closing:
             self._transport.close()
-        self._take(message["channel"], message["text"])
+        if "text" in message:  # "is thinking…" has none
+            self._take(message["channel"], message["text"])
 
 
 def request(port: int, chat: str, text: str, number: int) -> bytes:

@@ -95,6 +95,8 @@ def run_worker(services: WorkerServices, loop: LoopThread) -> None:
     if said_good_bye:  # without Redis, silence says the same
         with contextlib.suppress(RedisError):
             services.reaper.heartbeat.leave()
+    with contextlib.suppress(Exception):  # a sign that stays is wrong for two minutes at most
+        loop.submit(services.processor.end_typing()).result(CUT_SECONDS)
     try:  # so that vendors see an end, and no library warns of an open connection
         loop.submit(services.close_models()).result(CUT_SECONDS)
     except Exception as exc:  # noqa: BLE001  # whatever a vendor's client raises, the worker is leaving
