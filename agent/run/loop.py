@@ -142,7 +142,7 @@ class AgentLoop:
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
-        run.summary = run.run_memory.summary()
+        run.background = await run.run_memory.background()
         run.remembered = await run.run_memory.context(run.request.user_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:

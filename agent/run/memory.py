@@ -70,26 +70,29 @@ class RunMemory:
         """Whether any configured memory calls a model after the run."""
         return self._config.summarize_on_trim or self._entities is not None or self._graph is not None
 
-    def summary(self) -> str:
-        """Return the summary of the removed messages, fenced as data, or "" if there is none.
+    async def background(self) -> str:
+        """Return the summary, the facts and the notes, fenced as data, or "" if there are none.
 
-        It only changes when messages are removed.
-        """
-        text = one_line(self.memory.summary, SUMMARY_CHARS) if self.memory else ""
-        return _as_data(f"[Conversation Summary]\n- {text}") if text else ""
-
-    async def context(self, query: str) -> str:
-        """Return what else the model is told about the past, fenced as data, or "" if nothing is remembered.
-
-        It may change with every turn.
+        They only change when messages are removed, when the model saves a fact, and at midnight (UTC).
         """
         sections = []
+        if self.memory and (summary := one_line(self.memory.summary, SUMMARY_CHARS)):
+            sections.append(f"[Conversation Summary]\n- {summary}")
+        if self._knowledge is not None:
+            sections.append(await call_in_thread(_text_or_nothing, "knowledge", self._knowledge.build_context))
+        return _as_data(sections)
+
+    async def context(self, query: str) -> str:
+        """Return the entities, and the relationships that fit the query, fenced as data, or "" if there are none.
+
+        They may change with every turn.
+        """
+        sections, graph = [], self._graph
         if self._entities is not None:
             sections.append(_text_or_nothing("entities", self._entities_section))
-        if self._graph is not None or self._knowledge is not None:
-            sections += await call_in_thread(self._stored_sections, query)
-        text = "\n\n".join(filter(None, sections))
-        return _as_data(text) if text else ""
+        if graph is not None:
+            sections.append(await call_in_thread(_text_or_nothing, "triples", lambda: graph.build_context(query)))
+        return _as_data(sections)
 
     def _entities_section(self) -> str:
         entities = self._bound_entities()
@@ -100,13 +103,6 @@ class RunMemory:
         if self._own or self._entities is None:
             return self._entities
         return None if self.memory is None else self._entities.bound_to(self.memory.notes.get("entities"))
-
-    def _stored_sections(self, query: str) -> list[str]:
-        graph, knowledge = self._graph, self._knowledge
-        return [
-            _text_or_nothing("triples", lambda: graph.build_context(query)) if graph else "",
-            _text_or_nothing("knowledge", knowledge.build_context) if knowledge else "",
-        ]
 
     async def learn(self, messages: Sequence[Message]) -> None:
         """Extract entities and relationships from a run's messages, but not from tool results, and keep them."""
@@ -210,8 +206,10 @@ class RunMemory:
         )
 
 
-def _as_data(text: str) -> str:
-    return f"{PREFACE}\n{fenced(text)}"
+def _as_data(sections: Sequence[str]) -> str:
+    """Return the sections that have text, in one fence."""
+    text = "\n\n".join(filter(None, sections))
+    return f"{PREFACE}\n{fenced(text)}" if text else ""
 
 
 def _text_or_nothing(kind: str, function: Callable[[], str | None]) -> str:

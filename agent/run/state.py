@@ -274,9 +274,9 @@ class RunState:
     rejected: list[Message] = field(default_factory=list)
     #: The instruction of the form of the answer, behind the system prompt; "" without a form.
     schema_instruction: str = ""
-    #: The summary of the messages that were removed from the memory. The model reads it before the history.
-    summary: str = ""
-    #: What else is remembered, which may change with every turn. The model reads it before the user's message.
+    #: What is remembered and seldom changes, such as the summary. The model reads it before the history.
+    background: str = ""
+    #: What is remembered and may change with every turn. The model reads it before the user's message.
     remembered: str = ""
     iterations: int = 0
     #: Whether the model was asked again because its answer was empty.
@@ -327,8 +327,8 @@ class RunState:
             own = len(self.messages) + len(self.rejected)
             place = len(framed) - own + (users[-1] if users else 0)
             framed.insert(place, Message(Role.SYSTEM, self.remembered))
-        if self.summary:
-            framed.insert(0, Message(Role.SYSTEM, self.summary))
+        if self.background:
+            framed.insert(0, Message(Role.SYSTEM, self.background))
         return framed
 
     def set_memory(self, memory: ConversationMemory | None) -> None:

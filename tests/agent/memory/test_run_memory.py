@@ -72,6 +72,11 @@ def remembering(*observers, own=False, scope="alice", provider=None, **options):
     return run
 
 
+async def all_context(run, query=""):
+    """Return all that a model is told about the past: what seldom changes, then what may change with every turn."""
+    return f"{await run.background()}\n{await run.context(query)}".strip()
+
+
 def trim(run, messages, *, may_summarize=True):
     """End the run with these messages: add them to its conversation, and record what that removes."""
     memory = run.memory
@@ -128,9 +133,9 @@ async def _interleave(acts, folder, *, on_disk, at_once):
                 await tool.function(content=name, category="people", persistent=what == "remember")
         for other in {"alice", "bob"} - {who}:
             for query in ("", name, f"{other}-{number}", other):
-                assert f"{other}-" not in await run.context(query)
-        if what == "learn":
-            assert name in await run.context("")
+                assert f"{other}-" not in await all_context(run, query)
+        if what in ("learn", "remember"):
+            assert name in await all_context(run)
 
     if at_once:
         await asyncio.gather(*(act(*each) for each in acts))
@@ -152,7 +157,7 @@ def test_users_run_without_a_conversation_extracts_no_entities():
     provider = Reader({"name": "A"})
     run = remembering(memory=None, entity_memory=EntityMemory(provider))
     asyncio.run(run.learn(SAID))
-    assert (asyncio.run(run.context("")), provider.requests) == ("", [])
+    assert (asyncio.run(all_context(run)), provider.requests) == ("", [])
 
 
 def test_remembered_text_cannot_leave_its_fence_or_forge_a_section():
@@ -161,7 +166,7 @@ def test_remembered_text_cannot_leave_its_fence_or_forge_a_section():
     memory = ConversationMemory(summary=attack)
     memory.notes["entities"] = {"entities": [{"name": attack}]}
     run = remembering(memory=memory, entity_memory=EntityMemory(Reader()))
-    texts = {"[Conversation Summary]": run.summary(), "[Known Entities]": asyncio.run(run.context(""))}
+    texts = {"[Conversation Summary]": asyncio.run(run.background()), "[Known Entities]": asyncio.run(run.context(""))}
     for title, text in texts.items():
         preface, opened, *body, closed = text.splitlines()
         assert (preface, opened[:8], closed[:11]) == (PREFACE, "<<<data ", "<<<end of d")
@@ -169,8 +174,8 @@ def test_remembered_text_cannot_leave_its_fence_or_forge_a_section():
         assert not {"<<<", ">>>", "<|"} & set("\n".join(body).split())
 
 
-def test_five_sections_have_the_seeds_order(tmp_path):
-    """The summary has a fenced block of its own; the agent's own memories are used directly."""
+def test_five_sections_are_in_two_fenced_blocks(tmp_path):
+    """What seldom changes has one, what may change with every turn the other; the agent's own memories are used."""
     knowledge = KnowledgeMemory(tmp_path)
     knowledge.remember("likes tea", persistent=True)
     knowledge.remember("asked for trains")
@@ -185,18 +190,21 @@ def test_five_sections_have_the_seeds_order(tmp_path):
         knowledge_graph=graph,
         knowledge_memory=knowledge,
     )
-    text = asyncio.run(run.context("Alice?"))
-    assert [line for line in f"{run.summary()}\n{text}".splitlines() if line[:1] == "["] == [
-        "[Conversation Summary]", "[Known Entities]", "[Known Relationships]", "[Long-term Memory]", "[Recent Memory]",
-    ]  # fmt: skip
-    assert text == f"{PREFACE}\n{fenced(text.split('>>>', 1)[1].rsplit('<<<', 1)[0].strip())}"
+    blocks = [asyncio.run(run.background()), asyncio.run(run.context("Alice?"))]
+    titles = [[line for line in text.splitlines() if line[:1] == "["] for text in blocks]
+    assert titles == [
+        ["[Conversation Summary]", "[Long-term Memory]", "[Recent Memory]"],
+        ["[Known Entities]", "[Known Relationships]"],
+    ]
+    for text in blocks:
+        assert text == f"{PREFACE}\n{fenced(text.split('>>>', 1)[1].rsplit('<<<', 1)[0].strip())}"
 
 
 def test_empty_memories_add_no_section(tmp_path):
     """They add no fence either."""
     run = remembering(knowledge_memory=KnowledgeMemory(tmp_path), entity_memory=EntityMemory(Reader()))
-    assert asyncio.run(run.context("hi")) == ""
-    assert asyncio.run(remembering(memory=None).context("hi")) == ""
+    assert asyncio.run(all_context(run, "hi")) == ""
+    assert asyncio.run(all_context(remembering(memory=None), "hi")) == ""
 
 
 def test_failing_memory_is_left_out_and_logged_without_content(tmp_path, caplog):
@@ -207,7 +215,7 @@ def test_failing_memory_is_left_out_and_logged_without_content(tmp_path, caplog)
     options = {"entity_memory": EntityMemory(Reader(says=DOWN)), "knowledge_graph": graph}
     run = remembering(memory=memory, knowledge_memory=knowledge, **options)
     with caplog.at_level(logging.WARNING):
-        assert "likes tea" in asyncio.run(run.context("hello"))
+        assert "likes tea" in asyncio.run(all_context(run, "hello"))
         asyncio.run(run.learn(SAID))
     assert {record.message for record in caplog.records} == {"memory.failed", "memory.extraction_failed"}
     assert "no disk" not in caplog.text
@@ -263,7 +271,7 @@ def test_trimmed_messages_are_reported_and_summarized():
     assert heard.events == [("trim", 2, 2, "max_messages"), ("summarize", "They spoke of tea.", 2)]
     assert (cheap.requests[0]["model"], cheap.requests[0]["max_tokens"]) == ("small", 99)
     assert [step.type for step in run.events.trace] == ["memory_summarize"]
-    assert "[Conversation Summary]\n- They spoke of tea." in run.summary()
+    assert "[Conversation Summary]\n- They spoke of tea." in asyncio.run(run.background())
     assert asyncio.run(run.context("")) == ""
 
 

@@ -29,7 +29,7 @@ ALICE = {"name": "Alice", "type": "person", "attributes": {"employer": "Acme Cor
 ACME = {"name": "Acme Corp", "type": "organization"}
 MANAGES = {"subject": "Alice", "relation": "manages", "object": "Project Alpha", "confidence": 0.9}
 SECTIONS = [
-    "[Conversation Summary]", "[Known Entities]", "[Known Relationships]", "[Long-term Memory]", "[Recent Memory]",
+    "[Conversation Summary]", "[Long-term Memory]", "[Recent Memory]", "[Known Entities]", "[Known Relationships]",
 ]  # fmt: skip
 
 
@@ -173,8 +173,8 @@ def test_remembered_knowledge_survives_for_another_agent(tmp_path):
     assert "Alice prefers tea" in prompts(later)[0].partition("[Long-term Memory]")[2]
 
 
-def test_context_sections_have_the_order_of_the_page(tmp_path):
-    """Context Injection Order: all five sections follow the system prompt."""
+def test_context_sections_follow_the_system_prompt(tmp_path):
+    """Context Injection Order: all five follow the system prompt, first those that seldom change (`memory-place`)."""
     knowledge = KnowledgeMemory(directory=tmp_path)
     knowledge.remember("Tea is served at five", persistent=True)
     knowledge.remember("Alice called")
