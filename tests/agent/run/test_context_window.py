@@ -21,7 +21,7 @@ def exchanges(count, words=20):
 
 def fitted(history, max_tokens, current=(ASKED,)):
     """Return what is sent of a conversation."""
-    return fit_transcript(history, current, max_tokens=max_tokens, result_tokens=None)
+    return fit_transcript(history, current, max_tokens=max_tokens, result_tokens=max_tokens)
 
 
 @pytest.mark.parametrize("max_tokens", [500, 1000, 1500])
