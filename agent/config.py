@@ -19,6 +19,7 @@ from sayso.agent.observability.builtin import warn_of_hooks
 from sayso.agent.observability.observer import AgentObserver
 from sayso.agent.observability.usage import AgentUsage
 from sayso.agent.providers.base import DEFAULT_TEMPERATURE, Provider
+from sayso.agent.providers.pricing import Price
 from sayso.pending.context import ToolContext
 
 #: Ends the run when it returns true for a tool's name and result. It may be async.
@@ -145,7 +146,8 @@ class ToolConfig:
 class AgentConfig:
     """The settings of one agent, immutable (seed: AgentConfig Dataclass). Times are in seconds, costs in US dollars.
 
-    `prices` adds models that no price list has: the price of a million prompt tokens and a million completion tokens.
+    `prices` adds models that no price list has: the price of a million prompt tokens and a million completion tokens,
+    and, if they differ, of a million tokens read from and written to the vendor's prompt cache.
     A `temperature` of None is not sent to the vendor.
     `context_tokens` is the context window of the model (None: as the vendor states it). `result_tokens` is how much of
     one tool's result the model reads in the turn of the call, at most a quarter of the window. The rest it can read
@@ -187,7 +189,7 @@ class AgentConfig:
     tool: ToolConfig = field(default_factory=ToolConfig)
 
     cost_warning_threshold: float | None = None
-    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
     max_total_tokens: int | None = None
     max_cost_usd: float | None = None
     budget: Budget | None = None
@@ -227,6 +229,11 @@ class AgentConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}={value!r} is too little: use {least} or more")
+        for model, price in self.prices.items():
+            if len(price) not in (2, 4):
+                raise ValueError(
+                    f"prices[{model!r}]={price!r}: give two numbers, or four with those of the prompt cache"
+                )
         if self.coherence_provider is not None and not self.coherence_model:
             raise ValueError(
                 "coherence_provider needs a coherence_model: another provider rarely knows the agent's own model"

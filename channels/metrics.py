@@ -110,7 +110,10 @@ MODEL_CALLS = Counter(
 MODEL_SECONDS = Histogram(
     "sayso_model_seconds", "Time until a model had answered, with retries.", ["model"], buckets=_SLOW, registry=REGISTRY
 )
-MODEL_TOKENS = Counter("sayso_model_tokens", "Tokens of model calls.", ["model", "type"], registry=REGISTRY)
+MODEL_TOKENS = Counter(
+    "sayso_model_tokens", "Tokens of model calls; of the prompt, by what the vendor's cache did with them.",
+    ["model", "type"], registry=REGISTRY,
+)  # fmt: skip
 MODEL_COST = Counter(
     "sayso_model_cost_dollars", "Cost of model calls, where a price is known.", ["model"], registry=REGISTRY
 )

@@ -78,7 +78,12 @@ _LOGGED_VALUES: Mapping[str, Mapping[str, Source]] = {
     "error": {"error": ("error", _class_name)},
     "llm_start": {"model": "model", "messages": ("messages", len)},
     "cache_hit": {"model": "model"},
-    "usage": {"model": "usage.model", "tokens": "usage.total_tokens", "cost_usd": "usage.cost_usd"},
+    "usage": {
+        "model": "usage.model",
+        "tokens": "usage.total_tokens",
+        "cached_tokens": "usage.cache_read_tokens",
+        "cost_usd": "usage.cost_usd",
+    },
     "llm_retry": {
         "attempt": "attempt",
         "max_retries": "max_retries",
@@ -147,9 +152,11 @@ class MetricsObserver(AgentObserver):
         metrics.MODEL_CALLS.labels(model, outcome).inc()
         metrics.MODEL_SECONDS.labels(model).observe(call.seconds)
         if call.usage is not None:
-            metrics.MODEL_TOKENS.labels(model, "input").inc(max(0, call.usage.prompt_tokens))
-            metrics.MODEL_TOKENS.labels(model, "output").inc(max(0, call.usage.completion_tokens))
-            metrics.MODEL_COST.labels(model).inc(max(0.0, call.usage.cost_usd))
+            _count_usage(model, call.usage)
+
+    def on_side_usage(self, run_id: str, usage: UsageStats) -> None:
+        """Count the tokens and the cost of a model call beside the conversation."""
+        _count_usage(metrics.bounded("model", usage.model), usage)
 
     def on_tool_end(self, run_id: str, call_id: str, tool_name: str, result: str, duration_ms: float) -> None:
         """Count a tool call that returned."""
@@ -171,6 +178,20 @@ class MetricsObserver(AgentObserver):
     def _count(self, tool: str, outcome: str, duration_ms: float) -> None:
         metrics.TOOL_CALLS.labels(tool, outcome).inc()
         metrics.TOOL_SECONDS.labels(tool).observe(duration_ms / 1000)
+
+
+def _count_usage(model: str, usage: UsageStats) -> None:
+    """Count tokens, those of the prompt by what the vendor's prompt cache did with them, and their cost."""
+    read, written = max(0, usage.cache_read_tokens), max(0, usage.cache_write_tokens)
+    tokens = {
+        "input": max(0, usage.prompt_tokens - read - written),
+        "cache_read": read,
+        "cache_write": written,
+        "output": max(0, usage.completion_tokens),
+    }
+    for type_, number in tokens.items():
+        metrics.MODEL_TOKENS.labels(model, type_).inc(number)
+    metrics.MODEL_COST.labels(model).inc(max(0.0, usage.cost_usd))
 
 
 #: For each hook the event that calls it, and its parameters with their sources.
@@ -225,7 +246,8 @@ class VerboseObserver(AgentObserver):
 
     def on_usage(self, run_id: str, usage: UsageStats) -> None:
         """Print the tokens and the cost of a model call."""
-        tokens = f"{usage.prompt_tokens} + {usage.completion_tokens} tokens"
+        cached = f" ({usage.cache_read_tokens} cached)" if usage.cache_read_tokens else ""
+        tokens = f"{usage.prompt_tokens}{cached} + {usage.completion_tokens} tokens"
         _print(f"{usage.model or 'model'}: {tokens}, ${usage.cost_usd:.6f}")
 
     def on_cache_hit(self, run_id: str, model: str, response: str) -> None:

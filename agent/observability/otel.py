@@ -375,6 +375,8 @@ def _step_span(step: TraceStep, *, include_content: bool) -> dict[str, Any]:
         gen_ai.RESPONSE_ID: step.response_id,
         gen_ai.INPUT_TOKENS: step.prompt_tokens,
         gen_ai.OUTPUT_TOKENS: step.completion_tokens,
+        gen_ai.CACHE_READ_TOKENS: step.cache_read_tokens,
+        gen_ai.CACHE_WRITE_TOKENS: step.cache_write_tokens,
         gen_ai.COST_USD: step.cost_usd,
         gen_ai.TOOL_NAME: None if step.tool_name is None else loggable_name(step.tool_name),
         gen_ai.ERROR_TYPE: _error_type(step.error) if step.error else None,

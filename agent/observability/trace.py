@@ -62,6 +62,8 @@ class TraceStep:
     model: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
     cost_usd: float | None = None
     reasoning: str | None = None
     error: str | None = None
@@ -235,9 +237,16 @@ class RunEvents:
         self.trace.steps.append(step)
 
     def add_side_usage(self, usage: UsageStats) -> None:
-        """Add what a model call outside the agent loop used."""
-        self.side_usage += countable(usage)
-        self._unbilled_usage += countable(usage)
+        """Add what a model call outside the agent loop used, and tell observers."""
+        usage = countable(usage)
+        self.side_usage += usage
+        self._unbilled_usage += usage
+        self.tell_side_usage(usage)
+
+    def tell_side_usage(self, usage: UsageStats) -> None:
+        """Call `on_side_usage(run_id, usage)` of each observer that has it, if a call outside the loop used tokens."""
+        if usage.total_tokens:
+            self.tell_now("side_usage", usage)
 
     def take_unbilled_usage(self) -> UsageStats:
         """Return the side usage that was added since the last call."""
@@ -329,7 +338,7 @@ def _event_methods(observer: Hashable) -> frozenset[str]:
     """
     names = {name for event in EVENTS for name in (f"on_{event}", f"a_on_{event}")}
     own = {name for name in names if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))}
-    return frozenset(own | ({"on_llm_call"} if hasattr(observer, "on_llm_call") else set()))
+    return frozenset(own | {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer, name)})
 
 
 @lru_cache(maxsize=1024)

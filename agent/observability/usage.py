@@ -146,7 +146,8 @@ class AgentUsage:
     def __str__(self) -> str:
         with self._lock:
             total, calls, tools = self.total, self._calls, sorted(self._tools.items())
-        tokens = f"{total.prompt_tokens:,} prompt, {total.completion_tokens:,} completion"
+        cached = f", {total.cache_read_tokens:,} of them cached" if total.cache_read_tokens else ""
+        tokens = f"{total.prompt_tokens:,} prompt{cached}, {total.completion_tokens:,} completion"
         lines = [
             f"Tokens: {total.total_tokens:,} ({tokens})", f"Cost: ${total.cost_usd:.6f}", f"Model calls: {calls:,}",
         ]  # fmt: skip

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from sayso.agent.messages import UsageStats
 
 log = logging.getLogger(__name__)
-#: US dollars for a million tokens: of the prompt, and of the completion.
-Price = tuple[float, float]
+#: US dollars for a million tokens, two or four numbers: of the prompt and of the completion; then, if they cost
+#: something else, of those parts of the prompt that were read from and written to the vendor's prompt cache.
+Price = tuple[float, ...]
 
 
 def cost_usd(
@@ -19,13 +21,13 @@ def cost_usd(
 ) -> float | None:
     """Return what the usage cost in US dollars; None where the price of the model is unknown.
 
-    A price in `prices` comes first; it has no discount for tokens read from a prompt cache. Otherwise genai-prices is
-    asked if it is installed: only among the models of the provider where one is named, so that a local model does not
-    get the price of a hosted model with the same name. The first call imports that library, about a tenth of a second.
+    A price in `prices` comes first; without prices of its own for the prompt cache, cached tokens cost as much as
+    others. Otherwise genai-prices is asked if it is installed: only among the models of the provider where one is
+    named, so that a local model does not get the price of a hosted model with the same name. The first call imports
+    that library, about a tenth of a second.
     """
     if prices is not None and model in prices:
-        prompt, completion = prices[model]
-        return (usage.prompt_tokens * prompt + usage.completion_tokens * completion) / 1_000_000
+        return _cost_at(prices[model], usage)
     library = _library()
     if library is None or not model:
         return None
@@ -42,6 +44,22 @@ def cost_usd(
     except Exception as exc:  # an unknown price must never prevent an answer
         log.warning("pricing.failed", extra={"model": model, "reason": type(exc).__name__})
         return None
+
+
+def priced(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
+    """Return the usage with its cost at these prices, if its vendor named none and its model is among them."""
+    if usage.cost_usd or usage.model not in prices:
+        return usage
+    return replace(usage, cost_usd=_cost_at(prices[usage.model], usage))
+
+
+def _cost_at(price: Price, usage: UsageStats) -> float:
+    prompt, completion, *cache = price
+    read, write = cache or (prompt, prompt)
+    uncached_tokens = max(0, usage.prompt_tokens - usage.cache_read_tokens - usage.cache_write_tokens)
+    dollars = uncached_tokens * prompt + usage.completion_tokens * completion
+    dollars += usage.cache_read_tokens * read + usage.cache_write_tokens * write
+    return dollars / 1_000_000
 
 
 @lru_cache(maxsize=256)

@@ -310,6 +310,8 @@ class AgentLoop:
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
+        for usage in new_usage:
+            run.events.tell_side_usage(usage)
         await self._model_caller.book(run, sum(new_usage, NO_USAGE))
         await self._model_caller.book_side_usage(run)  # now, so that a run that is stopped later has booked it
         ends = {outcome.ends: outcome.final_text for outcome in reversed(outcomes) if outcome.ends}  # the first of each

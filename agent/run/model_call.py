@@ -270,6 +270,8 @@ class ModelCaller:
             model=model,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
+            cache_read_tokens=usage.cache_read_tokens or None,
+            cache_write_tokens=usage.cache_write_tokens or None,
             cost_usd=usage.cost_usd,
             provider=usage.provider or None,
             finish_reason=details.finish_reason or None if details else None,

@@ -19,6 +19,7 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
+from sayso.agent.providers.pricing import priced
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
 from sayso.agent.run.tool_results import cache_key, load_result, summarized
 from sayso.agent.tools.arguments import ValidatedArguments
@@ -112,7 +113,7 @@ class ToolCaller:
             timeout=config.request_timeout,
             fail_closed=config.coherence_fail_closed,
         )
-        self._events.add_side_usage(result.usage)
+        self._events.add_side_usage(priced(result.usage, config.prices))
         await self._events.tell("coherence_check", call.tool_name, result.coherent, result.explanation)
         if result.coherent:
             return ""

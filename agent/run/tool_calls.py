@@ -10,6 +10,7 @@ from typing import Any
 from sayso.agent.config import AgentConfig, CachedResult
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
+from sayso.agent.providers.pricing import priced
 from sayso.agent.run.state import (
     MAY_HAVE_RUN,
     NOT_RUN_AFTER_TERMINAL,
@@ -229,7 +230,7 @@ class _CallsRunner:
                 content=content,
                 full_text=full_text,
                 raw_digest=text_digest(raw),
-                usage=summary.usage,
+                usage=priced(summary.usage, self.config.prices),
             )
             result = CachedResult(raw, summary.text, summary.mark) if summary.mark else result
             if summary.failed:

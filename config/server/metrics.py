@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from flask import Blueprint
+    from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
 #: The variable with the folder of the common files, as `sayso.channels.metrics` and prometheus-client call it.
@@ -158,6 +159,15 @@ class MetricsEndpoint:
             multiprocess.MultiProcessCollector(self._registries[1])
         else:
             self._registries.append(REGISTRY)
+
+    @property
+    def counts(self) -> CollectorRegistry:
+        """Return what all processes of this command have counted together."""
+        return self._registries[1]
+
+    def add(self, collector: Collector) -> None:
+        """Report what a collector reads, too."""
+        self._registries[0].register(collector)
 
     @property
     def has_token(self) -> bool:

@@ -61,6 +61,16 @@ VendorModel = Annotated[str, AfterValidator(_vendor_model)]
 AnyModel = Annotated[str, AfterValidator(_any_model)]
 
 
+def _two_or_four(numbers: tuple[float, ...]) -> tuple[float, ...]:
+    if len(numbers) not in (2, 4):
+        raise ValueError("must be two numbers, of input and output, or four: then also of cache reads and cache writes")
+    return numbers
+
+
+#: The prices of a model, in dollars for a million tokens.
+ModelPrices = Annotated[tuple[Annotated[Number, Field(ge=0)], ...], AfterValidator(_two_or_four)]
+
+
 class ModelAccess(Section):
     """A model and how to reach it."""
 
@@ -354,9 +364,10 @@ class AgentSettings(ModelAccess):
     """Set it to false for a model without tool calling: tools are then described in the prompt, and calls are read from
     its text. Example: `false`.
     """
-    prices: dict[str, tuple[Annotated[Number, Field(ge=0)], Annotated[Number, Field(ge=0)]]] = {}
-    """Dollars for a million tokens of input and of output, for models that no price list has. Example:
-    `{my-model: [1.0, 2.0]}`.
+    prices: dict[str, ModelPrices] = {}
+    """Dollars for a million tokens of input and of output, for models that no price list has; then, if they cost
+    something else, of the input that was read from and written to the vendor's prompt cache. Example:
+    `{my-model: [1.0, 2.0, 0.1, 1.25]}`.
     """
     memory: MemorySettings = MemorySettings()
     """What a conversation remembers. Example: `{max_messages: 60}`."""

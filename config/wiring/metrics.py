@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from redis.exceptions import RedisError
 
+from sayso.channels.metrics import MODEL_TOKENS
 from sayso.config.server.metrics import MetricsEndpoint, read_token
 from sayso.config.wiring.bootstrap import Services
 from sayso.pending.redis.connections import Halted
@@ -56,7 +58,36 @@ def metrics_endpoint(data: Path, services: Services | None = None) -> MetricsEnd
     Raises MetricsUnusable.
     """
     collectors: list[Collector] = [MachineCollector(data), *([StateCollector(services)] if services else [])]
-    return MetricsEndpoint(*collectors, token=read_token())
+    endpoint = MetricsEndpoint(*collectors, token=read_token())
+    endpoint.add(CacheHitCollector(endpoint.counts))
+    return endpoint
+
+
+class CacheHitCollector(Collector):
+    """Reports which share of each model's prompt tokens came from the vendor's cache, by the counts of a registry."""
+
+    def __init__(self, counts: CollectorRegistry) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the shares, from 0 to 1, of the models that were asked."""
+        prompts, reads = Counter[str](), Counter[str]()
+        (tokens,) = MODEL_TOKENS.describe()
+        families = [family for family in self._counts.collect() if family.name == tokens.name]
+        for sample in (sample for family in families for sample in family.samples):
+            model, type_ = sample.labels["model"], sample.labels["type"]
+            if type_ != "output":
+                prompts[model] += int(sample.value)
+            if type_ == "cache_read":
+                reads[model] += int(sample.value)
+
+        ratio = GaugeMetricFamily(
+            "sayso_model_cache_hit_ratio", "Share of prompt tokens read from the vendor's cache.", labels=["model"]
+        )
+        for model in sorted(prompts):
+            if prompts[model]:
+                ratio.add_metric([model], reads[model] / prompts[model])
+        yield ratio
 
 
 class MachineCollector(Collector):

@@ -166,10 +166,11 @@ class AnthropicApi:
         return {**frame, "usage": self._usage(step)}
 
     def _usage(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Return the usage; its input tokens exclude cached ones."""
-        prompt, completion, cached = step.get("usage", [100, 20, 0])
-        counts = {"input_tokens": prompt - cached, "output_tokens": completion}
-        return {**counts, "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0}
+        """Return the usage; its input tokens exclude those that were read from and written to the cache."""
+        prompt, completion, cached, *rest = step.get("usage", [100, 20, 0])
+        written = rest[0] if rest else 0
+        counts = {"input_tokens": prompt - cached - written, "output_tokens": completion}
+        return {**counts, "cache_read_input_tokens": cached, "cache_creation_input_tokens": written}
 
     def failure(self, refused: Refused) -> str:
         return event(self.error(refused), "error")

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sayso.agent import UsageStats
+from sayso.agent import AgentConfig, UsageStats
 from sayso.agent.providers import pricing
 from sayso.agent.providers.pricing import cost_usd
 
@@ -63,6 +63,36 @@ def test_cached_tokens_are_cheaper():
     """Vendors charge less for them."""
     cached = UsageStats(1_000_000, 100_000, 1_100_000, cache_read_tokens=900_000)
     assert cost_usd("gpt-5-mini", cached, "openai") < cost_usd("gpt-5-mini", USAGE, "openai")
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "read", "write"),
+    [
+        ("claude-haiku-4-5", "anthropic", 0.1, 1.25),
+        ("gpt-5-mini", "openai", 0.1, 1.0),
+        ("gpt-5.6", "openai", 0.1, 1.25),
+        ("gemini-2.5-flash", "gemini", 0.1, 1.0),
+    ],
+)
+def test_reading_and_writing_the_cache_costs_what_the_vendor_says(model, provider, read, write):
+    """Anthropic and OpenAI's newer models charge more for writing."""
+    usages = (UsageStats(100_000), UsageStats(100_000, cache_read_tokens=100_000))
+    full, reading = (cost_usd(model, usage, provider) for usage in usages)
+    writing = cost_usd(model, UsageStats(100_000, cache_write_tokens=100_000), provider)
+    assert (reading / full, writing / full) == (pytest.approx(read), pytest.approx(write))
+
+
+def test_configured_prices_count_cached_tokens_once():
+    """At the full price, or at prices of their own."""
+    usage = UsageStats(1_000_000, 0, 1_000_000, cache_read_tokens=600_000, cache_write_tokens=300_000)
+    assert cost_usd("m", usage, prices={"m": (2.0, 9.0)}) == pytest.approx(2.0)
+    assert cost_usd("m", usage, prices={"m": (2.0, 9.0, 0.2, 2.5)}) == pytest.approx(0.2 + 0.12 + 0.75)
+
+
+def test_price_of_three_numbers_is_refused():
+    """At once, and not by the first answer."""
+    with pytest.raises(ValueError, match="give two numbers, or four"):
+        AgentConfig(prices={"m": (1.0, 2.0, 3.0)})
 
 
 def test_configured_prices_have_precedence():

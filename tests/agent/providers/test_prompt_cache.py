@@ -15,11 +15,13 @@ from sayso.agent import Agent, AgentConfig
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, UsageStats
+from sayso.agent.observability.builtin import MetricsObserver
 from sayso.agent.providers.base import ProviderRequest, RequestRefusedError, StreamItem, acall
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.providers.vendors import AnthropicProvider, OpenAIProvider
 from sayso.agent.run.text_tools import TextToolProvider
+from sayso.config.wiring.metrics import metrics_endpoint
 from sayso.pending.store import InMemoryPendingStore
 from tests.agent.providers.api import KEY
 from tests.agent.providers.conftest import MAKERS, ROOT, Server, responses
@@ -185,18 +187,22 @@ def test_openai_models_that_read_up_to_marks_get_one(server: Server, model: str,
     assert json.dumps(server.bodies[0]).count("prompt_cache_breakpoint") == int(is_marked)
 
 
+FEW_TOKENS = UsageStats(10, 1, 11)
+
+
 class Recorder(ScriptedProvider):
     """Records the key of each request."""
 
     supports_conversation_key = True
 
-    def __init__(self, answers: int = 4) -> None:
-        super().__init__(["ok"] * answers)
+    def __init__(self, usage: UsageStats = FEW_TOKENS) -> None:
+        super().__init__([])
         self.keys: list[str | None] = []
+        self._usage = usage
 
     async def acomplete(self, **request: Any) -> tuple[Message, UsageStats]:
         self.keys.append(request.get("conversation_key"))
-        return Message(Role.ASSISTANT, "ok"), UsageStats(10, 1, 11)
+        return Message(Role.ASSISTANT, "ok"), self._usage
 
     async def astream(self, **request: Any) -> AsyncIterator[StreamItem]:
         answer, usage = await self.acomplete(**request)
@@ -278,3 +284,37 @@ def test_wrapped_providers_get_the_key_and_others_do_not() -> None:
     assert asyncio.run(acall(chain, request))[0].content == "ok"
     assert provider.keys == ["k"]
     assert asyncio.run(acall(FallbackProvider([Exact()]), request))[0].content == "exact"
+
+
+def test_cached_tokens_reach_the_result_in_a_stream_and_through_a_fallback(server: Server) -> None:
+    """Reading costs a tenth, writing a quarter more: 200 plain, 600 read and 200 written tokens, a dollar a million."""
+    answer = {"text": "Hi", "usage": [1000, 0, 600, 200]}
+    server.script(answer, {"status": 500}, answer)
+    whole = Agent((), MAKERS["anthropic"](server.url)).run("Hello").usage
+    failing = FallbackProvider([MAKERS["openai"](server.url), MAKERS["anthropic"](server.url)])
+    config = AgentConfig(max_retries=0)
+
+    async def stream() -> UsageStats:
+        result = await Agent((), failing, config).arun("Hello", stream_handler=lambda text: None)
+        return result.usage
+
+    for usage in (whole, asyncio.run(stream())):
+        assert (usage.prompt_tokens, usage.cache_read_tokens, usage.cache_write_tokens) == (1000, 600, 200)
+        assert usage.cost_usd == pytest.approx((200 + 60 + 250) / 1_000_000)
+
+
+def test_side_calls_are_priced_and_counted() -> None:
+    """A summary by a model of the operator's own costs what `prices` say, and is in the metrics."""
+    model = "side-model-of-this-test"
+    side = Recorder(UsageStats(1_000_000, 0, 1_000_000, model=model, cache_read_tokens=250_000))
+    config = AgentConfig(
+        summarize_on_trim=True, summarize_provider=side, summarize_model=model, prices={model: (2.0, 2.0, 0.4, 2.0)},
+        observers=[MetricsObserver()],
+    )  # fmt: skip
+    agent = Agent((), Recorder(), config, ConversationMemory(max_messages=2))
+    agent.run("One")
+    assert agent.run("Two").usage.cost_usd == pytest.approx(1.6)
+    body = metrics_endpoint(ROOT).answer("")[2].decode()
+    assert f'sayso_model_tokens_total{{model="{model}",type="cache_read"}} 250000.0' in body
+    assert f'sayso_model_cache_hit_ratio{{model="{model}"}} 0.25' in body
+    assert f'sayso_model_cost_dollars_total{{model="{model}"}} 1.6' in body

@@ -42,10 +42,15 @@ metrics.LEASES_LOST.inc(1)
 for amount in (10, 100):
     if not (child := os.fork()):
         metrics.LEASES_LOST.inc(amount)
+        metrics.MODEL_TOKENS.labels("m", "input").inc(amount)
+        metrics.MODEL_TOKENS.labels("m", "cache_read").inc(3 * amount)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-_, _, body = MetricsEndpoint().answer("")
+from sayso.config.wiring.metrics import metrics_endpoint
+from pathlib import Path
+_, _, body = metrics_endpoint(Path("/")).answer("")
 print([line for line in body.decode().splitlines() if line.startswith("sayso_leases_lost_total")])
+print([line for line in body.decode().splitlines() if line.startswith("sayso_model_cache_hit_ratio{")])
 print(sorted(name for name in os.listdir(os.environ[FOLDER]) if name.startswith("counter")))
 print(os.environ[FOLDER])
 print(min(os.stat(f"{os.environ[FOLDER]}/{name}").st_blocks * 512 for name in ("counter_1.db", "histogram_1.db")))
@@ -145,8 +150,9 @@ def test_no_count_is_lost_when_a_process_is_killed(tmp_path: Path, *, is_given: 
     """
     environ = {**os.environ, FOLDER: str(tmp_path) if is_given else ""}
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True, env=environ)
-    counts, files, folder, allocated = done.stdout.splitlines()
+    counts, ratio, files, folder, allocated = done.stdout.splitlines()
     assert counts == "['sayso_leases_lost_total 111.0']", done.stderr
+    assert ratio == """['sayso_model_cache_hit_ratio{model="m"} 0.75']""", "of all processes together"
     assert files == "['counter_0.db', 'counter_1.db']"
     assert Path(folder).exists() == is_given, "the parent removes its own at its end"
     assert int(allocated) >= 256 * 1024

@@ -48,7 +48,7 @@ MISTAKES = {
     "loop": ("agent: {guards: {loop: on}}\n", ":1:18: agent.guards.loop: must be a whole number such as 3, or off"),
     "two guards in one": ("agent: {guards: {input: [{topic: a, pattern: b}]}}\n", "guards.input.0: choose one of"),
     "cache of two stores": ("agent: {cache: {store: redis, max_entries: 5}}\n", "agent.cache: max_entries is not for"),
-    "half a price": ("agent: {prices: {m: [1]}}\n", ":1:18: agent.prices.m.1: missing: add it"),
+    "half a price": ("agent: {prices: {m: [1]}}\n", ":1:18: agent.prices.m: must be two numbers, of input"),
     "summary by a number": ("agent: {memory: {summarize: 5}}\n", "agent.memory.summarize: must be a section"),
     "url": ("public_url: bots.example.com\n", ":1:1: public_url: is not a URL: write it as https://bots.example.com ("),
     "unset": ("public_url: ${NOPE}\n", ":1:1: public_url: NOPE is not set: export NOPE=..., or write ${NOPE:-default}"),
