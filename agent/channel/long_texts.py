@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sayso.agent.memory.conversation import LOW_WATER_SHARE, left_out
 from sayso.agent.messages import KeptText, Message, Role
 from sayso.agent.run.long_results import (
     MAX_FULL_CHARS,
@@ -38,6 +39,9 @@ MAX_CUT_CHARS = 8000
 #: Characters of long texts of people in earlier turns that one turn shows its model, about 25,000 tokens: the newest
 #: text in full, older ones while there is room, and only the beginning of the others.
 MAX_HISTORY_CHARS = MAX_TEXT_CHARS
+#: Characters of such texts that make room at once. So the texts before the newest stay the same for the model while
+#: these are filled, and the vendor's cache knows them.
+HISTORY_STEP_CHARS = int(MAX_HISTORY_CHARS * LOW_WATER_SHARE)
 
 
 class LongTexts:
@@ -85,18 +89,26 @@ class LongTexts:
 
         Results stay as they are: the model reads on in them where it needs to. It reads files, so call it in a thread.
         """
-        room, complete = MAX_HISTORY_CHARS, list(messages)
-        for at in reversed(range(len(complete))):
-            message, beginning, reference = complete[at], complete[at].content, complete[at].kept
-            if reference is None or message.role is Role.TOOL:
-                continue
-            content = f"{beginning} [cut, was {reference.chars} characters]"
-            if room > len(beginning):
-                text = self._load(reference)
-                content = with_lost_note(beginning, reference) if text is None else shorten(text, room)
-            room -= len(content)
-            complete[at] = replace(message, content=content, kept=None)
+        long = [
+            (at, message.kept)
+            for at, message in enumerate(messages)
+            if message.kept is not None and message.role is not Role.TOOL
+        ]
+        total = sum(reference.chars for _, reference in long)
+        room = -left_out(total, MAX_HISTORY_CHARS, HISTORY_STEP_CHARS)
+        complete = list(messages)
+        for at, reference in long:
+            room += reference.chars
+            content = self._in_room(messages[at].content, reference, room)
+            complete[at] = replace(messages[at], content=content, kept=None)
         return complete
+
+    def _in_room(self, beginning: str, reference: KeptText, room: int) -> str:
+        """Return a long text in at most this many characters; without room, its beginning with a note."""
+        if room < len(beginning):
+            return f"{beginning} [cut, was {reference.chars} characters]"
+        text = self._load(reference)
+        return with_lost_note(beginning, reference) if text is None else shorten(text, room)
 
     def _load(self, reference: KeptText) -> str | None:
         try:

@@ -112,8 +112,19 @@ def test_model_sees_the_newest_text_whole_and_older_ones_as_far_as_space_allows(
     texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
     seen = shown(texts, through_redis(texts, [pasted(f"{at}{LONG}") for at in range(4)]))
     assert seen[3] == f"3{LONG}"
-    assert seen[2] == shorten(f"2{LONG}", MAX_HISTORY_CHARS - len(seen[3]))
+    assert seen[2] == shorten(f"2{LONG}", len(seen[2]))
+    assert MAX_HISTORY_CHARS / 2 < len(seen[2]) + len(seen[3]) <= MAX_HISTORY_CHARS
     assert seen[1] == f"1{LONG}"[:BEGINNING_CHARS] + " [cut, was 60001 characters]"
+
+
+def test_older_texts_change_seldom_while_new_ones_come(tmp_path: Path):
+    """A vendor's cache knows a request again up to where it differs, so room is made for several texts at once."""
+    texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
+    kept = through_redis(texts, [pasted(f"{at:02}" + "x" * 9998) for at in range(40)])
+    turns = [shown(texts, kept[:count]) for count in range(1, 41)]
+    changed = [at for at in range(1, 40) if turns[at][:-1] != turns[at - 1]]
+    assert changed == [10, 15, 20, 25, 30, 35]
+    assert all(turn[-1] == f"{at:02}" + "x" * 9998 for at, turn in enumerate(turns))
 
 
 def test_result_is_stored_whole_and_its_beginning_and_end_stay_in_redis(tmp_path: Path):
