@@ -30,8 +30,9 @@ PARTS: dict[str, Callable[[Encode], Iterator[Row]]] = {
 
 def main() -> None:
     """Print the table, or the named parts of it, row by row."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.price", description="What a conversation costs.")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="the parts of the table; all by default")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.price")
+    help_text = "the parts of the table; all by default"
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=help_text)
     parts = parser.parse_args().parts or PARTS
     logging.disable(logging.WARNING)
     encode, encoding = best_encoding()

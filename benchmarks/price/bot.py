@@ -1,10 +1,11 @@
-"""Bot: Sayso as a user runs it: web, worker, Redis and a fake platform in one process, on a recorded model."""
+"""Bot: Sayso as a user runs it, with web, worker, Redis and a platform, on a recorded model."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -37,7 +38,7 @@ channels:
 MODELS = {
     "openai": "openai:gpt-4.1-mini",
     "openai-responses": "openai-responses:gpt-4.1-mini",
-    "anthropic": "anthropic:claude-sonnet-4-5",
+    "anthropic": "anthropic:claude-sonnet-5",
     "gemini": "gemini:gemini-2.5-flash",
 }
 #: The seconds between two looks of the worker at a conversation that waits for something.
@@ -45,9 +46,10 @@ LOOK_SECONDS = 0.05
 
 
 class Bot:
-    """One bot and one person who writes to it, from `with` to its end. `recorder` has what the model was asked.
+    """One bot and one person who writes to it, from `with` to its end.
 
-    `agent` and `channel` are lines of YAML below these sections, indented by two and four spaces.
+    `recorder` has what the model was asked, `platforms` what the person was sent. `agent` and
+    `channel` are lines of YAML below these sections, indented by two and four spaces.
     """
 
     def __init__(
@@ -80,9 +82,15 @@ class Bot:
         config = folder / "sayso.yaml"
         config.write_text(self._yaml())
         settings = load_settings(config, {**ENVIRON, "KEY": KEY})
-        data = folder / "data"
-        web = bootstrap(settings, data=data, redis_url=redis.url, public_url=WEB)
-        self._worker = bootstrap(settings, data=data, redis_url=redis.url, public_url=WEB, is_worker=True)
+        start = partial(
+            bootstrap,
+            settings,
+            data=folder / "data",
+            redis_url=redis.url,
+            public_url=WEB,
+        )
+        web = start()
+        self._worker = start(is_worker=True)
         self._client = build_app(web).test_client()
         self._loop = LoopThread()
         self._stack.callback(self._loop.close)

@@ -1,24 +1,30 @@
-"""Catalog: what many tools cost, with a selector and without, and whether a model finds the one that it needs."""
+"""Catalog: what many tools cost, with a selector and without, and whether a model finds the one
+that it needs.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 from benchmarks.price.bot import Bot
+from benchmarks.price.peers import Peer, installed_peers
 from benchmarks.price.rows import Row
 from benchmarks.price.shop import PROMPT
-from benchmarks.price.units import Encode, Price, openai_price
+from benchmarks.price.units import Encode, Price, openai_price, shared_with
 from benchmarks.selection.__main__ import Request, read_requests, read_tools
 from sayso.agent import Tool
 from sayso.agent.tools.parameter import ToolParameter
+from tests.agent.providers.recorder import ModelRecorder
 
 SMALL, LARGE, REQUESTS = 20, 240, 8
 #: The selector whose cost is measured.
 SELECTOR = "    selector: {embedding: {}}"
-#: What the catalog of the benchmark `selection` lacks to LARGE tools: an operation on each of these things.
+#: What the catalog of the benchmark `selection` lacks to LARGE tools: an operation on each of these
+#: things.
 _THINGS = (
     *("vehicle", "driver", "route", "warehouse", "pallet", "supplier", "contract", "campaign"),
     *(
@@ -48,26 +54,50 @@ FINDERS = ("find_tools", "search_tools")
 
 
 def all_tools() -> list[Tool]:
-    """Return LARGE tools: those of the benchmark `selection`, and more of their kind. None needs a yes."""
-    more = [_made(thing, operation, words) for thing, (operation, words) in product(_THINGS, _OPERATIONS.items())]
+    """Return LARGE tools: those of the benchmark `selection`, and more of their kind. None needs a
+    yes.
+    """
+    more = [_made(thing, operation) for thing, operation in product(_THINGS, _OPERATIONS)]
     by_name = {tool.name: _answering(tool) for tool in [*more, *read_tools()]}
     names = dict.fromkeys(tool.name for tool in [*read_tools(), *more])
     return [by_name[name] for name in names][:LARGE]
 
 
-def _made(thing: str, operation: str, words: str) -> Tool:
+def _made(thing: str, operation: str) -> Tool:
     parameters = [
         ToolParameter(name=f"{thing}_id", description=f"id of the {thing}"),
         ToolParameter(name="note", description="what else matters, in the person's words"),
     ]
-    return Tool(f"{operation}_{thing}", words.format(thing=thing), parameters, lambda **_: "")
+    description = _OPERATIONS[operation].format(thing=thing)
+    return Tool(f"{operation}_{thing}", description, parameters, lambda **_: "")
 
 
 def _answering(tool: Tool) -> Tool:
     """Return the tool with a result of the usual length."""
-    entries = [f"A-{at}: Ada Hopper, {tool.name} on 2026-11-{at}, two items, open until Friday" for at in range(11, 23)]
+    entry = "A-{at}: Ada Hopper, {name} on 2026-11-{at}, two items, open until Friday"
+    entries = [entry.format(at=at, name=tool.name) for at in range(11, 23)]
     result = "\n".join(["Done. These belong to it:", *entries])
     return Tool(tool.name, tool.description, tool.parameters, lambda **_: result)
+
+
+def as_function(tool: Tool) -> Callable[..., str]:
+    """Return a tool as the plain function that a peer takes: typed arguments, described in its
+    docstring.
+    """
+    result = tool.function()
+
+    def function(**_: str) -> str:
+        return result
+
+    parameters = [each for each in tool.parameters if each.name]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    signature = [inspect.Parameter(each.name, kind, annotation=str) for each in parameters]
+    described = "\n".join(f"    {each.name}: {each.description}" for each in parameters)
+    function.__name__ = function.__qualname__ = tool.name
+    function.__doc__ = f"{tool.description}\n\nArgs:\n{described}\n"
+    function.__annotations__ = {each.name: str for each in parameters} | {"return": str}
+    vars(function)["__signature__"] = inspect.Signature(signature, return_annotation=str)
+    return function
 
 
 def small_names() -> list[str]:
@@ -89,8 +119,8 @@ def requests_for(names: Sequence[str]) -> list[Request]:
 def rows(encode: Encode) -> Iterator[Row]:
     """Yield the rows of catalogs."""
     few, wanted = small_names(), requests_for(small_names())
-    whole, _ = _converse(encode, few, wanted, "")
-    selected, _ = _converse(encode, few, wanted, SELECTOR)
+    whole, _ = sayso_price(encode, few, wanted, "")
+    selected, _ = sayso_price(encode, few, wanted, SELECTOR)
     yield Row(f"{SMALL} tools, {len(wanted)} requests, all shown: units", whole.units, unit="k")
     yield Row(
         f"{SMALL} tools with the selector: times the units of all shown",
@@ -100,16 +130,20 @@ def rows(encode: Encode) -> Iterator[Row]:
 
     names = [tool.name for tool in all_tools()]
     wanted = requests_for(names)
-    whole, _ = _converse(encode, names, wanted, "")
-    yield Row(f"{LARGE} tools, {len(wanted)} requests, all shown: units", whole.units, unit="k")
-    selected, found = _converse(encode, names, wanted, SELECTOR)
+    whole, _ = sayso_price(encode, names, wanted, "")
+    prices = {name: _peer_price(peer, encode, wanted) for name, peer in installed_peers().items()}
+    peers = {name: price.units for name, price in prices.items()}
+    what = f"{LARGE} tools, {len(wanted)} requests"
+    yield Row(f"{what}, all shown: units", whole.units, unit="k", peers=peers)
+    selected, found = sayso_price(encode, names, wanted, SELECTOR)
     yield Row(
-        f"{LARGE} tools, {len(wanted)} requests, with the selector: units",
+        f"{what}, with the selector: units",
         selected.units,
         20_000,
         unit="k",
     )
-    yield Row("the same: share of the prompt that is a stable prefix", selected.stable, 0.6, True, "%")
+    stable = "the same: share of the prompt that is a stable prefix"
+    yield Row(stable, selected.stable, 0.6, True, "%")
     yield Row("the same: requests for which the right tool was called", found, len(wanted), True)
     yield Row(
         "tools in the request that stay the same after a source was loaded again",
@@ -120,8 +154,15 @@ def rows(encode: Encode) -> Iterator[Row]:
     )
 
 
-def _converse(encode: Encode, names: Sequence[str], wanted: Sequence[Request], channel: str) -> tuple[Price, int]:
-    """Return the price of the requests in one conversation, and how often the right tool was called."""
+def sayso_price(
+    encode: Encode,
+    names: Sequence[str],
+    wanted: Sequence[Request],
+    channel: str,
+) -> tuple[Price, int]:
+    """Return the price of the requests in one conversation, and how often the right tool was
+    called.
+    """
     source = f"[{{module: benchmarks.price.catalog_tools, include: {json.dumps(list(names))}}}]"
     with Bot("openai", PROMPT, source, channel=channel) as bot:
         model = CatalogModel()
@@ -132,8 +173,21 @@ def _converse(encode: Encode, names: Sequence[str], wanted: Sequence[Request], c
         return openai_price(bot.recorder.bodies, encode), model.found
 
 
+def _peer_price(peer: Peer, encode: Encode, wanted: Sequence[Request]) -> Price:
+    with ModelRecorder() as recorder:
+        model = recorder.model = CatalogModel()
+        say = peer("openai", recorder, [as_function(tool) for tool in all_tools()])
+        for request in wanted:
+            model.begin(request)
+            say(request.text)
+        assert model.found == len(wanted), model.found
+        return openai_price(recorder.bodies, encode)
+
+
 class CatalogModel:
-    """A model that calls the tool of a request if it is shown; else it asks a tool that finds tools, once."""
+    """A model that calls the tool of a request if it is shown; else it asks a tool that finds
+    tools, once.
+    """
 
     def __init__(self) -> None:
         self.found = 0
@@ -150,7 +204,7 @@ class CatalogModel:
         """Return the answer to one request of the bot."""
         shown = [tool["function"]["name"] for tool in body.get("tools", [])]
         if self._has_called:
-            return {"text": "That is done: A-17 and A-21 are open, A-18 is closed. Is there anything else?"}
+            return {"text": "That is done: A-17 and A-21 are open. Is there anything else?"}
         if self._tool in shown:
             self._has_called = True
             self.found += 1
@@ -174,16 +228,15 @@ def _arguments(body: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _stable_tools() -> float:
-    """Return the share of the tools' bytes that a request begins with again after the first source was loaded again."""
-    sources = "[benchmarks.price.shop_tools, {module: benchmarks.price.catalog_tools, include: [create_*]}]"
+    """Return the share of the tools' bytes that a request begins with again after the first source
+    was loaded again.
+    """
+    created = "{module: benchmarks.price.catalog_tools, include: [create_*]}"
+    sources = f"[benchmarks.price.shop_tools, {created}]"
     with Bot("openai", PROMPT, sources) as bot:
         bot.recorder.script({"text": "Hello."}, {"text": "Hello again."})
         bot.say("Hello!")
         bot.reload("tools.0")
         bot.say("Hello again!")
         before, after = (json.dumps(body["tools"]) for body in bot.recorder.bodies)
-    same = next(
-        (at for at, (left, right) in enumerate(zip(before, after, strict=False)) if left != right),
-        len(before),
-    )
-    return same / len(before)
+    return shared_with(before, [after]) / len(before)

@@ -23,19 +23,23 @@ def rows(encode: Encode) -> Iterator[Row]:
     units = {name: price.units for name, price in peers.items()}
     stable = {name: price.stable for name, price in peers.items()}
     yield Row(f"{what}, defaults, OpenAI: units", ours.units, 28_000, unit="k", peers=units)
-    yield Row("the same: share of the prompt that is a stable prefix", ours.stable, 0.9, True, "%", stable)
+    share = "the same: share of the prompt that is a stable prefix"
+    yield Row(share, ours.stable, 0.9, True, "%", stable)
 
-    with_summaries, summaries = sayso_price("openai", encode, agent="  memory: {summarize: true}")
-    yield Row(f"{what}, `summarize: true`: units, summaries included", with_summaries.units, unit="k")
+    ours, summaries = sayso_price("openai", encode, agent="  memory: {summarize: true}")
+    yield Row(f"{what}, `summarize: true`: units, summaries included", ours.units, unit="k")
     yield Row("the same: summary calls", summaries, 4)
 
     ours, _ = sayso_price("anthropic", encode, agent="  memory: {max_messages: 200}")
     units = {name: price.units for name, price in peer_prices("anthropic", encode).items()}
-    yield Row(f"{what}, 200 messages kept, Anthropic: units", ours.units, 25_000, unit="k", peers=units)
+    what += ", 200 messages kept, Anthropic: units"
+    yield Row(what, ours.units, 25_000, unit="k", peers=units)
 
 
 def sayso_price(vendor: str, encode: Encode, *, agent: str = "") -> tuple[Price, int]:
-    """Return the price of the conversation in Sayso, and how many calls asked for something beside it."""
+    """Return the price of the conversation in Sayso, and how many calls asked for something beside
+    it.
+    """
     with Bot(vendor, PROMPT, SHOP, agent=agent) as bot:
         for exchange in conversation():
             bot.recorder.script(*exchange.steps)

@@ -1,4 +1,6 @@
-"""Messages: how many a person gets for one action, with how many model calls, and when the first sign of life comes."""
+"""Messages: how many a person gets for one action, with how many model calls, and when the first
+sign of life comes.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ LONG_ANSWER = {
     "delay": MODEL_SECONDS,
     "pause": WORD_SECONDS,
 }
-#: The seconds for which a worker looks after an album; the photos of one come within about a second.
+#: The seconds for which a worker looks after an album; the photos of one come within about a
+#: second.
 ALBUM_SECONDS = 4.0
-#: The seconds between two messages of a person, after which no rate limit of a chat delays anything.
+#: The seconds between two messages of a person, after which no rate limit of a chat delays
+#: anything.
 PAUSE_SECONDS = 1.5
 #: The most seconds that the benchmark waits for a sign of life.
 PATIENCE = 5.0
@@ -36,7 +40,7 @@ PATIENCE = 5.0
 def rows(_: Encode) -> Iterator[Row]:
     """Yield the rows of messages and of seconds."""
     yield from _album()
-    yield from _question("what is it?", ["what is it?", "yes"], messages=3, done=1)
+    yield from _question("“what is it?”, then yes", ["what is it?", "yes"], messages=3, done=1)
     yield from _question("yes twice", ["yes", "yes"], messages=2, done=1)
     yield from _question("late yes twice", ["yes", "yes"], messages=2, done=0, late=True)
     yield Row("Slack direct message: first sign of life", _slack_status(), 0.3, unit="s")
@@ -56,10 +60,21 @@ def _album() -> Iterator[Row]:
         yield Row("the same: model calls", len(bot.recorder.bodies), 1)
 
 
-def _question(what: str, replies: list[str], *, messages: int, done: int, late: bool = False) -> Iterator[Row]:
-    """Ask for a refund and reply to the question; a `late` reply comes after its time."""
+def _question(
+    what: str,
+    replies: list[str],
+    *,
+    messages: int,
+    done: int,
+    late: bool = False,
+) -> Iterator[Row]:
+    """Ask for a refund and reply to the question; a `late` reply comes after its time.
+
+    `messages` and `done` are the goals: how many messages the person gets, and how many refunds.
+    """
     ttl = 0.3 if late else 60
-    with Bot("openai", PROMPT, SHOP, channel=f"    confirm_ttl: {ttl}", person=WhatsAppPerson()) as bot:
+    channel = f"    confirm_ttl: {ttl}"
+    with Bot("openai", PROMPT, SHOP, channel=channel, person=WhatsAppPerson()) as bot:
         bot.recorder.script(REFUND, ANSWER, ANSWER)
         bot.say(ASK)
         asked = len(bot.recorder.bodies)
@@ -69,16 +84,16 @@ def _question(what: str, replies: list[str], *, messages: int, done: int, late: 
             bot.say(reply)
         texts = [str(message["text"]) for message in bot.platforms.sent]
         refunds = sum("12.00 EUR refunded" in text for text in texts)
-        name = "WhatsApp, “what is it?”, then yes" if replies[0] != "yes" else f"WhatsApp, {what}"
-        yield Row(f"{name}: messages", len(texts), messages)
+        yield Row(f"WhatsApp, {what}: messages", len(texts), messages)
         yield Row("the same: model calls after the question", len(bot.recorder.bodies) - asked, 0)
         yield Row("the same: refunds", refunds, done, at_least=bool(done))
 
 
 def _slack_status() -> float:
-    """Return the seconds until a direct message on Slack shows a sign of life, infinity without any."""
+    """Return the seconds until a direct message on Slack shows a sign of life."""
     with Bot("openai", PROMPT, SHOP, person=SlackPerson()) as bot:
-        return _seconds_until(bot, "assistant.threads.setStatus", {**ANSWER, "delay": MODEL_SECONDS})
+        answer = {**ANSWER, "delay": MODEL_SECONDS}
+        return _seconds_until(bot, "assistant.threads.setStatus", answer)
 
 
 def _telegram_text() -> float:
@@ -88,7 +103,8 @@ def _telegram_text() -> float:
 
 
 def _seconds_until(bot: Bot, method: str, answer: dict[str, Any]) -> float:
-    """Return the seconds from a message of the person to a call of this method, or to the answer if it comes first.
+    """Return the seconds from a message of the person to a call of this method, or to the answer if
+    it comes first.
 
     A message before it warms up.
     """
@@ -101,7 +117,8 @@ def _seconds_until(bot: Bot, method: str, answer: dict[str, Any]) -> float:
     turn = threading.Thread(target=bot.say, args=("Do you have pears?",))
     turn.start()
     while time.monotonic() < began + PATIENCE:
-        if len(bot.platforms.sent) > sent or any(call["method"] == method for call in bot.platforms.calls[calls:]):
+        new_calls = bot.platforms.calls[calls:]
+        if len(bot.platforms.sent) > sent or method in [call["method"] for call in new_calls]:
             break
         time.sleep(0.002)
     seconds = time.monotonic() - began

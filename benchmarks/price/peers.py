@@ -1,4 +1,5 @@
-"""Peers: the shop's bot in pydantic-ai and in LangChain, as their documentation shows it, on a recorded model.
+"""Peers: the shop's bot in pydantic-ai and in LangChain, as their documentation shows it, on a
+recorded model.
 
 Both keep the whole conversation. On Anthropic each uses what its documentation shows for prompt
 caching. A peer that is not installed is left out.
@@ -21,17 +22,16 @@ Peer = Callable[[str, ModelRecorder, Sequence[Callable[..., str]]], Say]
 
 
 def pydantic_ai(vendor: str, recorder: ModelRecorder, tools: Sequence[Callable[..., str]]) -> Say:
-    """Return a bot of pydantic-ai: `Agent`, with the messages of each run passed to the next one."""
+    """Return a bot of pydantic-ai: `Agent`, with all its messages passed to the next run."""
     from pydantic_ai import Agent
 
     settings: Any = None
     if vendor == "anthropic":
-        flags = (
-            "anthropic_cache_instructions",
-            "anthropic_cache_tool_definitions",
-            "anthropic_cache_messages",
-        )
-        settings = dict.fromkeys(flags, True)
+        settings = {
+            "anthropic_cache_instructions": True,
+            "anthropic_cache_tool_definitions": True,
+            "anthropic_cache_messages": True,
+        }
     agent = Agent(
         _pydantic_ai_model(vendor, recorder),
         instructions=PROMPT,
@@ -59,7 +59,8 @@ def _pydantic_ai_model(vendor: str, recorder: ModelRecorder) -> Any:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=recorder.url(vendor), api_key=KEY))
+    provider = OpenAIProvider(base_url=recorder.url(vendor), api_key=KEY)
+    return OpenAIChatModel(name, provider=provider)
 
 
 def _anthropic_client(recorder: ModelRecorder) -> Any:

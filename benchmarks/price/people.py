@@ -80,7 +80,8 @@ class WhatsAppPerson:
 
     def text(self, text: str) -> SignedWebhook:
         """Return the signed webhook of a typed message."""
-        return self._signed(webhooks.whatsapp_text(self._sid(), text, account_sid=fakes.TWILIO_ACCOUNT_SID))
+        sid = fakes.TWILIO_ACCOUNT_SID
+        return self._signed(webhooks.whatsapp_text(self._sid(), text, account_sid=sid))
 
     def photo(self, url: str, caption: str = "") -> SignedWebhook:
         """Return the signed webhook of a photo that Twilio stores at `url`."""
@@ -117,5 +118,6 @@ class SlackPerson:
 
     def text(self, text: str) -> SignedWebhook:
         """Return the signed webhook of a typed message."""
-        body = webhooks.slack_text(f"1795204{next(self._numbers):03}.000100", text, channel=self.chat)
+        timestamp = f"1795204{next(self._numbers):03}.000100"
+        body = webhooks.slack_text(timestamp, text, channel=self.chat)
         return webhooks.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())

@@ -1,4 +1,6 @@
-"""Results: what the turns after a very long result of a tool cost, and what a confirmed action costs."""
+"""Results: what the turns after a very long result of a tool cost, and what a confirmed action
+costs.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,9 @@ def rows(encode: Encode) -> Iterator[Row]:
     """Yield the rows of long results and of a confirmed action."""
     what = f"a result of {RESULT_BYTES // 1000} KB and {TURNS} turns after it"
     peers = {name: _peer_price(peer, encode).units for name, peer in installed_peers().items()}
-    yield Row(f"{what}, defaults: units", _sayso_price(encode, "").units, 15_000, unit="k", peers=peers)
-    compressed = _sayso_price(encode, "  results: {compress: true}")
+    ours = sayso_price(encode, "")
+    yield Row(f"{what}, defaults: units", ours.units, 15_000, unit="k", peers=peers)
+    compressed = sayso_price(encode, "  results: {compress: true}")
     yield Row(
         "the same with `compress: true`, the compressing model included",
         compressed.units,
@@ -71,7 +74,8 @@ def rows(encode: Encode) -> Iterator[Row]:
     yield from _confirmed(encode)
 
 
-def _sayso_price(encode: Encode, agent: str) -> Price:
+def sayso_price(encode: Encode, agent: str) -> Price:
+    """Return the price of the long result and the turns after it, with these lines below `agent`."""
     with Bot("openai", PROMPT, REPORT, agent=agent) as bot:
         _converse(bot.recorder, bot.say)
         return openai_price(bot.recorder.bodies, encode)
@@ -94,10 +98,8 @@ def _converse(recorder: ModelRecorder, say: Callable[[str], object]) -> None:
 def _confirmed(encode: Encode) -> Iterator[Row]:
     """Ask for a refund, confirm it, and read the outcome."""
     refund = call_step(DANGEROUS, {"order_id": "1007", "amount": 12.0, "reason": "bad pears"}, 1)
-    ask, done = (
-        "Please refund 12 euros of order 1007, the pears were bad.",
-        {"text": "The refund is done."},
-    )
+    ask = "Please refund 12 euros of order 1007, the pears were bad."
+    done = {"text": "The refund is done."}
     with Bot("openai", PROMPT, SHOP) as bot:
         bot.recorder.script(refund, done)
         bot.say(ask)

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 CONTENDERS = ("Sayso", "pydantic-ai", "LangChain")
-HEAD = f"| measure | {' | '.join(CONTENDERS)} | goal | met |\n|---|{'---|' * len(CONTENDERS)}---|---|"
+HEAD = f"| measure | {' | '.join(CONTENDERS)} | goal | met |\n|---|---|---|---|---|---|"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One measure. `sayso` is compared with `goal`: it must be at most that, or `at_least`.
 
-    `unit` is "k" for thousands, "%" for a share, else it follows the figure. Without a goal the row is for information.
+    `unit` is "k" for thousands, "%" for a share, else it follows the figure. Without a goal the row
+    is for information.
     """
 
     what: str

@@ -1,4 +1,5 @@
-"""The job of the contenders: a shop's bot with seven tools, and a conversation of 40 turns, 10 of them with a tool.
+"""The job of the contenders: a shop's bot with seven tools, and a conversation of 40 turns, 10 of
+them with a tool.
 
 The tools are plain functions, which each contender takes in the way that its documentation shows.
 """
@@ -18,14 +19,19 @@ PROMPT = (
 )
 
 
+Status = Literal["open", "sent", "delivered", "returned"]
+Branch = Literal["Altona", "Eimsbuettel", "Wandsbek"]
+
+
 def find_customer(query: str) -> str:
     """Find a customer by name, e-mail or phone number."""
-    return f"C-204: Ada Hopper, ada@example.com, postcode 20095, customer since 2021. Found by {query!r}."
+    return f"C-204: Ada Hopper, ada@example.com, postcode 20095, since 2021. Found by {query!r}."
 
 
-def list_orders(customer_id: str, status: Literal["open", "sent", "delivered", "returned"] | None = None) -> str:
+def list_orders(customer_id: str, status: Status | None = None) -> str:
     """List the orders of a customer, newest first."""
-    lines = [f"{1000 + at}: {status or 'sent'}, {2 + at} boxes, {18 + 3 * at}.40 EUR" for at in range(4)]
+    state = status or "sent"
+    lines = [f"{1000 + at}: {state}, {2 + at} boxes, {18 + 3 * at}.40 EUR" for at in range(4)]
     return f"Orders of {customer_id}:\n" + "\n".join(lines)
 
 
@@ -41,14 +47,16 @@ def get_order(order_id: str) -> str:
     )
 
 
-def check_stock(product: str, branch: Literal["Altona", "Eimsbuettel", "Wandsbek"] | None = None) -> str:
+def check_stock(product: str, branch: Branch | None = None) -> str:
     """Say how much of a product a branch has, or all branches together."""
-    return f"{product}: Altona 42 kg, Eimsbuettel 17 kg, Wandsbek 0 kg until Friday. Asked for: {branch or 'all'}."
+    stock = "Altona 42 kg, Eimsbuettel 17 kg, Wandsbek 0 kg until Friday"
+    return f"{product}: {stock}. Asked for: {branch or 'all'}."
 
 
 def delivery_slots(postcode: str, day: str) -> str:
     """List the free delivery slots of a day (YYYY-MM-DD) in a postcode."""
-    return f"{postcode} on {day}: 08:00-10:00, 12:00-14:00, 18:00-20:00. Each costs 2.90 EUR, free from 40 EUR."
+    slots = "08:00-10:00, 12:00-14:00, 18:00-20:00"
+    return f"{postcode} on {day}: {slots}. Each costs 2.90 EUR, free from 40 EUR."
 
 
 def send_receipt(order_id: str, email: str) -> str:
@@ -90,7 +98,7 @@ def call_step(name: str, arguments: dict[str, Any], number: int) -> dict[str, An
 _QUESTIONS = (
     "Do you have {fruit} from the region this week, and what does a box of five kilos cost?",
     "Thanks! And how long do {fruit} keep if I put them into the fridge right after the delivery?",
-    "My neighbor told me that your {fruit} were a bit sour last time. Is that a different kind now?",
+    "My neighbor told me that your {fruit} were a bit sour last time. Is that another kind now?",
     "Could the driver put the box with the {fruit} behind the house? We are at work until five.",
 )
 _ANSWERS = (
@@ -136,12 +144,10 @@ def conversation(turns: int = 40, every: int = 4) -> list[Exchange]:
 
 def _exchange(number: int, *, with_tool: bool) -> Exchange:
     fruit = _FRUIT[number % len(_FRUIT)]
-    text = f"{_QUESTIONS[number % len(_QUESTIONS)]} I ask for order {1000 + number}.".format(fruit=fruit)
-    answer = {
-        "text": f"{_ANSWERS[number % len(_ANSWERS)]} That is for order {1000 + number}, as you asked.".format(
-            fruit=fruit
-        )
-    }
+    question = _QUESTIONS[number % len(_QUESTIONS)].format(fruit=fruit)
+    said = _ANSWERS[number % len(_ANSWERS)].format(fruit=fruit)
+    text = f"{question} I ask for order {1000 + number}."
+    answer = {"text": f"{said} That is for order {1000 + number}, as you asked."}
     if not with_tool:
         return Exchange(text, (answer,))
     name, arguments = _CALLS[number // 4 % len(_CALLS)]

@@ -8,20 +8,22 @@ Anthropic writes and reads at the blocks that the request marks with `cache_cont
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from benchmarks.price.prompts import Body, anthropic_blocks, openai_parts
 
 #: Turns a text into tokens.
 Encode = Callable[[str], Sequence[object]]
-Body = dict[str, Any]
+#: The prefixes that earlier requests wrote to the cache.
+Written = set[tuple[object, ...]]
 
 #: The shortest prefix that is cached, and the steps in which OpenAI's prefixes grow, in tokens.
 LEAST, STEP = 1024, 128
 #: The share of the full price for what is read from the cache, and for what Anthropic writes to it.
 READ, WRITE = 0.1, 1.25
-#: The most marks in one request of Anthropic, and how many blocks before a mark it looks for a written one.
+#: The most marks in one request of Anthropic, and how many blocks before a mark it looks for a
+#: written one.
 MARKS, LOOKBACK = 4, 20
 #: Letters in one token, where no tokenizer is installed.
 LETTERS = 4
@@ -29,9 +31,10 @@ LETTERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The cost of a conversation: its requests, all their tokens, and what they cost in tokens at the full price.
+    """The cost of a conversation: its requests, all their tokens, and what they cost in tokens at
+    the full price.
 
-    `stable` is the share of all tokens with which an earlier request began, after the first request.
+    `stable` is the share of all tokens with which an earlier request began.
     """
 
     calls: int
@@ -67,7 +70,7 @@ def openai_price(bodies: Iterable[Body], encode: Encode) -> Price:
 
 def anthropic_price(bodies: Iterable[Body], encode: Encode) -> Price:
     """Return the price of a conversation with Anthropic's messages."""
-    written: set[tuple[object, ...]] = set()
+    written: Written = set()
     prompts: list[list[object]] = []
     units = 0.0
     for body in bodies:
@@ -92,8 +95,10 @@ def _ends(lengths: Iterable[int]) -> list[int]:
     return ends
 
 
-def _read_at(mark: int, ends: list[int], prompt: list[object], written: set[tuple[object, ...]]) -> int:
-    """Return the tokens that are read at a mark: up to a block, at most LOOKBACK before it, that was written."""
+def _read_at(mark: int, ends: list[int], prompt: list[object], written: Written) -> int:
+    """Return the tokens that are read at a mark: up to a block, at most LOOKBACK before it, that
+    was written.
+    """
     for at in range(mark, max(mark - LOOKBACK, -1), -1):
         if tuple(prompt[: ends[at]]) in written:
             return ends[at]
@@ -101,14 +106,18 @@ def _read_at(mark: int, ends: list[int], prompt: list[object], written: set[tupl
 
 
 def stable_share(prompts: Sequence[Sequence[object]]) -> float:
-    """Return the share of the tokens with which an earlier request began; the first request does not count."""
+    """Return the share of the tokens with which an earlier request began; the first request does
+    not count.
+    """
     later = sum(map(len, prompts[1:]))
     shared = sum(shared_with(prompt, prompts[:at]) for at, prompt in enumerate(prompts) if at)
     return shared / later if later else 0.0
 
 
 def shared_with(prompt: Sequence[object], earlier: Iterable[Sequence[object]]) -> int:
-    """Return the length of the longest beginning that the prompt shares with one of the earlier ones."""
+    """Return the length of the longest beginning that the prompt shares with one of the earlier
+    ones.
+    """
     return max((_shared(prompt, other) for other in earlier), default=0)
 
 
@@ -120,37 +129,7 @@ def _shared(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def tokens_of(parts: Iterable[str], encode: Encode) -> list[object]:
-    """Return the tokens of a prompt, each part by itself, so that a change in one part moves none of the others."""
+    """Return the tokens of a prompt, each part by itself, so that a change in one part moves none
+    of the others.
+    """
     return [token for part in parts for token in encode(part)]
-
-
-def openai_parts(body: Body) -> Iterator[str]:
-    """Yield a request of OpenAI's chat completions in the order of its prompt."""
-    yield from (_json(tool) for tool in body.get("tools", []))
-    for message in body["messages"]:
-        content = message.get("content")
-        yield f"{message['role']}\n{content if isinstance(content, str) else _json(content)}\n"
-        yield from (_json(call["function"]) for call in message.get("tool_calls") or [])
-
-
-def anthropic_blocks(body: Body) -> Iterator[tuple[str, bool]]:
-    """Yield the blocks of a request of Anthropic in the order of its prompt, each with whether it is marked."""
-    system = body.get("system") or []
-    if isinstance(system, str):
-        system = [{"type": "text", "text": system}]
-    blocks: list[tuple[str, Any]] = [("", block) for block in [*body.get("tools", []), *system]]
-    for message in body["messages"]:
-        content = message["content"]
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        blocks += [(f"{message['role']}\n", block) for block in content]
-    for at, (begin, block) in enumerate(blocks, 1):
-        without_mark = {name: value for name, value in block.items() if name != "cache_control"}
-        text = block["text"] if set(without_mark) == {"type", "text"} else _json(without_mark)
-        # A mark of the whole request is one on its last block.
-        is_marked = "cache_control" in block or (at == len(blocks) and "cache_control" in body)
-        yield begin + text, is_marked
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,5 @@
-"""A model server in this process: it answers as a script says, and records the body of each request.
+"""A model server in this process: it answers as a script says, and records the body of each
+request.
 
 It speaks the APIs that `tests.agent.providers.server` speaks, whole and as a stream. Bots reach it
 over HTTP with the vendors' own libraries, so what it records is what a vendor would be sent.
@@ -24,7 +25,7 @@ from tests.agent.providers.api import Api, Called, Refused
 PATHS = {"openai": "/local/v1", "openai-responses": "/v1", "anthropic": "", "gemini": ""}
 #: What the model answers when it is asked for something beside the conversation, such as a summary.
 SIDE_ANSWER: dict[str, Any] = {
-    "text": "Ada asked for orders, stock and deliveries. Order 1007 was sent on Tuesday; her postcode is 20095."
+    "text": "Ada asked for orders and deliveries. Order 1007 was sent on Tuesday, to 20095."
 }
 
 #: One answer of the model, as in `tests.agent.providers.server`.
@@ -33,15 +34,17 @@ Step = dict[str, Any]
 
 @dataclass(slots=True)
 class ModelRecorder:
-    """Answers the requests of bots, from `with` to its end. `bodies` are those of the requests, in order.
+    """Answers the requests of bots, from `with` to its end. `bodies` are those of the requests, in
+    order.
 
-    A request without tools is one beside the conversation: it gets SIDE_ANSWER, and its body is also
-    in `side_bodies`. `model` answers when the script has ended.
+    A request without tools is one beside the conversation: it gets the `side_answer`, and its body
+    is also in `side_bodies`. `model` answers when the script has ended.
     """
 
     bodies: list[dict[str, Any]] = field(default_factory=list)
     side_bodies: list[dict[str, Any]] = field(default_factory=list)
-    model: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    model: Callable[[dict[str, Any]], Step] | None = None
+    side_answer: Step = field(default_factory=lambda: SIDE_ANSWER)
     _steps: deque[Step] = field(default_factory=deque)
     _server: _Server | None = None
 
@@ -70,7 +73,7 @@ class ModelRecorder:
         self.bodies.append(body)
         if not body.get("tools"):
             self.side_bodies.append(body)
-            return SIDE_ANSWER
+            return self.side_answer
         if self._steps:
             return self._steps.popleft()
         if self.model is None:
@@ -91,7 +94,8 @@ class _Handler(server.Handler):
     @override
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"null")
-        called = Called(self.path, {name.lower(): value for name, value in self.headers.items()}, body)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        called = Called(self.path, headers, body)
         api: Api = next(each for path, each in server.APIS.items() if called.path.startswith(path))
         with suppress(ConnectionError):  # the client has stopped waiting
             try:
