@@ -24,6 +24,7 @@ from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.long_results import (
     READ_RESULT,
     RunResults,
+    has_shortened_result,
     remembered,
     with_read_result,
 )
@@ -141,7 +142,6 @@ class AgentLoop:
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
-        run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
         run.background = await run.run_memory.background()
         run.remembered = await run.run_memory.context(run.request.user_text)
 
@@ -226,7 +226,7 @@ class AgentLoop:
                 names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
                 tools = [tool for tool in tools if tool.name in names]
             self._model_caller.limit_results(run)
-            if run.can_read_on:
+            if has_shortened_result(run.transcript, run.result_tokens):
                 tools = with_read_result(tools)
             schemas = await schemas_for_model(tools, self._tools_without_schema)
             answer = ModelAnswer(*await self._model_caller.ask(run, schemas), names)
@@ -361,8 +361,6 @@ class AgentLoop:
             draft = MemoryDraft(memory, messages, summarizes=config.summarize_on_trim)
         if draft is not None:
             run_memory.memory = draft.memory
-        if run_memory.memory is not None and run.can_read_on:  # the tool stays, as the list of tools is to stay
-            run_memory.memory.notes[READ_RESULT] = True
         may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)

@@ -23,9 +23,9 @@ from tests.agent.providers.api import Api, Called, Refused
 
 #: The API of each vendor below the recorder's URL.
 PATHS = {"openai": "/local/v1", "openai-responses": "/v1", "anthropic": "", "gemini": ""}
-#: What the model answers when it is asked for something beside the conversation, such as a summary.
+#: What the model answers beside the conversation, such as a summary.
 SIDE_ANSWER: dict[str, Any] = {
-    "text": "Ada asked for orders and deliveries. Order 1007 was sent on Tuesday, to 20095."
+    "text": "Ada asked for orders and deliveries. Order 1007 was sent on Tuesday.",
 }
 
 #: One answer of the model, as in `tests.agent.providers.server`.
