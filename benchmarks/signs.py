@@ -39,7 +39,8 @@ def main() -> None:
     """Print the table."""
     print(HEAD)
     with signs_stack() as (stack, platforms):
-        slack, telegram = slack_status_seconds(stack, platforms), telegram_words_seconds(stack, platforms)
+        slack = slack_status_seconds(stack, platforms)
+        telegram = telegram_words_seconds(stack, platforms)
     show(
         [
             _row("Slack, direct message: first sign of life", slack, SLACK_GOAL),
@@ -70,10 +71,14 @@ def slack_status_seconds(stack: Stack, platforms: FakePlatforms) -> float:
     """Return the median seconds until Slack shows "is thinking…" below a direct message."""
 
     def hook(number: int) -> tuple[str, SignedWebhook]:
-        body = signing.slack_text(f"{1795204800 + number}.000100", TEXT, channel=f"D{number:08}", channel_type="im")
+        ts = f"{1795204800 + number}.000100"
+        body = signing.slack_text(ts, TEXT, channel=f"D{number:08}", channel_type="im")
         return "desk", signing.slack_hook(SLACK_SIGNING_SECRET, body, time.time())
 
-    return _median(stack, platforms, hook, lambda call: call["method"] == "assistant.threads.setStatus")
+    def is_sign(call: Call) -> bool:
+        return bool(call["method"] == "assistant.threads.setStatus")
+
+    return _median(stack, platforms, hook, is_sign)
 
 
 def telegram_words_seconds(stack: Stack, platforms: FakePlatforms) -> float:

@@ -288,7 +288,8 @@ class ConversationProcessor:
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None)
             if isinstance(channel, RemovesTyping):
                 shows_draft = draft is not None and bool(draft.shown)
-                self._begin_removal(progress.remove_typing(replied=has_new_message(change) and not shows_draft))
+                replied = has_new_message(change) and not shows_draft
+                self._begin_removal(progress.remove_typing(replied=replied))
         else:
             change = await self._answer(held, queued)
         span.set_attribute(tracing.OUTCOME, change.ended or "answered")
@@ -492,7 +493,8 @@ def _reply_without_agent(
 
 def has_new_message(change: TurnChange) -> bool:
     """Return whether a turn's replies add a message to the conversation that all its members see."""
-    return any((reply.text or reply.media) and not (reply.edits or reply.only_for) for reply, _ in change.replies)
+    replies = [reply for reply, _ in change.replies if reply.text or reply.media]
+    return any(not (reply.edits or reply.only_for) for reply in replies)
 
 
 def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:

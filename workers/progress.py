@@ -291,9 +291,10 @@ class ProgressIndicator:
             await asyncio.wait({under_way}, timeout=LAST_CALL_SECONDS)
             under_way.cancel()
         with suppress(Exception):  # best effort, as the sign itself
+            # A sign that was on its way when the reply went out may have come after it.
+            ended_by_reply = replied and under_way is None
             async with asyncio.timeout(LAST_CALL_SECONDS):
-                # A sign that was on its way when the reply went out may have come after it.
-                await self._channel.remove_typing(self._queued.turn, replied=replied and under_way is None)
+                await self._channel.remove_typing(self._queued.turn, replied=ended_by_reply)
 
     def _is_foreign_tap(self) -> bool:
         """Return whether another member of a group tapped on a person's button."""

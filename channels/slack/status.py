@@ -29,8 +29,9 @@ MAX_CHATS = 10_000
 #: Error codes that concern the app wherever it is. Besides them, those of a token and of its scopes.
 _APP_ERRORS = frozenset(
     {
-        *("unknown_method", "method_deprecated", "deprecated_endpoint", "feature_not_enabled", "not_allowed"),
-        *("access_denied", "accesslimited", "team_access_not_granted", "ekm_access_denied", "enterprise_is_restricted"),
+        *("unknown_method", "method_deprecated", "deprecated_endpoint", "feature_not_enabled"),
+        *("not_allowed", "access_denied", "accesslimited", "team_access_not_granted"),
+        *("ekm_access_denied", "enterprise_is_restricted"),
     }
 )
 
@@ -43,7 +44,11 @@ class ThinkingStatus:
     """
 
     def __init__(
-        self, channel: str, web: PooledSessions[AsyncWebClient], *, clock: Callable[[], float] = time.monotonic
+        self,
+        channel: str,
+        web: PooledSessions[AsyncWebClient],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
         self._web = web
@@ -72,13 +77,13 @@ class ThinkingStatus:
         async with lock:
             if self._is_refused(chat):
                 return False
-            client = self._web.here()
+            params = {"channel_id": chat, "thread_ts": ts, "status": status}
             try:
-                await client.assistant_threads_setStatus(channel_id=chat, thread_ts=ts, status=status)
+                await self._web.here().assistant_threads_setStatus(**params)
             except SlackApiError as exc:
                 self._learn(chat, exc)
                 return False
-            except Exception:  # noqa: BLE001  # best effort: the network, or an answer that the SDK cannot read
+            except Exception:  # noqa: BLE001  # best effort: the network, or an unreadable answer
                 return False
             return True
 
@@ -103,5 +108,10 @@ class ThinkingStatus:
             self._refused_until.clear()
         is_of_app = code in _APP_ERRORS or reaction in ("down", "scope")
         self._refused_until["" if is_of_app else chat] = self._clock() + seconds
-        extra = {"channel": self._channel, "reason": code or http_status, "seconds": seconds, "everywhere": is_of_app}
+        extra = {
+            "channel": self._channel,
+            "reason": code or http_status,
+            "seconds": seconds,
+            "everywhere": is_of_app,
+        }
         log.info("status.refused", extra=extra)
