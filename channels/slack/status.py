@@ -77,9 +77,12 @@ class ThinkingStatus:
         async with lock:
             if self._is_refused(chat):
                 return False
-            params = {"channel_id": chat, "thread_ts": ts, "status": status}
             try:
-                await self._web.here().assistant_threads_setStatus(**params)
+                await self._web.here().assistant_threads_setStatus(
+                    channel_id=chat,
+                    thread_ts=ts,
+                    status=status,
+                )
             except SlackApiError as exc:
                 self._learn(chat, exc)
                 return False
