@@ -44,8 +44,8 @@ CONTEXT_CHARS = 300
 #: The longest text that can be searched for, in characters.
 MAX_SEARCH_CHARS = 200
 
-#: How the JSON of an outcome or of a typed result begins. It stays valid JSON when it is shortened.
-_JSON_STARTS = ('{"outcome": ', '{"kind": ')
+#: How the JSON of an outcome and of a proposal begins. It stays valid JSON when it is shortened.
+_JSON_STARTS = ('{"outcome": ', '{"kind": "pending_confirmation"')
 
 
 class RunTranscript(Protocol):

@@ -195,6 +195,15 @@ def test_no_policy_keeps_the_model_from_reading_on():
     assert ROWS[77] in page
 
 
+def test_reading_on_is_not_checked_for_coherence():
+    """The call that gave the result was checked: reading on costs no call of another model, and is never refused."""
+    checker = ScriptedProvider(["COHERENT"])
+    config = {"coherence_check": True, "coherence_provider": checker, "coherence_model": "c"}
+    (page,) = read([ToolCall("read_result", {"result_id": ID, "search": "Order 77 of"})], **config)
+    assert ROWS[77] in page
+    assert len(checker.requests) == 1
+
+
 def test_page_is_no_result_of_its_own():
     """Later turns read its heading, which says what was read, and no new id."""
     memory = ConversationMemory()
