@@ -13,7 +13,8 @@ from sayso.pending.limits import MAX_BURST
 from sayso.pending.turns import ALBUM_SECONDS, TurnChange
 from sayso.workers.albums import LOOK_SECONDS
 from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, turn
-from tests.workers.story import Story, call
+from tests.workers.fakes import Bot
+from tests.workers.story import Killed, Story, call
 from tests.workers.test_processor import Room
 
 
@@ -222,22 +223,59 @@ def test_turn_that_is_not_plain_text_is_not_joined(fields):
     assert room.work() == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("group", ["g", UNNAMED_ALBUM])
+def test_album_whose_worker_is_killed_while_it_waits_is_answered_once_by_the_next(group):
+    """Each part was stored before it was acknowledged, so a repeated webhook changes nothing either."""
+    room = room_where([])
+    second = part("b", group=group)
+
+    async def die(_seconds: float) -> None:
+        room.rig.accept(second)
+        room.processor.mailbox.release = None  # a killed worker can call nothing
+        raise Killed
+
+    release = room.processor.mailbox.release
+    object.__setattr__(room.processor, "sleep", die)
+    room.rig.accept(part("a", group=group))
+    with pytest.raises(Killed):
+        room.work()
+    assert room.channel.texts == []
+    room.processor.mailbox.release = release
+    room.rig.end_lease()
+    room.rig.accept(second)
+    assert room.work() == ["a b"]
+
+
+def test_photos_beside_an_open_question_drop_it_once():
+    """As one photo does: the person reads in one message what became of the question, and the answer."""
+    bot = Bot(MemoryRig(), "A", lines=["Two cats.", "Yes what?"])
+    assert "Delete A" in bot.say("get rid of A")
+    for name in "ab":
+        bot.rig.accept(part(name, group=UNNAMED_ALBUM))
+    bot.rig.pass_time(ALBUM_SECONDS)
+    text = bot.work()
+    assert (len(bot.channel.new_texts), text.endswith("Two cats."), "Delete A" in text) == (2, True, True)
+    bot.say("yes")
+    assert bot.deleted == []
+
+
 @pytest.fixture(params=["memory", "redis"])
 def rig(request):
     """Return a rig of each kind."""
     return MemoryRig() if request.param == "memory" else RedisRig(request.getfixturevalue("redis_client"))
 
 
+@pytest.mark.parametrize("group", ["g", UNNAMED_ALBUM])
 @pytest.mark.parametrize("death", ["after look a", "before commit"])
-def test_album_whose_worker_dies_stays_together(rig, death):
+def test_album_whose_worker_dies_stays_together(rig, death, group):
     """It keeps the started parts. A later part is a turn of its own once the journal names the others."""
     told = Story(rig, [(call("look", what="a"),), "all done"])
     for name in "ab":
-        rig.accept(part(name, text=name))
+        rig.accept(part(name, text=name, group=group))
     rig.pass_time(ALBUM_SECONDS)
     told.life.names = {death}
     assert not told.work()
-    rig.accept(part("c", text="c"))
+    rig.accept(part("c", text="c", group=group))
     told.work_on()
     users = list(dict.fromkeys(told.model.users))
     assert users == ["a\nb", "c"]
