@@ -307,13 +307,16 @@ class ReplySender:
         if reply.edits:
             return delivery
         texts = self._texts_for(reply.language)
-        if reply.media is not None:
+        if reply.media is None:
+            marked = replace(reply, text=texts.repeated(reply.text))
+        else:
             asked = texts.maybe_missing(reply.media.filename)
             text = f"{texts.repeated(reply.text)}\n\n{asked}" if reply.text else asked
-            return replace(delivery, reply=Reply(text, language=reply.language))
-        marked = replace(reply, text=texts.repeated(reply.text))
+            marked = Reply(text, language=reply.language)
         # A message of the maximum length is sent without the mark: the platform would refuse it.
-        return delivery if len(channel.split(marked)) > 1 else replace(delivery, reply=marked)
+        if len(channel.split(marked)) > 1:
+            marked = replace(reply, media=None)
+        return replace(delivery, reply=marked)
 
 
 def _result_of(reply: Reply, receipt: Receipt) -> Literal["sent", "edited", "left_out"]:

@@ -203,8 +203,9 @@ def test_file_whose_answer_was_lost_is_not_sent_twice():
     assert [delivery.reply.media for delivery in room.channel.sent] == [None, None]
 
 
-def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked():
-    """The text is not lost with the file, which is only asked about."""
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked(pieces: int):
+    """The text is not lost with the file, which is only asked about. A text that fills a message has no mark."""
     room = Room()
     change = TurnChange(replies=((Reply("Sales", media=Media("m", "image/png", "chart.png")), ""),))
 
@@ -215,7 +216,10 @@ def test_text_above_a_file_whose_answer_was_lost_is_sent_again_marked():
     room.channel.errors = [DeliveryUncertain("lost")]
     assert room.work("a") == []
     room.rig.pass_time(3)
-    assert room.work() == [f"{ENGLISH.repeated('Sales')}\n\n{ENGLISH.maybe_missing('chart.png')}"]
+    room.channel.split = lambda reply: [reply] * pieces
+    marked = f"{ENGLISH.repeated('Sales')}\n\n{ENGLISH.maybe_missing('chart.png')}"
+    assert room.work() == [marked if pieces == 1 else "Sales"]
+    assert room.channel.sent[0].reply.media is None
 
 
 def test_text_whose_answer_was_lost_is_sent_again_marked():
