@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sayso.channels.markdown import plain, whatsapp_text
+from sayso.channels.markdown import plain, whatsapp_text, with_shown_numbers
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
 from sayso.channels.whatsapp.outgoing import (
     BUTTONS_LIMIT,
@@ -261,14 +261,19 @@ BUTTONS = st.sampled_from([(), choices(2), choices(4), choices(10, "*_`{}`_* and
 @example(("**bold `x`* [a](https://x.y/_z_) 👍🏽\n\n- ~~" * 3000)[:100_000], choices(2))
 @example("```py\n" + "x = [1]\n" * 12_000, choices(10))
 @example("*" * 100_000, ())
+@example("**<!--~~~py\n1. [a](https://x.y/_z_)<https://](https://x.y [[a](https://x.y/_z_)# " * 30, ())
 def test_any_text_arrives_whole_and_within_the_limits(md: str, buttons: tuple[Button, ...]):
-    """platforms.md 1.3: a piece has 1,600 characters, or 1,024 beside buttons, also once these are refused."""
+    """platforms.md 1.3: a piece has 1,600 characters, or 1,024 beside buttons, also once these are refused.
+
+    A list that repeats one number keeps the numbers that it is shown with.
+    """
     pieces = pieces_of(Reply(md, buttons), LINKS)
     for piece in pieces:
         assert 0 < length(piece.text) <= (BUTTONS_LIMIT if piece.buttons else TEXT_LIMIT)
         assert length(text_of(piece)) <= TEXT_LIMIT
     rest = iter("".join(piece.text for piece in pieces))
-    assert all(char in rest for char in md if not char.isspace())
+    shown = md if len(pieces) == 1 else with_shown_numbers(md)
+    assert all(char in rest for char in shown if not char.isspace())
     assert [piece.buttons for piece in pieces[:-1]] == [()] * (len(pieces) - 1)
 
 
