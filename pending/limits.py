@@ -13,6 +13,8 @@ KEEP_RECENT_MS = 3600 * 1000
 MAX_RECENT = 50
 #: How long the status of a reply is kept.
 KEEP_DELIVERY_MS = 7 * 24 * 3600 * 1000
+#: For this long after the outcome of a yes or no, the same answer again repeats it and is not answered.
+REPEAT_MS = 60_000
 #: How long people are told of a loss of data after the server was resumed.
 KEEP_LOSS_MS = 24 * 3600 * 1000
 #: How long a reply is held until the user writes.

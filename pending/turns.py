@@ -33,7 +33,11 @@ ALBUM_SECONDS = 1.2
 #: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
 #: Why a turn has no answer of the agent.
-TurnEnd = Literal["channel_gone", "failed", "forwarded", "killed_workers", "stale", "stopped", "timeout", "unreadable"]
+TurnEnd = Literal[
+    "channel_gone", "failed", "forwarded", "killed_workers", "repeated", "stale", "stopped", "timeout", "unreadable"
+]
+#: What a person said to an action that has ended: a yes, a no, or a tap on the button that undoes an effect.
+SettledIntent = Literal["confirm", "cancel", "undo"]
 #: Before the id of an action in `TurnChange.replies`: the reply is a piece of its question, but not the last one.
 PART = "+"
 #: Before the id of an action in `TurnChange.replies`: the reply repeats its question. Quoting it quotes the question.
@@ -103,6 +107,30 @@ class Transition:
         data = {"pid": self.pending_action_id, "from": self.from_states, "to": self.to, "told": self.outcome_text}
         more = {"by": self.by, "unclear": self.unclear}
         return data | {name: value for name, value in more.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class SettledAnswer:
+    """A yes or no of a person that settled a question, and whose outcome the bot told.
+
+    `pending_action_id`: the action that was asked about. `language`: that of the question.
+    """
+
+    intent: SettledIntent
+    pending_action_id: str
+    language: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the answer as the scripts store it."""
+        return {"intent": self.intent, "pid": self.pending_action_id, "language": self.language}
+
+    @classmethod
+    def from_json(cls, text: str) -> SettledAnswer | None:
+        """Read what a script returned, None for ""."""
+        if not text:
+            return None
+        data = json.loads(text)
+        return cls(data["intent"], data["pid"], data["language"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +241,7 @@ class TurnChange:
     A reply that only repeats an open question has ABOUT before the id.
     `silenced`: the ids of timers that are cancelled.
     `tells_loss`: a yes or no without a question is answered with a loss of data.
+    `settles`: the yes or no whose outcome the replies tell, apart from optional edits. None if they ask something.
     `language`: that of the answer, as the person writes, for a notice of a later loss; "" if unknown.
     `tools`: the tools that the turn called; `about`: the action that its user answered; `ended`: why it has no answer
     of the agent. These three are for `sayso trace`.
@@ -225,6 +254,7 @@ class TurnChange:
     timers: tuple[Timer, ...] = ()
     silenced: tuple[str, ...] = ()
     tells_loss: bool = False
+    settles: SettledAnswer | None = None
     language: str = field(default="", compare=False)
     tools: tuple[str, ...] = field(default=(), compare=False)
     about: str = field(default="", compare=False)
@@ -253,7 +283,7 @@ class TurnChange:
 
     def to_dict(self, to: Conversation | None = None) -> dict[str, Any]:
         """Return the change as the scripts read it. Absent parts are left out: cjson reads null as a value."""
-        entries = [{"pid": pid or "-", "reply": outbox_entry(to, reply)} for reply, pid in self.marked_replies() if to]
+        entries = [self._entry(reply, pid, to) for reply, pid in self.marked_replies() if to]
         data: dict[str, Any] = {"replies": entries, "arms": [action.to_dict() for action in self.new_actions]}
         data["timers"] = [timer.to_dict(to) for timer in self.timers if to]
         data["silenced"] = self.silenced
@@ -261,11 +291,24 @@ class TurnChange:
             data["language"] = self.language
         if self.tells_loss:
             data["tells_loss"] = True
+        if self.settles:
+            data["settles"] = self.settles.to_dict()
         if self.history is not None:
             data["history"] = self.history
         if self.transition:
             data["move"] = self.transition.to_dict()
         return data
+
+    def _entry(self, reply: Reply, pid: str, to: Conversation) -> dict[str, Any]:
+        """Return a reply as the scripts read it."""
+        entry: dict[str, Any] = {"pid": pid or "-", "reply": outbox_entry(to, reply)}
+        if self.tells_outcome(reply):
+            entry["tells"] = True
+        return entry
+
+    def tells_outcome(self, reply: Reply) -> bool:
+        """Return whether a reply of this change tells the outcome that its person must know."""
+        return self.settles is not None and not (reply.edits and reply.optional)
 
 
 def outbox_entry(to: Conversation, reply: Reply, *, forward: bool = False, later: bool = False) -> str:
@@ -347,6 +390,7 @@ class QueuedTurn:
     `journal`: the notes of earlier attempts; `attempt`: the number of this one, from 1.
     `lost_at`: when the server went on after it had lost data, in Unix seconds, 0.0 if not in the last day;
     `is_loss_told`: whether a yes or no of the person was answered with that.
+    `last_answer`: the person's last yes or no, while its outcome is the last thing that the bot said, and has arrived.
     """
 
     seq: int
@@ -367,6 +411,7 @@ class QueuedTurn:
     age: float = field(default=0.0, compare=False)
     lost_at: float = 0.0
     is_loss_told: bool = False
+    last_answer: SettledAnswer | None = None
 
     @property
     def last(self) -> int:

@@ -16,13 +16,23 @@ from sayso.pending.limits import (
     KEEP_HELD_MS,
     MAX_BURST,
     MAX_TIMERS,
+    REPEAT_MS,
     SOON_MS,
     SPREAD_MS,
     URGENT_PLACES,
     URGENT_PLACES_EACH,
 )
 from sayso.pending.repository import StoredAction
-from sayso.pending.turns import FollowingTurn, NewAction, QueuedTurn, Timer, TurnChange, outbox_entry, sort_timers
+from sayso.pending.turns import (
+    FollowingTurn,
+    NewAction,
+    QueuedTurn,
+    SettledAnswer,
+    Timer,
+    TurnChange,
+    outbox_entry,
+    sort_timers,
+)
 from sayso.workers.deliveries import DeliveryStatus
 from sayso.workers.mailbox import SEEN_MS
 from sayso.workers.sender import GivenUp
@@ -66,6 +76,17 @@ class HeldReply:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class SettledReplies:
+    """A settled answer of a user, the numbers of its outcome's first and last reply, and when it was committed."""
+
+    user: str
+    answer: SettledAnswer
+    first: int
+    last: int
+    at: float
+
+
 @dataclass(slots=True)
 class ConversationState:
     """The state of one conversation. `due` is when a worker should look at it, None while there is nothing to do."""
@@ -96,6 +117,7 @@ class ConversationState:
     hold: HeldReply | None = None
     #: The action whose question is the last thing that the bot said, "" after any other reply.
     newest: str = ""
+    settled: SettledReplies | None = None
     notified_at: float = 0.0
     #: By user, the number of the last turn that said stop.
     stops: dict[str, int] = field(default_factory=dict)
@@ -248,6 +270,23 @@ class ConversationState:
         self.done = queued.last
         if self.stops.get(queued.user, inf) <= self.done:
             del self.stops[queued.user]
+
+    def append_replies(self, queued: QueuedTurn, change: TurnChange, now: float) -> None:
+        """Append the replies of a turn, and note the answer whose outcome they tell."""
+        told = []
+        for reply, pid in change.marked_replies():
+            number = self.append_reply(pid, outbox_entry(queued.turn.conversation, reply))
+            if change.tells_outcome(reply):
+                told.append(number)
+        if change.settles and told:
+            self.settled = SettledReplies(queued.user, change.settles, told[0], self.said, now)
+
+    def settled_replies(self, user: str, received_at: float) -> SettledReplies | None:
+        """Return the settled answer of a user, if nothing was said since and a turn at this time may repeat it."""
+        settled = self.settled
+        if settled is None or settled.user != user or settled.last != self.said:
+            return None
+        return settled if received_at - settled.at <= REPEAT_MS / 1000 else None
 
     def set_timers(self, queued: QueuedTurn, change: TurnChange) -> None:
         """Remove the timers that a change silences, and set its new ones."""

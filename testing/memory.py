@@ -31,6 +31,7 @@ from sayso.pending.turns import (
     NextItem,
     QueuedReply,
     QueuedTurn,
+    SettledAnswer,
     StaleTurn,
     TurnChange,
     as_edit_of,
@@ -192,8 +193,7 @@ class MemoryConversations(MemoryDeliveries):
             state.finish(queued)
             if change.history is not None:
                 remember(state.histories, queued.user, change.history, MAX_HISTORIES)
-            for reply, pid in change.marked_replies():
-                state.append_reply(pid, outbox_entry(queued.turn.conversation, reply))
+            state.append_replies(queued, change, self._clock())
             return self._next_work(lease, state, let_go=let_go)
 
     async def journal(self, lease: Lease, seq: int, at: int, entries: Sequence[str]) -> None:
@@ -520,7 +520,19 @@ class MemoryConversations(MemoryDeliveries):
             return None
         waiting = state.inbox[0]
         actions = self._actions.actions_of_turn(conversation, waiting.turn.scope.id, waiting.tapped)
-        return state.queued_turn(*actions, self._clock())
+        queued = state.queued_turn(*actions, self._clock())
+        return replace(queued, last_answer=self._settled_answer(conversation, state, waiting))
+
+    def _settled_answer(
+        self, conversation: str, state: ConversationState, waiting: WaitingTurn
+    ) -> SettledAnswer | None:
+        """Return the last yes or no of the turn's user, if its outcome has arrived and nothing was said since."""
+        settled = state.settled_replies(waiting.turn.scope.id, waiting.received_at)
+        if settled is None:
+            return None
+        replies = [self._statuses.find(f"{conversation}#{each}") for each in range(settled.first, settled.last + 1)]
+        has_arrived = all(reply and reply.state in ("sent", "delivered", "read") for reply in replies)
+        return settled.answer if has_arrived else None
 
     def _has_room(self) -> bool:
         """Return whether one more conversation fits. The idle one that was used least recently is dropped for it."""

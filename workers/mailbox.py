@@ -27,6 +27,7 @@ from sayso.pending.turns import (
     NextItem,
     QueuedReply,
     QueuedTurn,
+    SettledAnswer,
     StaleTurn,
     Timer,
     TurnChange,
@@ -407,6 +408,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
             )
         case [
             "turn", entry, live, tapped, history, burst, waiting, stop, timers, journal, attempt, age, lost_at, told,
+            settled,
         ]:  # fmt: skip
             seq, at, user, _, turn = str(entry).split(" ", 4)
             return QueuedTurn(
@@ -426,6 +428,7 @@ def parse_next_item(row: Sequence[Any]) -> NextItem:
                 age=age / 1000,
                 lost_at=lost_at / 1000,
                 is_loss_told=bool(told),
+                last_answer=SettledAnswer.from_json(settled),
             )
         case _:
             return None

@@ -16,6 +16,7 @@ from sayso.agent.agent import Agent
 from sayso.agent.channel.commands import Commands
 from sayso.agent.channel.confirmation import ConfirmationHandler, dropped_transition
 from sayso.agent.channel.context import (
+    NO_ANSWER,
     TAPPED,
     TurnAnswer,
     TurnContext,
@@ -203,12 +204,16 @@ class ChannelAgent:
             if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
                 return (await self._confirmation.decide(context, live)).about(live)
             if live and self._confirmation.is_late_answer(context, live):
-                return (await self._confirmation.answer_ended(context, live)).about(live)
+                intent = read_answer(self.parser, context.turn.text, live.action.language).intent or "confirm"
+                return (await self._confirmation.answer_ended(context, live, intent=intent)).about(live)
             return await self._answer_without_question(context)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
         turn, live = context.turn, context.live
+        if self._confirmation.repeats_answer(context):
+            about = context.last_answer.pending_action_id if context.last_answer else ""
+            return NO_ANSWER.changed(about=about)
         intent = read_answer(self.parser, turn.text, context.texts.language).intent if turn.decides else ""
         if intent == "confirm":
             question = await self._prompts.find_question_elsewhere(turn, context.received_at)
@@ -467,6 +472,7 @@ class ChannelAgent:
             timers=queued.timers,
             lost_at=queued.lost_at,
             is_loss_told=queued.is_loss_told,
+            last_answer=queued.last_answer,
         )
 
     def _context(

@@ -14,11 +14,12 @@ from sayso.agent.channel.context import (
     add_exchange,
     fixed_answer,
 )
-from sayso.agent.channel.outcomes import OutcomeHistory
+from sayso.agent.channel.outcomes import OutcomeHistory, action_ids
 from sayso.agent.channel.prompts import ConfirmPrompts
 from sayso.agent.channel.tool_executors import tools_of
 from sayso.agent.channel.turn_journal import InterruptedRun
 from sayso.agent.memory.extraction import in_scope
+from sayso.agent.messages import Role, without_notes
 from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
@@ -36,7 +37,7 @@ from sayso.pending.consent import (
     read_answer,
     written_before,
 )
-from sayso.pending.consent.asking import is_misspelled_asking, read_asking
+from sayso.pending.consent.asking import invites_answer, is_misspelled_asking, is_plain_answer, read_asking
 from sayso.pending.proposals import Effect, is_undo
 from sayso.pending.repository import (
     EXECUTED_STATES,
@@ -47,7 +48,7 @@ from sayso.pending.repository import (
     StoredAction,
 )
 from sayso.pending.store import PendingActionStore
-from sayso.pending.turns import ABOUT, CHOICE_KIND, Transition, TurnChange
+from sayso.pending.turns import ABOUT, CHOICE_KIND, SettledAnswer, SettledIntent, Transition, TurnChange
 
 #: Characters of an outcome that is repeated after a second tap.
 MAX_OUTCOME_CHARS = 600
@@ -86,19 +87,39 @@ class ConfirmationHandler:
         self._run = run_agent
 
     async def answer_ended(
-        self, context: TurnContext, stored: StoredAction, effects: Sequence[Effect] = ()
+        self,
+        context: TurnContext,
+        stored: StoredAction,
+        effects: Sequence[Effect] = (),
+        intent: SettledIntent = "confirm",
     ) -> TurnAnswer:
-        """Answer with the outcome of an action that has ended. An undo is offered for the effects."""
+        """Answer a yes or no with the outcome of an action that has ended. An undo is offered for the effects."""
         outcome = await self.outcome_text(context.turn.scope, stored)
         answer = await self._answer_outcome(context, stored, outcome)
         answer = _with_state_check(context, answer, stored.action)
         answer = self._prompts.offer_undo(context, answer, effects)
+        answer = _settling(answer, stored, intent)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
-    async def _answer_again(self, context: TurnContext, stored: StoredAction) -> TurnAnswer:
+    def repeats_answer(self, context: TurnContext) -> bool:
+        """Return whether a message repeats a yes or no whose outcome is the last thing that the bot said.
+
+        A message that quotes another one may answer that one, and a command such as "delete it" may be
+        a new request.
+        """
+        last, turn = context.last_answer, context.turn
+        if last is None or not turn.decides or turn.replied_to:
+            return False
+        if self._confirm_ok and is_ok(self._parser, turn.text, last.language):
+            return last.intent == "confirm"
+        is_same = read_answer(self._parser, turn.text, last.language).intent == last.intent
+        return is_same and is_plain_answer(self._parser, turn.text)
+
+    async def _answer_again(self, context: TurnContext, stored: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Answer a further tap on a question that has ended, whose outcome the user knows already.
 
-        A long outcome is not sent again as a whole.
+        A long outcome is not sent again as a whole. Right after the outcome, the answer says nothing
+        new: it is left out where a message costs money, and the history does not know of the tap.
         """
         outcome = await self.outcome_text(context.turn.scope, stored)
         text = outcome
@@ -106,7 +127,15 @@ class ConfirmationHandler:
             text = _texts_of(stored).already_done(stored.action.preview)
         elif len(outcome) > MAX_OUTCOME_CHARS:
             text = brief(outcome)
-        answer = await self._answer_outcome(context, stored, text)
+        last = context.last_answer
+        is_told = last is not None and last.pending_action_id == stored.pid
+        if last and is_told and last.intent in (press.intent, "undo"):
+            answer = TurnAnswer(TurnChange(replies=((Reply(text, optional=True), ""),)))
+        else:
+            answer = await self._answer_outcome(context, stored, text)
+        ended_by = _intent_of_ending(stored)
+        if ended_by and press.intent == ended_by:
+            answer = _settling(answer, stored, ended_by)
         answer = _with_state_check(context, answer, stored.action)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
@@ -121,7 +150,7 @@ class ConfirmationHandler:
         if press.choice is not None or target.action.kind == CHOICE_KIND:
             return await self._choose(context, target, press)
         if target.state not in OPEN_STATES:
-            return await self._answer_again(context, target)
+            return await self._answer_again(context, target, press)
         match press.intent:
             case "confirm" if not target.action.code:
                 return await self._confirm(context, target)
@@ -181,18 +210,23 @@ class ConfirmationHandler:
 
         | the message | the answer | the question |
         |---|---|---|
+        | repeats the request, written before the question was shown | none: the question is the answer | stays |
+        | repeats the request, written after it | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
         | asks for time | the open question; none if it was repeated before | stays |
         | asks about the question | what a yes would do, MAX_UNCLEAR_ANSWERS times | stays |
         | may be an answer, in new words | the open question, MAX_UNCLEAR_ANSWERS times | stays |
         | anything else | that of the model | is dropped |
         """
         message, language = context.turn.text, live.action.language
+        repeats_request = _repeats_request(context, live)
+        if repeats_request and 0 < context.seq <= live.seen:
+            return NO_ANSWER
         asking = read_asking(self._parser, message, live.action)
         knows_it_stays = bool(live.unclear_answers) and not context.returns_text
         if asking == "waits" and knows_it_stays:
             return NO_ANSWER
         if len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS:
-            if asking:
+            if asking or repeats_request:
                 return self._explain(context, live, is_brief=asking == "waits")
             if _is_new_words(live, message) and is_unclear(self._parser, message, language):
                 return self._ask_again(context, live)
@@ -441,6 +475,7 @@ class ConfirmationHandler:
         answer = _with_state_check(context, answer, outcome.record)
         answer = self._prompts.offer_undo(context, answer, outcome.effects)
         answer = self._prompts.offer_choices(context, answer, choices)
+        answer = _settling(answer, stored, "confirm")
         return await self.with_closed_prompt(context, answer, stored, state, text)
 
     async def _answer_outcome(
@@ -468,7 +503,49 @@ class ConfirmationHandler:
         transition = Transition(stored.pid, WAITING_STATES, "cancelled", outcome, context.turn.event_id)
         self._outcomes.write_outcome(context, stored, "dropped" if refusal else "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
+        if not refusal:
+            answer = _settling(answer, stored, "cancel")
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
+
+
+def _settling(answer: TurnAnswer, stored: StoredAction, intent: SettledIntent) -> TurnAnswer:
+    """Return the answer marked as the outcome of a yes or no, so that the same again needs no answer.
+
+    An outcome that asks something itself, offers choices, or refuses a yes is not marked: the next yes
+    may answer it.
+    """
+    change, language, preview = answer.change, stored.action.language, stored.action.preview
+    refusals = (_texts_of(stored).unsafe(preview), _texts_of(stored).tool_changed(preview))
+    for reply, _ in change.replies:
+        if invites_answer(reply.text, language) or reply.text.startswith(refusals):
+            return answer
+    if any(action.kind == CHOICE_KIND for action in change.new_actions):
+        return answer
+    if is_undo(stored.action):
+        intent = "undo"
+    return answer.changed(settles=SettledAnswer(intent, stored.pid, language))
+
+
+def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
+    """Return what its person said to an action that has ended; None if it ended otherwise."""
+    if stored.state in EXECUTED_STATES:
+        return "confirm"
+    was_refused = stored.outcome_text.startswith(_texts_of(stored).cancelled(stored.action.preview))
+    return "cancel" if stored.state == "cancelled" and was_refused else None
+
+
+def _repeats_request(context: TurnContext, live: StoredAction) -> bool:
+    """Return whether a message has the words of the one that the open question answers."""
+    if context.turn.replied_to:
+        return False
+    ids = action_ids(live)
+    request = ""
+    for message in context.memory.get_history():
+        if any(link.id in ids for link in message.actions):
+            return _words_id(request) == _words_id(context.turn.text)
+        if message.role is Role.USER:
+            request = without_notes(message.content)
+    return False
 
 
 def _is_new_words(live: StoredAction, message: str) -> bool:

@@ -24,7 +24,7 @@ from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turns import CHOICE_KIND, Lease, StreamListener, Timer, TurnChange
+from sayso.pending.turns import CHOICE_KIND, Lease, SettledAnswer, StreamListener, Timer, TurnChange
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,8 @@ class TurnContext:
     lost_at: float = 0.0
     #: Whether a yes or no of the person was answered with that.
     is_loss_told: bool = False
+    #: The person's last yes or no, while its outcome is the last thing that the bot said.
+    last_answer: SettledAnswer | None = None
     #: Whether a model summarizes what the memory removes. Only a run of the agent asks it, so no other turn may remove.
     summarizes: bool = False
 
@@ -113,8 +115,8 @@ class TurnAnswer:
         return self.changed(about=action.pid) if action and action.action.kind != CHOICE_KIND else self
 
 
-#: The answer to a message that needs none: nothing is sent, and the history does not know of it.
-NO_ANSWER = TurnAnswer(TurnChange())
+#: The answer to a message that repeats what was answered: nothing is sent, and the history does not know of it.
+NO_ANSWER = TurnAnswer(TurnChange(ended="repeated"))
 
 
 def fixed_answer(context: TurnContext, text: str, files: Sequence[Media] = (), *, for_history: str = "") -> TurnAnswer:

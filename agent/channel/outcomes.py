@@ -86,7 +86,7 @@ class OutcomeHistory:
         at = context.received_at
         if outcome == "expired":
             at = stored.expires_at
-        self.write_outcomes(context, _ids(stored), outcome, at)
+        self.write_outcomes(context, action_ids(stored), outcome, at)
 
     def write_outcomes(self, context: TurnContext, ids: Iterable[str], outcome: ActionOutcome, at: float) -> None:
         """Write that the actions with these ids ended at `at` (Unix seconds) without being run."""
@@ -108,7 +108,7 @@ class OutcomeHistory:
 
         The next turn reads the record again.
         """
-        ids = _ids(stored)
+        ids = action_ids(stored)
         results = {}
         for message in context.memory.get_history():
             links = tuple(ActionLink(link.id) if link.id in ids else link for link in message.actions)
@@ -133,7 +133,7 @@ class OutcomeHistory:
             report = await self._store.settlement.report(context.turn.scope, stored, results=False)
         answer = _own_words(stored, outcome_text, report)
 
-        ids = _ids(stored)
+        ids = action_ids(stored)
         is_linked = any(link.id in ids for link in _links(context))
         raw = _raw_text(stored)
         if report or is_plan or is_undo(action) or is_linked or not raw:
@@ -283,7 +283,7 @@ def _own_words(stored: StoredAction, outcome_text: str, report: str) -> str:
     return texts.failed(action.preview)
 
 
-def _ids(stored: StoredAction) -> frozenset[str]:
+def action_ids(stored: StoredAction) -> frozenset[str]:
     """Return the id of an action and, of a plan, those of its steps."""
     ids = {stored.pid}
     if stored.action.kind == PLAN_KIND:

@@ -106,6 +106,7 @@ _ENDS = {
     "failed": "An unexpected error ended it, and the user got an apology. `turn.failed` in the log has the traceback.",
     "forwarded": "It came from another address of the conversation, and was handed on to the main address.",
     "killed_workers": "Its worker died in each attempt, so Sayso gave it up.",
+    "repeated": "It repeated what the bot had answered, or asked for time again. It needed no answer.",
     "stale": "The conversation changed while it was answered. The user was told that something went wrong.",
     "stopped": "The user sent /stop.",
     "timeout": "It took longer than `workers.turn_timeout`. The user was told.",

@@ -163,6 +163,15 @@ class RegexConfirmParser:
         """Return whether the whole message is a plain "ok", which is a yes only where a channel allows it."""
         return self._is_in(self._book.ok, self._normalize(msg, "yes"))
 
+    def is_plain(self, msg: str) -> bool:
+        """Return whether an answer is made of plain words of yes and no, and of politeness, and of no command."""
+        if self._emoji and only_emoji(msg):
+            return True
+        words = bare_words("".join(char for char in msg if not char.isdecimal()))
+        for polite in self._book.polite:
+            words = words.removesuffix(f" {polite}")
+        return bool(words) and all(self._is_in(self._book.plain, word) for word in words.split())
+
     def is_unclear(self, msg: str) -> bool:
         """Return whether a short message may be meant as an answer although it decides nothing.
 
@@ -419,6 +428,8 @@ class PhraseBook:
     asks: frozenset[str]
     #: Asks for time and decides nothing: the user is told once that the question stays open.
     waits: frozenset[str]
+    #: Words that are a yes or a no and nothing else, unlike commands such as "delete it" and "stop".
+    plain: frozenset[str]
     #: Words that are a yes when alone, and a new request with another word beside them.
     commands: frozenset[str]
 

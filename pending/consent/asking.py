@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
 
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import (
     MAX_DECISION_CHARS,
@@ -34,7 +35,9 @@ MIN_SWAPPED_LETTERS = 4
 #: Words of the effect at the end of a message, as in "which order?" and "which delivery address?".
 MAX_EFFECT_WORDS = 2
 
-_QUESTION_MARKS = frozenset("?？؟¿⁇‽❓❔⁉!¡")  # noqa: RUF001
+_QUESTION_MARKS = frozenset("?？؟¿⁇‽❓❔⁉")  # noqa: RUF001
+#: Quotes, and the bold of Markdown.
+_EMPHASIS = (("**", "**"), ("“", "”"), ("「", "」"), ("『", "』"), ('"', '"'))
 _WAITING = frozenset("🤔🧐💭⏳⌛⏱⏲⏰🕐✋🖐")
 #: What changes the look of the emoji before it: its style and its skin tones.
 _EMOJI_LOOKS = dict.fromkeys((0xFE0F, *range(0x1F3FB, 0x1F400)))
@@ -49,7 +52,7 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     if not isinstance(parser, RegexConfirmParser) or len(message) > MAX_DECISION_CHARS:
         return ""
     signs = set("".join(message.translate(_EMOJI_LOOKS).split()))
-    if signs and signs <= _QUESTION_MARKS and signs != {"!"}:
+    if signs - {"!"} and signs <= _QUESTION_MARKS | {"!"}:
         return "asks"
     if signs and signs <= _WAITING:
         return "waits"
@@ -71,6 +74,26 @@ def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> 
         return False
     phrases = parser.only(language).asking_phrases
     return _is_misspelled(phrases, bare_words(message))
+
+
+def invites_answer(text: str, language: str) -> bool:
+    """Return whether a yes may answer this text: it has a question mark, or the word for yes in this language.
+
+    In Chinese and Japanese that word is part of others, so it counts in quotes or bold only.
+    """
+    if not _QUESTION_MARKS.isdisjoint(text):
+        return True
+    yes = texts_for(language).yes
+    if is_syllabic(yes):
+        return any(f"{before}{yes}{after}" in text for before, after in _EMPHASIS)
+    return yes.casefold() in letters_of(text)
+
+
+def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
+    """Return whether a yes or no says nothing else, unlike "delete it" and "stop", which may be new requests."""
+    if not isinstance(parser, RegexConfirmParser):
+        return False
+    return parser.is_plain(message) or any(each.is_plain(message) for each in all_languages())
 
 
 def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:

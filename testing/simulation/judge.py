@@ -192,8 +192,10 @@ class _ConversationJudge:
         decisions = self._without_dropped_taps(decisions, answers)
         self._check_bill(ask, decisions, messages)
         self.result.repeated += max(0, len(answers) - len(decisions)) if decisions else 0
-        if questions and len(answers) < len(decisions):
-            self._fault("lost", ask.number, f"{len(decisions)} decisions on {ask.bill}, {len(answers)} answers")
+        needed = len(decisions) - _repeated_decisions(decisions, answers)
+        if questions and len(answers) < needed:
+            text = f"{len(decisions)} decisions on {ask.bill}, {needed} need an answer, {len(answers)} have one"
+            self._fault("lost", ask.number, text)
         self._check_small_talk(ask, decisions, answers)
         yield from pair_answers(decisions, answers)
 
@@ -375,6 +377,17 @@ def check_first_tries(messages: Sequence[ChatMessage], acts: Sequence[Act]) -> l
 
 def _count_unmarked(messages: Iterable[ChatMessage]) -> int:
     return sum(not message.statement.marked for message in messages)
+
+
+def _repeated_decisions(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> int:
+    """Return how many of the person's own decisions may go without an answer.
+
+    They repeat one whose outcome was told.
+    """
+    if not any(message.statement.kind not in NO_OUTCOME for message in answers):
+        return 0
+    own = [act.verb for act in decisions if not act.stranger]
+    return len(own) - len(set(own))
 
 
 def pair_answers(decisions: Sequence[Act], answers: Sequence[ChatMessage]) -> Iterator[tuple[Act, ChatMessage]]:

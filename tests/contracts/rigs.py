@@ -184,6 +184,7 @@ class RedisRig(Rig):
         mark = (self.client.hget(lane, "held") or "").split(" ", 3)
         if len(mark) == 4:
             self.client.hset(lane, "held", " ".join([*mark[:2], str(int(mark[2]) - ms), mark[3]]))
+        self._hurry_settled(lane, ms)
         if self.client.zscore(f"{self.shard}:due", CHAT.id) is not None:
             self.client.zincrby(f"{self.shard}:due", -ms, CHAT.id)
         for name in self.client.zrange(f"{self.shard}:timers:{CHAT.id}", 0, -1):
@@ -223,6 +224,11 @@ class RedisRig(Rig):
         """Return the key of the channel's rate. A cluster stores it in another shard than the conversation."""
         name = f"pace:{CHAT.channel}"
         return f"{PREFIX}{{{name}}}" if isinstance(self.client, ClusterClient) else f"{PREFIX}{name}"
+
+    def _hurry_settled(self, lane: str, ms: int) -> None:
+        """Set back the time of the last yes or no that settled a question."""
+        if settled := json.loads(self.client.hget(lane, "settled") or "{}"):
+            self.client.hset(lane, "settled", json.dumps({**settled, "at": str(int(settled["at"]) - ms)}))
 
     def _hurry_slot(self, ms: int) -> None:
         """Set back the time of the channel's next message, which a cluster stores beside the rate."""

@@ -90,7 +90,7 @@ def test_typed_yes_runs_the_action_once(system: System, kind: type[Person], name
 def test_tap_runs_the_action_once_and_a_second_tap_is_told_so(
     system: System, kind: type[Person], name: int, invoice: str
 ) -> None:
-    """A second, later tap is another webhook: it is told that the action is done, without the outcome."""
+    """It is another webhook, and told that the action is done. On WhatsApp, the same tap again costs no message."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     confirm, cancel = (button["data"] for button in person.hears()[0]["buttons"])
@@ -98,8 +98,9 @@ def test_tap_runs_the_action_once_and_a_second_tap_is_told_so(
     assert person.hears()[0]["text"].startswith(f"Invoice {invoice} is deleted.\n\n")
     person.tap(confirm)
     person.tap(cancel)
-    for entry in person.hears(2):
+    for entry in person.hears(1 if kind is WhatsAppPerson else 2):
         assert entry["text"].startswith(f"Already done: Delete invoice {invoice}")
+    assert person.hears_nothing_more()
     assert system.effects("delete", invoice) == 1
 
 
@@ -108,7 +109,7 @@ def test_tap_runs_the_action_once_and_a_second_tap_is_told_so(
     [(WhatsAppPerson, 44, "INV-15"), (TelegramPerson, 45, "INV-18"), (SlackPerson, 46, "INV-19")],
 )
 def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Person], name: int, invoice: str) -> None:
-    """The outcome carries an Undo button; a second tap is told so and restores nothing more."""
+    """The outcome carries an Undo button; a second tap restores nothing more, and is told so where that is free."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
@@ -117,9 +118,11 @@ def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Pers
     assert undo["label"] == "Undo"
     person.tap(undo["data"])
     person.tap(undo["data"])
-    first, second = person.hears(2)
+    first, *others = person.hears(1 if kind is WhatsAppPerson else 2)
     assert first["text"] == f"Invoice {invoice} is back."
-    assert second["text"].startswith(f"Already done: Undo: Delete invoice {invoice}")
+    for second in others:
+        assert second["text"].startswith(f"Already done: Undo: Delete invoice {invoice}")
+    assert person.hears_nothing_more()
     assert (system.effects("delete", invoice), system.effects("restore", invoice)) == (1, 1)
 
 

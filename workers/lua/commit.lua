@@ -1,8 +1,9 @@
--- needs: actions, changes, conversation, inbox, keys, next_item, outbox, timers
+-- needs: actions, changes, conversation, inbox, keys, next_item, outbox, settled, timers
 -- Finish a turn, or several that were answered together. Changes everything or nothing.
 -- args: epoch, token, seq (number of the turn), last (number of the last turn that was answered), user, event, let_go
--- (release the lease when nothing is left), change ({replies: [{pid, reply}], history?, move?, arms: [...], timers:
--- [{id, at, what}], silenced: [id], language?, tells_loss?}), record (how the turn was answered, as JSON without its first brace).
+-- (release the lease when nothing is left), change ({replies: [{pid, reply, tells?}], history?, move?, arms: [...],
+-- timers: [{id, at, what}], silenced: [id], language?, tells_loss?, settles?}), record (how the turn was answered, as
+-- JSON without its first brace).
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local change, user = args.change, args.user
@@ -51,8 +52,12 @@ if change.tells_loss then
 end
 for _, id in ipairs(change.silenced) do drop_timer(id) end
 for _, one in ipairs(change.timers) do set_timer(one.id, one.at, one.what) end
-local numbers = {}
-for at, reply in ipairs(change.replies) do numbers[at] = append_reply(reply.pid, reply.reply) end
+local numbers, first = {}, nil
+for at, reply in ipairs(change.replies) do
+  numbers[at] = append_reply(reply.pid, reply.reply)
+  if reply.tells then first = first or numbers[at] end
+end
+if change.settles and first then note_settled(user, change.settles, first, numbers[#numbers]) end
 local record = string.format('{"done":%d,"replies":[%s],%s', now(), table.concat(numbers, ','), args.record)
 redis.call('HSET', answered, args.seq % MAX_ANSWERED, record)
 redis.call('PEXPIRE', answered, KEEP_DELIVERY_MS)

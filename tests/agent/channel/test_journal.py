@@ -438,7 +438,7 @@ def test_timeout_names_the_call_with_an_unknown_outcome(make_story):
 def test_turn_that_is_given_up_disarms_the_open_question(make_story):
     """The seed's rule that unrelated turns disarm also holds for a turn that kills each worker."""
     story = make_story((call("delete", what="x"),))
-    story.hear()
+    story.hear("delete x")
     story.work_on()
     story.model.lines = [(call("look", what="a"),), "all done"]
     told = story.killed_at(*["during look a"] * MAX_ATTEMPTS)

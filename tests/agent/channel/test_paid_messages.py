@@ -138,3 +138,51 @@ def test_question_about_the_question_costs_one_message_and_no_call(chat, cost):
     """The question stays open. A new request drops it, and so does the sixth question."""
     chat.say(*cost.said)
     assert (len(chat.texts), chat.calls, len(chat.refunded)) == (cost.messages, cost.calls, cost.refunds)
+
+
+#: Answers that are repeated, and requests that are sent twice.
+REPEATED = [
+    Cost((ASK, "yes", "yes"), 2, 1, 1),
+    Cost((ASK, "yes", "yes", "yes"), 2, 1, 1),
+    Cost((ASK, "[yes]", "yes"), 2, 1, 1),
+    Cost((ASK, "yes", "[yes]"), 2, 1, 1),
+    Cost((ASK, "[yes]", "[yes]", "[yes]"), 2, 1, 1),
+    Cost((ASK, "no", "no"), 2, 1, 0),
+    Cost((ASK, "[no]", "[no]", "no"), 2, 1, 0),
+    Cost((ASK, "[wait]", "yes", "yes"), 2, 1, 0),
+    Cost((ASK, "[wait]", "[yes]", "yes", "[yes]"), 2, 1, 0),
+    Cost((ASK, "yes", "no"), 3, 2, 1),
+    Cost((ASK, "no", "yes"), 3, 2, 0),
+    Cost((ASK, "no", "[yes]"), 3, 1, 0),
+    Cost((ASK, "yes", "thanks", "yes"), 4, 3, 1),
+    Cost((ASK, "yes", "/help", "yes"), 4, 2, 1),
+    Cost((ASK, ASK, "yes"), 3, 1, 1),
+    Cost(("/stop", "/stop"), 2, 0, 0),
+]
+
+
+@pytest.mark.parametrize("cost", REPEATED, ids=str)
+def test_repeated_answer_costs_nothing(chat, cost):
+    """Where the person knows the outcome. Any other answer costs what it did before."""
+    chat.say(*cost.said)
+    assert (len(chat.texts), chat.calls, len(chat.refunded)) == (cost.messages, cost.calls, cost.refunds)
+
+
+def test_messages_sent_twice_within_a_moment_cost_as_one(chat):
+    """The request twice while the model works, and the yes twice while the refund runs."""
+    for twice in (ASK, "yes"):
+        chat.hear(twice)
+        chat.hear(twice)
+        chat.work()
+    assert chat.texts[1:] == ["Order 5 is refunded."]
+    assert (len(chat.texts), chat.calls, chat.refunded) == (2, 1, ["5"])
+
+
+def test_yes_again_is_answered_where_the_outcome_was_not_delivered(chat):
+    """WhatsApp took the message, and then said that it could not be delivered."""
+    chat.say(ASK, "yes")
+    statuses, _ = chat.rig.deliveries.statuses(WHATSAPP.conversation.id)
+    outcome = statuses[-1]
+    chat.rig.deliveries.report(outcome.id, outcome.receipt, "failed")
+    chat.say("yes")
+    assert chat.calls == 2

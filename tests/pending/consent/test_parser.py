@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sayso import pending
+from sayso.channels.i18n.texts import texts_for
 from sayso.pending import RegexConfirmParser, consent
 from sayso.pending.action import PendingAction
 from sayso.pending.consent import MAX_DECISION_CHARS, SHIPPED_LANGUAGES, expand, phrasebook, plain_words, unstretch
@@ -165,6 +166,23 @@ def test_other_message_asks_nothing_about_the_question(words):
 def test_misspelled_question_is_recognized_in_its_language(words):
     """One wrong letter is a slip of the finger."""
     assert is_misspelled_asking(EVERYTHING, words, "en")
+
+
+@pytest.mark.parametrize("language", SHIPPED_LANGUAGES)
+def test_plain_words_decide_and_command_nothing(language):
+    """A plain word is a yes or a no of its language, and no word that begins a new request."""
+    book, texts = BOOKS[language], texts_for(language)
+    assert book.plain <= book.confirm | book.cancel
+    assert not book.plain & book.commands
+    assert all(RegexConfirmParser([language]).is_plain(word) for word in (texts.yes, texts.no))
+
+
+@pytest.mark.parametrize(
+    "words", ["delete it", "yes, delete it", "go ahead", "stop", "cancel", "ok", "", "yes and no", "5"]
+)
+def test_command_is_no_plain_answer(words):
+    """It may be a new request where no question is open."""
+    assert not EVERYTHING.is_plain(words)
 
 
 @given(st.text(min_size=1))

@@ -1,4 +1,4 @@
--- needs: actions, channel, conversation, deliveries, inbox, keys, last_message, outbox, timers
+-- needs: actions, channel, conversation, deliveries, inbox, keys, last_message, outbox, settled, timers
 -- What the holder of the lease does next: send a reply, else work on a turn, else nothing.
 -- args: epoch, token, let_go (release the lease when nothing is left).
 
@@ -101,7 +101,7 @@ local function next_item()
     redis.call('GET', history_key(user)) or '', following_turns(user, tapped), redis.call('LLEN', inbox),
     lane_number(stop_field(user)),
     redis.call('HVALS', timer), redis.call('LRANGE', journal, 0, -1), count_attempt(turn), now() - at,
-    lost_at, loss_told,
+    lost_at, loss_told, settled_answer(user, tonumber(at)),
   }
 end
 
