@@ -46,7 +46,7 @@ from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, new_token
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.platform_places import PlatformPlaces
-from sayso.workers.progress import LAST_CALL_SECONDS, DraftMessage, DraftRateLimiter, ProgressIndicator
+from sayso.workers.progress import LAST_CALL_SECONDS, BackgroundTask, DraftMessage, DraftRateLimiter, ProgressIndicator
 from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
@@ -217,6 +217,7 @@ class ConversationProcessor:
         """Send replies and answer turns, until nothing is left or other conversations should have their share."""
         until, turns = self.clock() + MAX_SECONDS, 0
         album = AlbumWait()
+        album_sign: BackgroundTask | None = None
         if work is None:
             work = await self.mailbox.release(held.lease)
         while work is not None:
@@ -232,14 +233,27 @@ class ConversationProcessor:
                     await self.mailbox.release(held.lease, hand_over=True)
                     return
                 case QueuedTurn() if (pause := album.next_pause(work)) > 0:
+                    if album_sign is None:
+                        album_sign = self._begin_album_sign(work)
                     await self.sleep(pause)
                     work = await self.mailbox.release(held.lease)  # the turn stays, and may have grown
                 case QueuedTurn():
+                    if album_sign is not None:
+                        await album_sign.end(at_once=True)  # the turn shows it again
+                        album_sign = None
                     turns += 1
                     ids = {"seq": work.seq, "event": work.turn.event_hash}
                     with context_field("log_fields", {**call_context().log_fields, **ids}):
                         work = await self._turn(held, self._joined(work))
                     held.turn_seq = 0
+
+    def _begin_album_sign(self, queued: QueuedTurn) -> BackgroundTask:
+        """Show the typing sign once while the further parts of an album are awaited. Return the task that does."""
+        sign = BackgroundTask()
+        channel = self.channels.get(queued.turn.conversation.channel)
+        if channel:
+            sign.begin(channel.show_typing(queued.turn), with_a_call=True)
+        return sign
 
     def _joined(self, queued: QueuedTurn) -> QueuedTurn:
         """Return the turn merged with those behind it that are answered with it."""

@@ -74,6 +74,27 @@ def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
     assert sum(slept) == pytest.approx(ALBUM_SECONDS)
 
 
+def test_person_sees_typing_while_the_parts_of_an_album_are_awaited():
+    """A photo that is sent alone waits, too. The turn shows the sign once more."""
+    signs, signs_before_each_wait = [], []
+
+    async def show_typing(turn) -> float:
+        signs.append(turn.media[0].ref)
+        return 0.0
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0)
+        signs_before_each_wait.append(list(signs))
+        room.rig.pass_time(seconds)
+
+    room = Room(agent=Viewer(), sleep=sleep)
+    room.channel.show_typing = show_typing
+    room.rig.accept(part("a"))
+    assert room.work() == ["a"]
+    assert signs_before_each_wait[0] == ["a"]
+    assert signs == ["a", "a"]
+
+
 def test_lease_lost_during_the_wait_for_parts_changes_nothing():
     """Another worker has the album."""
     room = room_where([])
