@@ -1,1 +1,1 @@
-"""Price: what conversations cost in tokens, calls and messages, beside pydantic-ai and LangChain."""
+"""Price: what conversations cost in tokens, calls and messages, beside two peers."""

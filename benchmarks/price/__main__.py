@@ -1,6 +1,6 @@
 """What a conversation costs: tokens, model calls and messages, beside pydantic-ai and LangChain.
 
-    python -m benchmarks.price [chats] [catalog] [results] [messages]
+    python -m benchmarks.price [chats] [catalog] [results] [messages] [choices]
 
 A local server speaks the vendors' APIs, answers as a script says, and records each request as the
 vendors' own libraries send it; no key and no network is needed. Units are tokens at the full price
@@ -14,8 +14,8 @@ import argparse
 import logging
 from collections.abc import Callable, Iterator
 
-from benchmarks.price import catalog, chats, messages, results
-from benchmarks.price.peers import PEERS, installed_peers
+from benchmarks.price import catalog, chats, choices, messages, results
+from benchmarks.price.peers import peer_versions
 from benchmarks.price.rows import HEAD, Row
 from benchmarks.price.units import Encode, best_encoding
 
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[[Encode], Iterator[Row]]] = {
     "catalog": catalog.rows,
     "results": results.rows,
     "messages": messages.rows,
+    "choices": choices.rows,
 }
 
 
@@ -36,12 +37,11 @@ def main() -> None:
     parts = parser.parse_args().parts or PARTS
     logging.disable(logging.WARNING)
     encode, encoding = best_encoding()
-    print(f"Units are tokens at the full price; {encoding}.\n\n{HEAD}", flush=True)
+    peers = [f"{name} {installed or 'is not installed'}" for name, installed in peer_versions().items()]
+    print(f"Units are tokens at the full price; {encoding}. {', '.join(peers)}.\n\n{HEAD}", flush=True)
     for part in parts:
         for row in PARTS[part](encode):
             print(row, flush=True)
-    if missing := sorted(PEERS.keys() - installed_peers().keys()):
-        print(f"\nNot installed, and so left out: {', '.join(missing)}.")
 
 
 if __name__ == "__main__":

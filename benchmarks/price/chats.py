@@ -36,11 +36,20 @@ def rows(encode: Encode) -> Iterator[Row]:
     yield Row(what, ours.units, 25_000, unit="k", peers=units)
 
 
-def sayso_price(vendor: str, encode: Encode, *, agent: str = "") -> tuple[Price, int]:
-    """Return the price of the conversation in Sayso, and how many calls asked for something beside
-    it.
+def sayso_price(
+    vendor: str,
+    encode: Encode,
+    *,
+    agent: str = "",
+    side_text: str = "",
+) -> tuple[Price, int]:
+    """Return the price of the conversation in Sayso, and the number of calls beside it.
+
+    `agent` is YAML below `agent`; `side_text` is what such calls are answered with.
     """
     with Bot(vendor, PROMPT, SHOP, agent=agent) as bot:
+        if side_text:
+            bot.recorder.side_answer = {"text": side_text}
         for exchange in conversation():
             bot.recorder.script(*exchange.steps)
             answer = bot.say(exchange.text)

@@ -8,6 +8,7 @@ caching. A peer that is not installed is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from benchmarks.price.bot import MODELS
@@ -141,12 +142,24 @@ def langchain_approval(recorder: ModelRecorder, text: str) -> None:
 PEERS: dict[str, Peer] = {"pydantic-ai": pydantic_ai, "LangChain": langchain}
 
 
+#: The distribution of each peer.
+_DISTRIBUTIONS = {"pydantic-ai": "pydantic-ai-slim", "LangChain": "langchain"}
+
+
+def peer_versions() -> dict[str, str]:
+    """Return the version of each peer, "" for one that is not installed."""
+    versions = {}
+    for name, distribution in _DISTRIBUTIONS.items():
+        try:
+            versions[name] = version(distribution)
+        except PackageNotFoundError:
+            versions[name] = ""
+    return versions
+
+
 def installed_peers() -> dict[str, Peer]:
     """Return the peers that are installed, by name."""
-    from importlib.util import find_spec
-
-    modules = {"pydantic-ai": "pydantic_ai", "LangChain": "langchain_openai"}
-    return {name: peer for name, peer in PEERS.items() if find_spec(modules[name])}
+    return {name: PEERS[name] for name, installed in peer_versions().items() if installed}
 
 
 def approvals() -> dict[str, Callable[[ModelRecorder, str], None]]:

@@ -75,7 +75,7 @@ def rows(encode: Encode) -> Iterator[Row]:
 
 
 def sayso_price(encode: Encode, agent: str) -> Price:
-    """Return the price of the long result and the turns after it, with these lines below `agent`."""
+    """Return the price of the long result and the turns after it; `agent` is YAML below `agent`."""
     with Bot("openai", PROMPT, REPORT, agent=agent) as bot:
         _converse(bot.recorder, bot.say)
         return openai_price(bot.recorder.bodies, encode)
