@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, TypeAlias, cast, get_args
 from urllib.parse import unquote, urlsplit
 
-from sayso.agent.tools.definition import MEMORY, RESULTS, ToolTag
+from sayso.agent.tools.definition import MEMORY, RESULTS, SEARCH, ToolTag
 from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import INVISIBLE
 from sayso.pending.concurrency import await_isolated, call_foreign
@@ -30,8 +30,8 @@ Decision = Literal["allow", "review", "deny"]
 #: The lists of a policy, in the order in which they are read.
 RuleKind = Literal["deny", "deny_when", "review", "allow"]
 #: What decided: a rule; "unknown": no rule names the tool; the tool's author; the hint of the tool's source; the lack
-#: of a policy; or the memory that the tool belongs to.
-DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy", "memory"]
+#: of a policy; the memory that the tool belongs to; or that it is the tool that finds others.
+DecidedBy = Literal["rule", "unknown", "requires_approval", "destructive", "no_policy", "memory", "search"]
 
 #: Asked before a reviewed call runs, with the tool's name, the arguments and the reason. Only `True` approves the call.
 ConfirmAction = Callable[[str, dict[str, Any], str], bool | Awaitable[bool]]
@@ -159,6 +159,7 @@ class ToolPolicy:
         return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
 
 
+_TOOL_SEARCH = PolicyDecision("allow", "it only finds tools", decided_by="search")
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 _READS_ON = PolicyDecision("allow", "it reads more of a result that the model was given", decided_by="memory")
 
@@ -169,10 +170,13 @@ def effective_decision(tool: Tool, args: Mapping[str, Any], policy: ToolPolicy |
     A tool that requires approval is reviewed even where the policy allows it, because its author said so. A tool that
     its source calls destructive is reviewed unless a rule names it; a rule that allows it lets it run. A tool of the
     agent's memory runs unless a rule names it, because turning on the memory is asking for it. The tool that reads the
-    rest of a result always runs: the policy has let the model read that result.
+    rest of a result always runs: the policy has let the model read that result. The tool that finds other tools changes
+    nothing and shows no tool that the user may not use, so only `deny` stops it.
     """
     if tool.metadata.source == RESULTS:
         return _READS_ON
+    if tool.metadata.source == SEARCH and not (policy and policy.unconditional_denial(tool.name)):
+        return _TOOL_SEARCH
     decision = _NO_POLICY
     if policy:
         # The source of a tool described by JSON Schema fills in the defaults of missing arguments.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -236,16 +236,15 @@ class RunResults:
         return text
 
 
-def with_read_result(tools: Iterable[Tool]) -> list[Tool]:
-    """Return the tools and behind them `read_result`, unless one of them has its name.
+def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the schemas of tools and behind them that of `read_result`, unless one of them has its name.
 
     It stands last and only where it is needed: tools are the first part of a request, so that each change of their list
     costs the vendor's cache of all that follows.
     """
-    given = list(tools)
-    if any(each.name == READ_RESULT for each in given):
-        return given
-    return [*given, read_result_tool()]
+    if any(schema["name"] == READ_RESULT for schema in schemas):
+        return list(schemas)
+    return [*schemas, read_result_tool().schema()]
 
 
 @cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.guards.guardrails import GuardrailBlocked, apply_guardrails
@@ -25,11 +25,13 @@ from sayso.agent.run.long_results import (
     READ_RESULT,
     RunResults,
     has_shortened_result,
+    read_result_tool,
     remembered,
     with_read_result,
 )
 from sayso.agent.run.memory import RunMemory
 from sayso.agent.run.model_call import ModelCaller, budget_end, is_budget_spent
+from sayso.agent.run.shown_tools import ShownTools, note_names, noted_names
 from sayso.agent.run.state import JournaledAnswer, ModelAnswer, OpenRound, RunEnd, RunRequest, RunState
 from sayso.agent.run.structured import (
     build_schema_instruction,
@@ -42,9 +44,9 @@ from sayso.agent.run.tool_calls import run_calls
 from sayso.agent.run.tool_results import Compressor
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.context import ToolEnvironment
-from sayso.agent.tools.registry import Toolset, schemas_for_model
+from sayso.agent.tools.registry import Toolset
 from sayso.agent.tools.screening import unfenced
-from sayso.agent.toolsets.selectors import ToolSelector, narrow
+from sayso.agent.toolsets.selectors import ToolSelector
 from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.redaction import redact
 from sayso.pending.context import own_context
@@ -72,17 +74,14 @@ class AgentLoop:
         session: Session | None,
     ) -> None:
         self.memory = memory
-        self._toolset = toolset
+        self._shown_tools = ShownTools(toolset, selector, config.tool_policy, can_find=not config.routing_only)
         self._provider = provider
         self._config = config
         self._model_caller = model_caller
-        self._selector = selector
         self._observers = observers
         self._analytics = analytics
         self._session = session
         self._has_budget = config.run_budget is not None or config.budget is not None
-        #: The names of tools whose schema failed. Each is logged once until it works again.
-        self._tools_without_schema: set[str] = set()
 
     async def answer(self, request: RunRequest) -> AgentResult:
         """Answer one request. Raises the errors that `Agent.arun` documents."""
@@ -142,6 +141,7 @@ class AgentLoop:
         if session is not None:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
+        run.shown_tools = noted_names(run.memory)
         run.background = await run.run_memory.background()
         run.remembered = await run.run_memory.context(run.request.user_text)
 
@@ -219,17 +219,12 @@ class AgentLoop:
             end = await budget_end(run, self._config) if self._has_budget else None
             if end is not None:
                 return end
-            tools, names, policy = self._toolset.all(), None, self._config.tool_policy
-            if policy is not None:
-                tools = policy.without_denied(tools)
-            if self._selector is not None:
-                names = tuple(tool.name for tool in await narrow(self._selector, run.transcript, tools))
-                tools = [tool for tool in tools if tool.name in names]
+            offer = await self._shown_tools.offer(run)
+            schemas: Sequence[Mapping[str, Any]] = offer.schemas
             self._model_caller.limit_results(run)
             if has_shortened_result(run.transcript, run.result_tokens):
-                tools = with_read_result(tools)
-            schemas = await schemas_for_model(tools, self._tools_without_schema)
-            answer = ModelAnswer(*await self._model_caller.ask(run, schemas), names)
+                schemas = with_read_result(schemas)
+            answer = ModelAnswer(*await self._model_caller.ask(run, schemas), offer.names)
         run.answer_text = answer.message.content
         return await self._handle_answer(run, answer, journaled)
 
@@ -299,14 +294,9 @@ class AgentLoop:
         """Run the calls and add them to the transcript. Return how the run ends, if it ends here."""
         config, answer, names = self._config, journaled.answer.message, journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
-        policy = config.tool_policy
-        tools = {  # tools that are always denied stay: the policy refuses their calls
-            tool.name: tool
-            for tool in self._toolset.all()
-            if names is None or tool.name in names or (policy and policy.unconditional_denial(tool.name))
-        }
+        tools = self._shown_tools.callable_tools(run, names)
         if any(call.tool_name == READ_RESULT for call in answer.tool_calls):  # also where it is not shown any more
-            tools = {tool.name: tool for tool in with_read_result(tools.values())}
+            tools.setdefault(READ_RESULT, read_result_tool())
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)
         new_usage = [outcome.usage for at, outcome in enumerate(outcomes) if at not in journaled.outcomes]
@@ -371,6 +361,8 @@ class AgentLoop:
             draft.commit()
         elif memory is not None:
             memory.add_many(messages)
+        if memory is not None:
+            note_names(memory, run.shown_tools)
 
 
 def _too_many_steps(run: RunState) -> RunEnd:

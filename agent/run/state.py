@@ -265,6 +265,8 @@ class RunState:
     run_memory: RunMemory
     memory: ConversationMemory | None = None
     history: list[Message] = field(default_factory=list)
+    #: The names of the tools that the conversation has needed so far, in the order in which they are shown.
+    shown_tools: list[str] = field(default_factory=list)
     compressor: Compressor | None = None
     loop_watch: LoopWatch | None = None
     #: Receives the reply while it arrives. None without a listener, and if a check of the complete reply comes first.

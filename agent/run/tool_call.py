@@ -24,7 +24,7 @@ from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_ou
 from sayso.agent.run.tool_results import cache_key, load_result, summarized
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
-from sayso.agent.tools.definition import RESULTS
+from sayso.agent.tools.definition import RESULTS, SEARCH
 from sayso.agent.tools.errors import (
     EffectUnknownError,
     ToolError,
@@ -98,8 +98,9 @@ class ToolCaller:
             except ToolParameterError:  # no JSON: observers see the arguments as the model gave them
                 args = request.call.parameters
             await self._events.tell("policy_decision", request.tool.name, decision.decision, decision.reason, args)
-        reads_on = request.tool.metadata.source == RESULTS  # the call that gave the result was checked
-        if not self._config.coherence_check or decision.decision == "deny" or reads_on:
+        # The call that gave a result was checked, and so is each call of a tool that is found.
+        only_looks = request.tool.metadata.source in (RESULTS, SEARCH)
+        if not self._config.coherence_check or decision.decision == "deny" or only_looks:
             return ""
         return await self._check_coherence(request.call, request.tool.description)
 

@@ -28,6 +28,8 @@ from sayso.pending.proposals import ShownTool, current_context, stash_pending
 MEMORY = "memory"
 #: The `source` of the tool that reads the rest of a shortened result.
 RESULTS = "results"
+#: The `source` of the tool that finds other tools.
+SEARCH = "tool_search"
 #: How long an effect can be undone, in seconds, unless the tool says otherwise.
 UNDO_SECONDS = 300.0
 #: The name of a tool. Only Gemini accepts a dot; `get_schema` refuses it for the other vendors.
@@ -58,7 +60,8 @@ class ToolMetadata:
     The Tool sets `is_async` itself. A tool that is not `is_concurrency_safe` never runs beside another call of the same
     answer. `timeout` is in seconds, `max_result_size` in characters of one result as the model reads it.
     `think_augment` asks the model for a `toolcall_reason` with each call; None follows the registry. `source` is
-    MEMORY for the tools of an agent's memory, and RESULTS for the one that reads the rest of a result.
+    MEMORY for the tools of an agent's memory, RESULTS for the one that reads the rest of a result, and SEARCH for the
+    one that finds other tools.
     """
 
     is_async: bool = False

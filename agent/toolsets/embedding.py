@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.providers.offline import words_of
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Most vectors that are cached: of tools, and of recent messages.
 MAX_VECTORS = 1024
+#: Most rankings that are cached. One takes 30 ms with 240 tools, which would be for each step of a turn.
+MAX_RANKINGS = 16
 #: Time limit of an embedder, in seconds. After it, all tools are shown.
 EMBED_SECONDS = 10.0
 #: How long an embedder that failed is not called again, in seconds: every user would wait for it in vain.
@@ -36,6 +38,11 @@ RETRY_SECONDS = 30.0
 #: The weight of similarity in letters beside BM25's score. It decides between tools that share the same words, and
 #: where no words are shared.
 LETTERS_WEIGHT = 5.0
+#: Up to how many tokens of their schemas all tools are shown: choosing would break the cache of the vendor for less.
+SHOW_ALL_TOKENS = 10_000
+#: The share of the best score that a tool needs for being added to those that a conversation is shown. On the part
+#: `open` of `benchmarks/selection` it adds half as many tools, and misses 3 of 159 that `find_tools` then finds.
+NEEDED_SHARE = 0.6
 #: Time limit of an embeddings server's answer, in seconds.
 ANSWER_SECONDS = 8.0
 #: Longest text that is sent, in characters: descriptions are shorter, and models accept about 8,000 tokens.
@@ -57,6 +64,12 @@ class EmbeddingError(Exception):
     """Raised when a server gives no vectors, or an embedder's vectors cannot be compared. The message has no key."""
 
 
+class _RankedTool(NamedTuple):
+    tool: Tool
+    score: float
+    shares_words: bool
+
+
 class EmbeddingSelector:
     """Selects the `top_k` tools nearest to the user's latest message, by the cosine of their vectors (seed).
 
@@ -68,6 +81,9 @@ class EmbeddingSelector:
     called for RETRY_SECONDS, and one warning is logged until it works again: a failure may cost tokens, but never an
     answer. Without messages no tool is shown; without text, or if nothing resembles it, all are. Raises ValueError for
     a `top_k` below 1.
+
+    It never says who may use a tool, so an agent asks it only if the schemas of all tools have more than
+    `show_all_tokens` tokens, and keeps showing what it has shown in a conversation (`agent/run/shown_tools.py`).
     """
 
     def __init__(
@@ -76,6 +92,7 @@ class EmbeddingSelector:
         top_k: int = 5,
         embedder: Embedder | None = None,
         *,
+        show_all_tokens: int = SHOW_ALL_TOKENS,
         max_vectors: int = MAX_VECTORS,
         embed_seconds: float = EMBED_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -84,9 +101,12 @@ class EmbeddingSelector:
             raise ValueError(f"top_k is {top_k!r}: show at least 1 tool")
         self.model = model
         self.top_k = top_k
+        self.show_all_tokens = show_all_tokens
         self.embedder: Embedder = embedder or NgramEmbedder()
         self._ranks_by_words = embedder is None
         self._vectors: OrderedDict[str, Vector] = OrderedDict()
+        #: The last rankings, by query and tools: each step of a turn asks for the same one.
+        self._rankings: OrderedDict[tuple[str, tuple[Tool, ...]], list[_RankedTool]] = OrderedDict()
         self._max_vectors = max_vectors
         self._embed_seconds = embed_seconds
         self._clock = clock
@@ -99,25 +119,57 @@ class EmbeddingSelector:
             return []
         by_user = [message for message in history if message.role == Role.USER]
         query = (by_user or history)[-1].content.strip()
-        is_paused = self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS
-        if not query or len(given) <= self.top_k or is_paused:
+        if len(given) <= self.top_k:
             return given
+        nearest = await self.nearest(query, given)
+        return [tool for tool in given if tool in nearest] if nearest else given
+
+    async def nearest(self, query: str, tools: Sequence[Tool], count: int | None = None) -> list[Tool]:
+        """Return the `count` tools nearest to a text, by default `top_k`, the nearest first.
+
+        There are none for an empty text, if nothing resembles it, and while the embedder fails.
+        """
+        return [each.tool for each in await self._ranked(query, tools, count or self.top_k)]
+
+    async def needed(self, query: str, tools: Sequence[Tool]) -> list[Tool]:
+        """Return those of the `top_k` nearest tools that a text clearly asks for, the nearest first.
+
+        They have NEEDED_SHARE of the best score. Without an embedder, one that shares no word with the text has none.
+        """
+        ranked = await self._ranked(query, tools, self.top_k)
+        if not ranked or not any(each.shares_words for each in ranked):
+            return []
+        return [each.tool for each in ranked if each.score >= NEEDED_SHARE * ranked[0].score]
+
+    async def _ranked(self, query: str, tools: Sequence[Tool], count: int) -> list[_RankedTool]:
+        """Return the `count` tools nearest to a text, the nearest first; none if that cannot be said."""
+        key = (query, tuple(tools))
+        if key in self._rankings:
+            return self._rankings[key][:count]
+        is_paused = self._failed_at is not None and self._clock() - self._failed_at < RETRY_SECONDS
+        if not query or not tools or is_paused:
+            return []
         try:
-            scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in given])
+            scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in tools])
+            by_words = [1.0] * len(tools)
             if self._ranks_by_words:
-                by_words = bm25_scores(query, [_searchable_text(tool) for tool in given])
+                by_words = bm25_scores(query, [_searchable_text(tool) for tool in tools])
                 scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
         except Exception as exc:  # an embedder may be third-party code, or a remote server
             if self._failed_at is None:
                 advice = f"all tools are shown until it works: {type(exc).__name__}: {exc}"
                 log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
             self._failed_at = self._clock()
-            return given
+            return []
         self._failed_at = None
         if not any(scores):  # nothing resembles the message
-            return given
-        nearest = sorted(range(len(given)), key=lambda index: (-scores[index], index))[: self.top_k]
-        return [given[index] for index in sorted(nearest)]
+            return []
+        order = sorted(range(len(tools)), key=lambda index: (-scores[index], index))
+        ranking = [_RankedTool(tools[index], scores[index], by_words[index] > 0) for index in order]
+        self._rankings[key] = ranking
+        while len(self._rankings) > MAX_RANKINGS:
+            self._rankings.popitem(last=False)
+        return ranking[:count]
 
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the cosine of the vectors of the query and each text. All missing vectors are fetched in one call."""

@@ -135,6 +135,86 @@ class FailOpen:
         return selected
 
 
+def restriction_of(selector: ToolSelector) -> ToolSelector | None:
+    """Return the part of a selector that says who may use which tool; None if that is every tool.
+
+    Every selector restricts, but an EmbeddingSelector: it only shortens the list.
+    """
+    match _own_kind(selector):
+        case EmbeddingSelector():
+            return None
+        case AllOf(selectors=parts):
+            restrictions = [each for each in map(restriction_of, parts) if each is not None]
+            return AllOf(*restrictions) if restrictions else None
+        case AnyOf(selectors=parts):  # roles in it restrict nothing that a part without restriction adds
+            of_parts = list(map(restriction_of, parts))
+            return None if None in of_parts else AnyOf(*filter(None, of_parts))
+        case Always(selector=inner, names=names):
+            restriction = restriction_of(inner)
+            return Always(restriction, names) if restriction else None
+        case FailOpen(selector=inner):
+            restriction = restriction_of(inner)
+            return FailOpen(restriction) if restriction else None
+    return selector
+
+
+def shortening_of(selector: ToolSelector) -> ToolSelector | None:
+    """Return the part of a selector that only shortens the list of tools; None if there is none.
+
+    It selects what a message clearly asks for, and nothing where it cannot say that.
+    """
+    match _own_kind(selector):
+        case EmbeddingSelector() as embedding:
+            return _Needed(embedding)
+        case AllOf(selectors=parts):
+            shortenings = [each for each in map(shortening_of, parts) if each is not None]
+            return AllOf(*shortenings) if shortenings else None
+        case AnyOf(selectors=parts):
+            changed = [shortening_of(each) for each in parts]
+            return AnyOf(*(new or old for new, old in zip(changed, parts, strict=True))) if any(changed) else None
+        case Always(selector=inner, names=names):
+            shortening = shortening_of(inner)
+            return Always(shortening, names) if shortening else None
+        case FailOpen(selector=inner):
+            return shortening_of(inner)
+    return None
+
+
+class _Needed:
+    """Selects the tools that the user's latest message clearly asks for."""
+
+    select_seconds = None
+
+    def __init__(self, embedding: EmbeddingSelector) -> None:
+        self._embedding = embedding
+
+    async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
+        """Return these tools; none if that cannot be said."""
+        by_user = [message.content for message in messages if message.role is Role.USER]
+        return await self._embedding.needed(by_user[-1].strip(), list(tools)) if by_user else []
+
+
+def _own_kind(selector: ToolSelector) -> object:
+    """Return the selector if its class selects as one of ours does.
+
+    A subclass with a `select` of its own may restrict.
+    """
+    kinds = (EmbeddingSelector, AllOf, AnyOf, Always, FailOpen)
+    return selector if any(type(selector).select is kind.select for kind in kinds) else None
+
+
+def _parts_of(selector: object) -> list[ToolSelector]:
+    inner = [getattr(selector, "selector", None), *getattr(selector, "selectors", ())]
+    return [each for each in inner if each is not None]
+
+
+def embedding_in(selector: ToolSelector) -> EmbeddingSelector | None:
+    """Return the first EmbeddingSelector inside a selector."""
+    if isinstance(selector, EmbeddingSelector):
+        return selector
+    return next(filter(None, map(embedding_in, _parts_of(selector))), None)
+
+
 #: Returns the role of the current user; async if it has to ask a service.
 RoleFunction = Callable[[], str | Awaitable[str | None] | None]
 
@@ -192,9 +272,8 @@ def role_of_user(selector: object) -> str:
 def _role_selectors_in(selector: object) -> Iterator[RoleBasedSelector]:
     if isinstance(selector, RoleBasedSelector):
         yield selector
-    for each in (getattr(selector, "selector", None), *getattr(selector, "selectors", ())):
-        if each is not None:
-            yield from _role_selectors_in(each)
+    for each in _parts_of(selector):
+        yield from _role_selectors_in(each)
 
 
 @dataclass(frozen=True, slots=True)

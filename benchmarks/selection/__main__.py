@@ -1,6 +1,7 @@
 """How many plain requests the default selector shows the right tool for, among 112.
 
     python -m benchmarks.selection
+    python -m benchmarks.selection conversation     what eight requests cost with 240 tools
 
 `tools.jsonl` has the tools, `requests.jsonl` the requests. The ranking's constants and synonyms were chosen on the part
 `open`; of `held_out`, which was written before the ranking, only the figures were looked at.
@@ -84,8 +85,15 @@ def _table() -> Iterator[str]:
 def main() -> None:
     """Print the table, or the requests of the part `open` whose tool is not shown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.selection")
+    parser.add_argument("what", nargs="?", choices=["requests", "conversation"], default="requests")
     parser.add_argument("--wrong", action="store_true", help="the misses in the part that constants were chosen on")
-    if parser.parse_args().wrong:
+    chosen = parser.parse_args()
+    if chosen.what == "conversation":
+        from benchmarks.selection.conversation import table  # it needs this module
+
+        for line in table():
+            print(line, flush=True)
+    elif chosen.wrong:
         lost = missed(read_requests("open"), EmbeddingSelector())
         print("\n".join(f"{request.tool}: {request.text}" for request in lost))
     else:

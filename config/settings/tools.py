@@ -70,10 +70,12 @@ class RolesSettings(Section):
 
 
 class EmbeddingSettings(Section):
-    """The selector that shows the tools nearest to the message."""
+    """The selector that shows the tools of a large catalog that a conversation needs."""
 
     top_k: Count = Field(default=5, ge=1, le=1000)
-    """How many tools are shown: those nearest to the message. Example: `8`."""
+    """How many tools a message may add to those that its conversation is shown: the nearest to it. Example: `8`."""
+    show_all_tokens: Count = Field(default=10_000, ge=0, le=1_000_000)
+    """Up to how many tokens of their schemas all tools are shown that a role may use. Example: `4000`."""
     model: str = Field(default="text-embedding-3-small", min_length=1)
     """The embedding model at `base_url`. Example: `text-embedding-3-large`."""
     base_url: OptionalUrl = None

@@ -397,7 +397,7 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
         if embedding.base_url:
             key = embedding.api_key.get_secret_value() if embedding.api_key else ""
             embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
-        built = EmbeddingSelector(embedding.model, embedding.top_k, embedder)
+        built = EmbeddingSelector(embedding.model, embedding.top_k, embedder, show_all_tokens=embedding.show_all_tokens)
     elif selector.plugin is not None:
         built = _plugin(settings, selector, selector.plugin, path)
     else:

@@ -293,6 +293,14 @@ def keeps_a_result_near_the_threshold() -> bool:
     return result in provider.requests[1].messages[-1].content
 
 
+def shows_a_small_catalog_whole() -> bool:
+    """Whether an agent shows more tools than its selector would choose."""
+    tools = [Tool(name, name, [], lambda: "") for name in ("north", "south")]
+    model = ScriptedProvider(["hi"])
+    Agent(tools, model, selector=EmbeddingSelector(top_k=1)).run("north")
+    return len(model.requests[0].tools or ()) == 2
+
+
 def asks_by_the_user() -> bool:
     """Return whether the words of the user choose the tools, though a tool's result came later."""
     tools = [Tool("weather", "Tell the weather.", [], str), Tool("invoices", "List invoices.", [], str)]
@@ -468,6 +476,7 @@ CHECKS: dict[str, Callable[[], bool]] = {
         "sayso:"
     ),
     "selector-query": asks_by_the_user,
+    "selector-conversation": shows_a_small_catalog_whole,
     "agent-arguments": lambda: {"system", "transport", "context"}.isdisjoint(signature(Agent).parameters),
     "content-is-text": lambda: Message.__annotations__["content"] == "str",
     "entry-point-group": lambda: bool(entry_points(group="sayso.selector")) and not entry_points(group="axio.selector"),

@@ -1,0 +1,251 @@
+"""ShownTools: which tools the model is shown in each step of a conversation, and the tool that finds others.
+
+Tools stand first in a request, so another list of tools is another prompt for the cache of a vendor. A catalog that is
+small is shown whole. Of a large one a conversation is shown what it has needed so far: tools are added at the end, and
+old ones are removed only many at once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Any
+
+from sayso.agent.guards.policy import ToolPolicy
+from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.messages import Message, Role
+from sayso.agent.run.state import RunState
+from sayso.agent.tools.definition import SEARCH, ToolMetadata
+from sayso.agent.tools.registry import Toolset, schemas_for_model
+from sayso.agent.tools.tool import Tool
+from sayso.agent.toolsets.embedding import EmbeddingSelector
+from sayso.agent.toolsets.selectors import (
+    ToolSelector,
+    embedding_in,
+    narrow,
+    restriction_of,
+    shortening_of,
+)
+
+#: The key of the names of tools in the notes of a conversation.
+NOTE = "tools"
+#: Most names that are stored with a conversation.
+MAX_NAMES = 200
+#: The share of the limit that is left when the schemas of the shown tools exceed it, so that this happens seldom.
+LOW_WATER_SHARE = 1 / 2
+#: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with fewer than 1,024
+#: tokens of an earlier one, so fewer tools would cost more once others are added.
+FIRST_TOKENS = 1_200
+#: Characters of JSON that count as one token.
+CHARS_PER_TOKEN = 4
+#: The names of the tool that finds others: the first one that no other tool has.
+FINDER_NAMES = ("find_tools", "search_tools")
+#: How many tools are found at once, and how many parameters of each are named. The schemas stand among the tools of
+#: the next request, so a result is a few lines that can stay in the history.
+FOUND_TOOLS, MAX_PARAMETERS = 5, 8
+NOT_FOUND = "No tool matches. Try once more in other words, or tell the user that you have no tool for it."
+_FINDER_DESCRIPTION = "Find tools that are not listed here, before you say that you cannot do something."
+_FINDER_SCHEMA = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "what to do, in a few words"}},
+    "required": ["query"],
+}
+#: How a result begins that has tools.
+_FOUND = "These tools can be called from now on:"
+#: A line of a result: it begins with the name of a tool.
+_FOUND_LINE = re.compile(r"^- ([A-Za-z0-9_.-]{1,64})\(", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The tools of one model call, as schemas; and their names, None if every tool may be called."""
+
+    schemas: list[dict[str, Any]]
+    names: tuple[str, ...] | None
+
+
+class ShownTools:
+    """Chooses the tools of each model call of one agent. One per agent loop; a conversation's state is in its memory.
+
+    Without a `selector` all tools are shown that the policy does not deny. With one, each tool is checked anew at each
+    step: a name that is stored with a conversation never shows a tool that a role, a policy or a state now forbids.
+    `can_find` says whether tools run at all, so that a tool that finds others makes sense.
+    """
+
+    def __init__(
+        self, toolset: Toolset, selector: ToolSelector | None, policy: ToolPolicy | None, *, can_find: bool
+    ) -> None:
+        self._toolset = toolset
+        self._selector = selector
+        self._policy = policy
+        self._can_find = can_find
+        self._restriction = restriction_of(selector) if selector else None
+        self._shortening = shortening_of(selector) if selector else None
+        embedding = embedding_in(selector) if selector else None
+        self._embedding = embedding or EmbeddingSelector()
+        self._offline = EmbeddingSelector()
+        #: The names of tools whose schema failed. Each is logged once until it works again.
+        self._without_schema: set[str] = set()
+
+    async def offer(self, run: RunState) -> Offer:
+        """Return the tools for the next model call of a run."""
+        tools = self._tools()
+        if self._selector is None:
+            return Offer(await schemas_for_model(tools, self._without_schema), None)
+        if self._shortening is None:
+            shown = await narrow(self._selector, run.transcript, tools)
+            names = tuple(tool.name for tool in shown)
+            return Offer(await schemas_for_model(shown, self._without_schema), names)
+
+        allowed = await self._allowed(run, tools)
+        schemas = await schemas_for_model(allowed, self._without_schema)
+        sizes = {schema["name"]: schema_tokens(schema) for schema in schemas}
+        if sum(sizes.values()) <= self._embedding.show_all_tokens:
+            return _offer_of(schemas)
+        return await self._part_of(run, self._shortening, allowed, schemas, sizes)
+
+    def callable_tools(self, run: RunState, names: Collection[str] | None) -> dict[str, Tool]:
+        """Return the tools that an answer may call, by name, if the model was shown these; None for all.
+
+        Tools that are always denied stay: the policy refuses their calls.
+        """
+        policy = self._policy
+        tools = {
+            tool.name: tool
+            for tool in self._toolset.all()
+            if names is None or tool.name in names or (policy and policy.unconditional_denial(tool.name))
+        }
+        finder = self._finder(run)
+        if finder is not None and names is not None and finder.name in names:
+            tools[finder.name] = finder
+        return tools
+
+    def _tools(self) -> list[Tool]:
+        tools = self._toolset.all()
+        return self._policy.without_denied(tools) if self._policy is not None else tools
+
+    async def _allowed(self, run: RunState, tools: list[Tool]) -> list[Tool]:
+        """Return the tools that the current user may use."""
+        return await narrow(self._restriction, run.transcript, tools) if self._restriction is not None else tools
+
+    async def _part_of(
+        self,
+        run: RunState,
+        shortening: ToolSelector,
+        allowed: list[Tool],
+        schemas: list[dict[str, Any]],
+        sizes: Mapping[str, int],
+    ) -> Offer:
+        """Return the part of a large catalog that the conversation has needed so far, with what it needs now."""
+        finder = self._finder(run)
+        needed = [tool.name for tool in await narrow(shortening, run.transcript, allowed)]
+        nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
+        if nearest and nearest[0].name in run.shown_tools:
+            # The model has what it needs most likely, and finds others itself: each addition costs the cached prefix.
+            needed = [name for name in needed if name in run.shown_tools]
+        if finder is not None:
+            needed += found_names(run.messages, finder.name)
+        if needed and not run.shown_tools:
+            needed += await self._first_names(run, allowed, sizes)
+        names = list(dict.fromkeys([*run.shown_tools, *needed]))
+        called = [call.tool_name for message in run.transcript for call in message.tool_calls]
+        run.shown_tools = within_limit(names, sizes, self._embedding.show_all_tokens, needed, called)
+
+        by_name = {schema["name"]: schema for schema in schemas}
+        shown = [by_name[name] for name in run.shown_tools if name in by_name]
+        if finder is not None:
+            return _offer_of([finder.schema(), *shown])
+        return _offer_of(shown or schemas)  # without a tool that finds others, the model must not be left with none
+
+    async def _first_names(self, run: RunState, allowed: list[Tool], sizes: Mapping[str, int]) -> list[str]:
+        """Return the names of the tools nearest to the first message, as many as have FIRST_TOKENS."""
+        names: list[str] = []
+        tokens = 0
+        for tool in await self._embedding.nearest(run.user_text.strip(), allowed, MAX_NAMES // 2):
+            if tokens >= FIRST_TOKENS:
+                break
+            names.append(tool.name)
+            tokens += sizes.get(tool.name, 0)
+        return names
+
+    def _finder(self, run: RunState) -> Tool | None:
+        """Return the tool with which the model of this run finds tools that it is not shown."""
+        if self._shortening is None or not self._can_find:
+            return None
+
+        async def find(query: str) -> str:
+            tools = await self._allowed(run, self._tools())
+            found = await self._embedding.nearest(query, tools, FOUND_TOOLS)
+            if not found:  # the embedder may fail, and then words are compared
+                found = await self._offline.nearest(query, tools, FOUND_TOOLS)
+            return "\n".join([_FOUND, *map(_line, found)]) if found else NOT_FOUND
+
+        taken = {tool.name for tool in self._toolset.all()}
+        names = chain(FINDER_NAMES, (f"{FINDER_NAMES[0]}_{number}" for number in count(2)))
+        name = next(each for each in names if each not in taken)
+        metadata = ToolMetadata(source=SEARCH)
+        finder = Tool(
+            name, _FINDER_DESCRIPTION, _FINDER_SCHEMA, find, screen_output=True, read_only=True, metadata=metadata
+        )
+        return finder if self._policy is None or self._policy.without_denied([finder]) else None
+
+
+def _offer_of(schemas: list[dict[str, Any]]) -> Offer:
+    return Offer(schemas, tuple(schema["name"] for schema in schemas))
+
+
+def schema_tokens(schema: Mapping[str, Any]) -> int:
+    """Return about how many tokens a tool's schema has."""
+    return len(json.dumps(schema, ensure_ascii=False)) // CHARS_PER_TOKEN + 1
+
+
+def within_limit(
+    names: Sequence[str], sizes: Mapping[str, int], max_tokens: int, needed: Iterable[str], called: Iterable[str]
+) -> list[str]:
+    """Return the names in their order: all of them, or about half of the limit where their schemas exceed it.
+
+    Those that are `needed` now stay, then those that were `called` last, then those that were added last. A name
+    without a size counts nothing: its tool is not there, or not allowed, and may come back.
+    """
+    if sum(sizes.get(name, 0) for name in names) <= max_tokens and len(names) <= MAX_NAMES:
+        return list(names)
+    kept = set(needed)
+    room = int(max_tokens * LOW_WATER_SHARE) - sum(sizes.get(name, 0) for name in kept)
+    places = MAX_NAMES // 2 - len(kept)
+    known = set(names)
+    by_use = dict.fromkeys([*reversed([*called]), *reversed(names)])
+    for name in (each for each in by_use if each in known and each not in kept):
+        room -= sizes.get(name, 0)
+        places -= 1
+        if room < 0 or places < 0:
+            break
+        kept.add(name)
+    return [name for name in names if name in kept]
+
+
+def found_names(messages: Iterable[Message], finder: str) -> list[str]:
+    """Return the names of the tools that the model found in these messages with the tool of the name `finder`."""
+    results = [message.content for message in messages if message.role is Role.TOOL and message.tool_name == finder]
+    return [name for result in results for name in _FOUND_LINE.findall(result)]
+
+
+def noted_names(memory: ConversationMemory | None) -> list[str]:
+    """Return the names of the tools that a conversation has needed; none for a note that cannot be read."""
+    noted = memory.notes.get(NOTE) if memory is not None else None
+    return [name for name in noted if isinstance(name, str)] if isinstance(noted, list) else []
+
+
+def note_names(memory: ConversationMemory, names: Sequence[str]) -> None:
+    """Store the names of the tools that a conversation has needed, at most MAX_NAMES."""
+    if names and list(names) != memory.notes.get(NOTE):
+        memory.notes[NOTE] = list(names)
+
+
+def _line(tool: Tool) -> str:
+    """Return a found tool in one line: its name and its parameters."""
+    parameters = [" ".join(parameter.name.split()) for parameter in tool.parameters]
+    more = ["..."] if len(parameters) > MAX_PARAMETERS else []
+    return f"- {tool.name}({', '.join([*parameters[:MAX_PARAMETERS], *more])})"
