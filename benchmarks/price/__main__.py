@@ -37,8 +37,9 @@ def main() -> None:
     parts = parser.parse_args().parts or PARTS
     logging.disable(logging.WARNING)
     encode, encoding = best_encoding()
-    peers = [f"{name} {installed or 'is not installed'}" for name, installed in peer_versions().items()]
-    print(f"Units are tokens at the full price; {encoding}. {', '.join(peers)}.\n\n{HEAD}", flush=True)
+    versions = peer_versions().items()
+    peers = ", ".join(f"{name} {installed or 'is not installed'}" for name, installed in versions)
+    print(f"Units are tokens at the full price; {encoding}. {peers}.\n\n{HEAD}", flush=True)
     for part in parts:
         for row in PARTS[part](encode):
             print(row, flush=True)

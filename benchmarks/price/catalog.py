@@ -1,6 +1,4 @@
-"""Catalog: what many tools cost, with a selector and without, and whether a model finds the one
-that it needs.
-"""
+"""Catalog: what many tools cost, with and without a selector, and whether a model finds one."""
 
 from __future__ import annotations
 
@@ -23,21 +21,11 @@ from tests.agent.providers.recorder import ModelRecorder
 SMALL, LARGE, REQUESTS = 20, 240, 8
 #: The selector whose cost is measured.
 SELECTOR = "    selector: {embedding: {}}"
-#: What the catalog of the benchmark `selection` lacks to LARGE tools: an operation on each of these
-#: things.
+#: What the catalog of the benchmark `selection` lacks to LARGE tools: operations on these things.
 _THINGS = (
     *("vehicle", "driver", "route", "warehouse", "pallet", "supplier", "contract", "campaign"),
-    *(
-        "voucher",
-        "survey",
-        "shift",
-        "payslip",
-        "vacation",
-        "device",
-        "license",
-        "visitor",
-        "sensor",
-    ),
+    *("voucher", "survey", "shift", "payslip", "vacation", "device", "license", "visitor"),
+    "sensor",
 )
 _OPERATIONS = {
     "list": "List all {thing}s, newest first.",
@@ -54,9 +42,7 @@ FINDERS = ("find_tools", "search_tools")
 
 
 def all_tools() -> list[Tool]:
-    """Return LARGE tools: those of the benchmark `selection`, and more of their kind. None needs a
-    yes.
-    """
+    """Return LARGE tools: those of the benchmark `selection`, and more like them, all harmless."""
     more = [_made(thing, operation) for thing, operation in product(_THINGS, _OPERATIONS)]
     by_name = {tool.name: _answering(tool) for tool in [*more, *read_tools()]}
     names = dict.fromkeys(tool.name for tool in [*read_tools(), *more])
@@ -81,9 +67,7 @@ def _answering(tool: Tool) -> Tool:
 
 
 def as_function(tool: Tool) -> Callable[..., str]:
-    """Return a tool as the plain function that a peer takes: typed arguments, described in its
-    docstring.
-    """
+    """Return a tool as the plain function that a peer takes, with its docstring."""
     result = tool.function()
 
     def function(**_: str) -> str:
@@ -118,7 +102,8 @@ def requests_for(names: Sequence[str]) -> list[Request]:
 
 def rows(encode: Encode) -> Iterator[Row]:
     """Yield the rows of catalogs."""
-    few, wanted = small_names(), requests_for(small_names())
+    few = small_names()
+    wanted = requests_for(few)
     whole, _ = sayso_price(encode, few, wanted, "")
     selected, _ = sayso_price(encode, few, wanted, SELECTOR)
     yield Row(f"{SMALL} tools, {len(wanted)} requests, all shown: units", whole.units, unit="k")
@@ -136,12 +121,7 @@ def rows(encode: Encode) -> Iterator[Row]:
     what = f"{LARGE} tools, {len(wanted)} requests"
     yield Row(f"{what}, all shown: units", whole.units, unit="k", peers=peers)
     selected, found = sayso_price(encode, names, wanted, SELECTOR)
-    yield Row(
-        f"{what}, with the selector: units",
-        selected.units,
-        20_000,
-        unit="k",
-    )
+    yield Row(f"{what}, with the selector: units", selected.units, 20_000, unit="k")
     stable = "the same: share of the prompt that is a stable prefix"
     yield Row(stable, selected.stable, 0.6, True, "%")
     yield Row("the same: requests for which the right tool was called", found, len(wanted), True)
@@ -160,8 +140,9 @@ def sayso_price(
     wanted: Sequence[Request],
     channel: str,
 ) -> tuple[Price, int]:
-    """Return the price of the requests in one conversation, and how often the right tool was
-    called.
+    """Return the price of the requests in one conversation, and how many called the right tool.
+
+    `names` are the tools of the bot; `channel` is YAML below its channel.
     """
     source = f"[{{module: benchmarks.price.catalog_tools, include: {json.dumps(list(names))}}}]"
     with Bot("openai", PROMPT, source, channel=channel) as bot:
@@ -185,9 +166,7 @@ def _peer_price(peer: Peer, encode: Encode, wanted: Sequence[Request]) -> Price:
 
 
 class CatalogModel:
-    """A model that calls the tool of a request if it is shown; else it asks a tool that finds
-    tools, once.
-    """
+    """A model that calls the tool of a request if it is shown; else it searches, once."""
 
     def __init__(self) -> None:
         self.found = 0
@@ -228,9 +207,7 @@ def _arguments(body: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _stable_tools() -> float:
-    """Return the share of the tools' bytes that a request begins with again after the first source
-    was loaded again.
-    """
+    """Return the share of the tools' bytes that stay the same after a source was loaded again."""
     created = "{module: benchmarks.price.catalog_tools, include: [create_*]}"
     sources = f"[benchmarks.price.shop_tools, {created}]"
     with Bot("openai", PROMPT, sources) as bot:

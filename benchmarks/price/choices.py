@@ -28,7 +28,8 @@ def rows(encode: Encode) -> Iterator[Row]:
     default, _ = sayso_price("openai", encode)
     yield Row("40 turns, OpenAI, defaults: units", default.units, unit="k")
     for setting in OPENAI:
-        price, calls = sayso_price("openai", encode, agent=f"  {setting}", side_text=ENTITIES)
+        side_text = ENTITIES if "entities" in setting else ""
+        price, calls = sayso_price("openai", encode, agent=f"  {setting}", side_text=side_text)
         more_calls = f", {calls} more calls" if calls else ""
         yield Row(f"the same with `{setting}`{more_calls}", price.units, unit="k")
 

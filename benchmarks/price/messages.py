@@ -1,6 +1,4 @@
-"""Messages: how many a person gets for one action, with how many model calls, and when the first
-sign of life comes.
-"""
+"""Messages: how many a person gets for one action, with how many model calls, and how soon."""
 
 from __future__ import annotations
 
@@ -27,11 +25,9 @@ LONG_ANSWER = {
     "delay": MODEL_SECONDS,
     "pause": WORD_SECONDS,
 }
-#: The seconds for which a worker looks after an album; the photos of one come within about a
-#: second.
-ALBUM_SECONDS = 4.0
-#: The seconds between two messages of a person, after which no rate limit of a chat delays
-#: anything.
+#: The seconds between the photos of an album, and for which a worker works on it.
+PHOTO_SECONDS, ALBUM_SECONDS = 0.3, 4.0
+#: The seconds between two messages of a person, after which no rate limit delays anything.
 PAUSE_SECONDS = 1.5
 #: The most seconds that the benchmark waits for a sign of life.
 PATIENCE = 5.0
@@ -53,9 +49,12 @@ def _album() -> Iterator[Row]:
     person = WhatsAppPerson()
     with Bot("openai", PROMPT, SHOP, person=person) as bot:
         bot.recorder.script(ANSWER, ANSWER, ANSWER)
+        worker = threading.Thread(target=bot.work, args=(ALBUM_SECONDS,))
+        worker.start()
         for _ in range(3):
             bot.receive(person.photo(bot.platforms.host("twilio", JPEG)))
-        bot.work(ALBUM_SECONDS)
+            time.sleep(PHOTO_SECONDS)
+        worker.join()
         yield Row("WhatsApp, an album of 3 photos: messages", len(bot.platforms.sent), 1)
         yield Row("the same: model calls", len(bot.recorder.bodies), 1)
 
@@ -103,10 +102,9 @@ def _telegram_text() -> float:
 
 
 def _seconds_until(bot: Bot, method: str, answer: dict[str, Any]) -> float:
-    """Return the seconds from a message of the person to a call of this method, or to the answer if
-    it comes first.
+    """Return the seconds from a message of the person to a call of this method.
 
-    A message before it warms up.
+    An answer that comes first ends the wait, too. A message before it warms up.
     """
     bot.recorder.script(ANSWER, answer)
     bot.say("Hello!")

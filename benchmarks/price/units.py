@@ -22,8 +22,7 @@ Written = set[tuple[object, ...]]
 LEAST, STEP = 1024, 128
 #: The share of the full price for what is read from the cache, and for what Anthropic writes to it.
 READ, WRITE = 0.1, 1.25
-#: The most marks in one request of Anthropic, and how many blocks before a mark it looks for a
-#: written one.
+#: The most marks in one request of Anthropic, and the blocks before a mark that it looks through.
 MARKS, LOOKBACK = 4, 20
 #: Letters in one token, where no tokenizer is installed.
 LETTERS = 4
@@ -31,8 +30,7 @@ LETTERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The cost of a conversation: its requests, all their tokens, and what they cost in tokens at
-    the full price.
+    """The cost of a conversation: its requests, all their tokens, and their price in full tokens.
 
     `stable` is the share of all tokens with which an earlier request began.
     """
@@ -96,9 +94,7 @@ def _ends(lengths: Iterable[int]) -> list[int]:
 
 
 def _read_at(mark: int, ends: list[int], prompt: list[object], written: Written) -> int:
-    """Return the tokens that are read at a mark: up to a block, at most LOOKBACK before it, that
-    was written.
-    """
+    """Return the tokens that are read at a mark: up to the last written block within LOOKBACK."""
     for at in range(mark, max(mark - LOOKBACK, -1), -1):
         if tuple(prompt[: ends[at]]) in written:
             return ends[at]
@@ -106,18 +102,14 @@ def _read_at(mark: int, ends: list[int], prompt: list[object], written: Written)
 
 
 def stable_share(prompts: Sequence[Sequence[object]]) -> float:
-    """Return the share of the tokens with which an earlier request began; the first request does
-    not count.
-    """
+    """Return the share of the tokens, after the first request, that an earlier one began with."""
     later = sum(map(len, prompts[1:]))
     shared = sum(shared_with(prompt, prompts[:at]) for at, prompt in enumerate(prompts) if at)
     return shared / later if later else 0.0
 
 
 def shared_with(prompt: Sequence[object], earlier: Iterable[Sequence[object]]) -> int:
-    """Return the length of the longest beginning that the prompt shares with one of the earlier
-    ones.
-    """
+    """Return the length of the longest beginning that the prompt shares with an earlier one."""
     return max((_shared(prompt, other) for other in earlier), default=0)
 
 
@@ -129,7 +121,5 @@ def _shared(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def tokens_of(parts: Iterable[str], encode: Encode) -> list[object]:
-    """Return the tokens of a prompt, each part by itself, so that a change in one part moves none
-    of the others.
-    """
+    """Return the tokens of a prompt. Each part is encoded alone: changes move no others."""
     return [token for part in parts for token in encode(part)]

@@ -41,8 +41,7 @@ class WhatsAppChat:
         self.channel = WHATSAPP.open(media, platforms)
         channels = {"wa": self.channel}
         sender = make_sender(self.rig.outbox, channels)
-        agents = {"wa": self.agent}
-        self._processor = make_processor(self.rig.mailbox, sender, channels, agents, charged={"wa"})
+        self._processor = make_processor(self.rig.mailbox, sender, channels, {"wa": self.agent})
 
     def hear(self, text: str = "", *, tap: str = "") -> None:
         """Accept the webhook of a message or a tap."""

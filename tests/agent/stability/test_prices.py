@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from benchmarks.price import chats, results
+from benchmarks.price import catalog, chats, results
 from benchmarks.price.units import Price, letters
 
 pytestmark = pytest.mark.slow
@@ -45,3 +45,23 @@ def test_a_long_result_is_paid_once_and_not_whole():
     """Of 50,000 tokens a model reads a part, and the turns after it less."""
     assert results.sayso_price(letters, "").units <= 15_000
     assert results.sayso_price(letters, "  results: {compress: true}").units <= 15_000
+
+
+def test_a_selector_costs_no_more_than_showing_twenty_tools():
+    """A list of tools that changes with each message would keep everything out of the cache."""
+    names = catalog.small_names()
+    wanted = catalog.requests_for(names)
+    whole, _ = catalog.sayso_price(letters, names, wanted, "")
+    selected, found = catalog.sayso_price(letters, names, wanted, catalog.SELECTOR)
+    assert selected.units <= whole.units
+    assert found == len(wanted)
+
+
+def test_the_right_one_of_many_tools_is_found_from_a_stable_prompt():
+    """Tools that a conversation has needed stay, and new ones stand behind them."""
+    names = [tool.name for tool in catalog.all_tools()]
+    wanted = catalog.requests_for(names)
+    price, found = catalog.sayso_price(letters, names, wanted, catalog.SELECTOR)
+    assert found == len(wanted)
+    assert price.units <= 22_000
+    assert price.stable >= 0.6
