@@ -364,6 +364,9 @@ class TurnHandler(Protocol):
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no if a question were open."""
 
+    def needs_answer(self, queued: QueuedTurn) -> bool:
+        """Return False if the turn certainly gets no answer. Then no sign is shown that one is coming."""
+
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether the turn may settle a pending action. Such a turn is not stopped."""
 

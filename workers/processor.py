@@ -290,7 +290,9 @@ class ConversationProcessor:
 
     async def _answer_and_commit(self, held: HeldLease, queued: QueuedTurn, span: tracing.AnySpan) -> NextItem:
         channel = self.channels.get(queued.turn.conversation.channel)
-        if queued.is_stopped and queued.attempt == 1:  # stopped before any work: nothing is shown
+        agent = self.agents.get(queued.turn.conversation.channel)
+        is_stopped = queued.is_stopped and queued.attempt == 1  # before any work
+        if is_stopped or (agent is not None and not agent.needs_answer(queued)):  # nothing is shown
             channel = None
         draft = self._draft(held.lease, queued, channel) if channel else None
         if channel:

@@ -211,7 +211,7 @@ class ChannelAgent:
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn without a pending action here. A yes may be meant for another thread of the chat."""
         turn, live = context.turn, context.live
-        if self._confirmation.repeats_answer(context):
+        if self._confirmation.repeats_answer(turn, context.last_answer):
             about = context.last_answer.pending_action_id if context.last_answer else ""
             return NO_ANSWER.changed(about=about)
         intent = read_answer(self.parser, turn.text, context.texts.language).intent if turn.decides else ""
@@ -364,6 +364,16 @@ class ChannelAgent:
     def is_answer(self, text: str) -> bool:
         """Return whether the text would be a yes or a no to a question."""
         return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
+
+    def needs_answer(self, queued: QueuedTurn) -> bool:
+        """Return False if the turn certainly gets no answer. A tap always needs one: platforms wait for it."""
+        turn, live = queued.turn, queued.live
+        if turn.tap or not turn.decides:
+            return True
+        if live is None:
+            return not self._confirmation.repeats_answer(turn, queued.last_answer)
+        is_open = live.state == "shown" and not live.action.is_expired(queued.received_at)
+        return not (is_open and self._confirmation.asks_for_time_again(turn, live))
 
     def may_settle(self, queued: QueuedTurn) -> bool:
         """Return whether this turn may settle the pending action, or did so before its worker died."""

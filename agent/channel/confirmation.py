@@ -101,19 +101,23 @@ class ConfirmationHandler:
         answer = _settling(answer, stored, intent)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
-    def repeats_answer(self, context: TurnContext) -> bool:
+    def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
         """Return whether a message repeats a yes or no whose outcome is the last thing that the bot said.
 
         A message that quotes another one may answer that one, and a command such as "delete it" may be
         a new request.
         """
-        last, turn = context.last_answer, context.turn
         if last is None or not turn.decides or turn.replied_to:
             return False
         if self._confirm_ok and is_ok(self._parser, turn.text, last.language):
             return last.intent == "confirm"
         is_same = read_answer(self._parser, turn.text, last.language).intent == last.intent
         return is_same and is_plain_answer(self._parser, turn.text)
+
+    def asks_for_time_again(self, turn: Turn, live: StoredAction) -> bool:
+        """Return whether a message asks for time although its person knows that the open question stays."""
+        is_known = bool(live.unclear_answers) and not quotes_another(turn, live)
+        return is_known and read_asking(self._parser, turn.text, live.action) == "waits"
 
     async def _answer_again(self, context: TurnContext, stored: StoredAction, press: ButtonPress) -> TurnAnswer:
         """Answer a further tap on a question that has ended, whose outcome the user knows already.
@@ -221,11 +225,10 @@ class ConfirmationHandler:
         repeats_request = _repeats_request(context, live)
         if repeats_request and 0 < context.seq <= live.seen:
             return NO_ANSWER
-        asking = read_asking(self._parser, message, live.action)
-        knows_it_stays = bool(live.unclear_answers) and not context.returns_text
-        if asking == "waits" and knows_it_stays:
+        if self.asks_for_time_again(context.turn, live) and not context.returns_text:
             return NO_ANSWER
         if len(live.unclear_answers) < MAX_UNCLEAR_ANSWERS:
+            asking = read_asking(self._parser, message, live.action)
             if asking or repeats_request:
                 return self._explain(context, live, is_brief=asking == "waits")
             if _is_new_words(live, message) and is_unclear(self._parser, message, language):

@@ -36,6 +36,10 @@ class Viewer:
         """Return False: no action waits."""
         return False
 
+    def needs_answer(self, queued) -> bool:
+        """Return True."""
+        return True
+
     def may_settle(self, queued) -> bool:
         """Return False: no question was asked."""
         return False

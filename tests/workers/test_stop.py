@@ -37,6 +37,10 @@ class Slow:
         """Return False."""
         return False
 
+    def needs_answer(self, queued) -> bool:
+        """Return True."""
+        return True
+
     def may_settle(self, queued) -> bool:
         """Return False: no question was asked."""
         return False

@@ -85,6 +85,11 @@ class WhatsAppChat:
         return [message["text"] for message in self.platforms.sent]
 
     @property
+    def typing(self) -> list[dict]:
+        """Return the calls that showed "typing"."""
+        return [call for call in self.platforms.calls if call["method"] == "typing"]
+
+    @property
     def calls(self) -> int:
         """Return how often the model was called."""
         return len(self.provider.requests)
@@ -166,6 +171,16 @@ def test_repeated_answer_costs_nothing(chat, cost):
     """Where the person knows the outcome. Any other answer costs what it did before."""
     chat.say(*cost.said)
     assert (len(chat.texts), chat.calls, len(chat.refunded)) == (cost.messages, cost.calls, cost.refunds)
+
+
+def test_message_that_gets_no_answer_shows_no_typing(chat):
+    """It would announce an answer for 25 seconds, and cannot be taken back on WhatsApp."""
+    chat.say(ASK, "wait")
+    signs = len(chat.typing)
+    chat.say("hold on")
+    assert len(chat.typing) == signs == 2
+    chat.say("yes", "yes")
+    assert len(chat.typing) == 3
 
 
 def test_messages_sent_twice_within_a_moment_cost_as_one(chat):
