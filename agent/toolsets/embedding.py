@@ -350,7 +350,7 @@ def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
     query_weights = dict.fromkeys(_terms(query, language), 1.0)
     if language == "en":
         _, synonyms = _word_lists()
-        synonym_weights = {each: _SYNONYM_WEIGHT for term in query_weights for each in synonyms.get(term, ())}
+        synonym_weights = {each: _SYNONYM_WEIGHT for term in query_weights for each in sorted(synonyms.get(term, ()))}
         query_weights = synonym_weights | query_weights
     weights = {
         term: weight * math.log(1 + (len(texts) - frequency[term] + 0.5) / (frequency[term] + 0.5))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from sayso.agent import (
     ToolSelector,
 )
 from sayso.agent.run.shown_tools import MAX_NAMES, NOTE, within_limit
+from sayso.agent.run.state import CallOutcome, JournaledAnswer, ModelAnswer, NoJournal
 from sayso.agent.tools.parameter import ToolParameter
 from sayso.agent.toolsets.selectors import restriction_of, shortening_of
 
@@ -187,6 +190,44 @@ def test_found_tool_can_be_called_and_stays() -> None:
     result = next(each.content for each in memory.get_history() if each.tool_name == "find_tools")
     assert result.splitlines()[:2] == ["These tools can be called from now on:", "- refund_invoice(which)"]
     assert len(result) < 200
+
+
+class DyingJournal(NoJournal):
+    """A journal of two workers: the first one dies before the model's second answer is recorded."""
+
+    def __init__(self) -> None:
+        self.recorded: list[JournaledAnswer] = []
+        self.unread: list[JournaledAnswer] = []
+
+    async def next_answer(self) -> JournaledAnswer | None:
+        """Return the answer of the first worker once."""
+        return self.unread.pop() if self.unread else None
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Record an answer with the outcomes of its calls."""
+        if self.recorded and not self.unread:
+            raise KeyboardInterrupt
+        self.recorded.append(JournaledAnswer(answer))
+        return True
+
+    async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Record the outcome of a call."""
+        self.recorded[-1] = replace(self.recorded[-1], outcomes={at: outcome})
+        return outcome
+
+
+def test_worker_that_takes_over_shows_what_was_found_before() -> None:
+    """The names stand in the journaled result: nothing is searched again."""
+    journal = DyingJournal()
+    search, refund = ToolCall("find_tools", {"query": "refund"}, "c1"), ToolCall("refund_invoice", {"which": "5"}, "c2")
+    first = Agent(TOOLS, ScriptedProvider([search, refund]), selector=NEAREST)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(first.arun("Geld", journal=journal))
+    journal.unread, journal.recorded = [*journal.recorded], []
+    model = ScriptedProvider([refund, "done"])
+    asyncio.run(Agent(TOOLS, model, selector=NEAREST).arun("Geld", journal=journal))
+    assert [schema["name"] for schema in model.requests[0].tools or ()][:2] == ["find_tools", "refund_invoice"]
+    assert ran == ["refund_invoice"]
 
 
 def test_nothing_found_says_so() -> None:

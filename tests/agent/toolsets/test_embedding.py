@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
+import subprocess
+import sys
 
 import httpx
 import pytest
@@ -348,3 +351,27 @@ def test_refusing_server_shows_all_tools_and_no_secret(response, caplog):
 def test_embedders_implement_the_protocol(embedder):
     """The protocol has one method."""
     assert isinstance(embedder, Embedder)
+
+
+SCORES = """
+from benchmarks.selection.__main__ import read_requests, read_tools
+from sayso.agent.toolsets.embedding import bm25_scores
+texts = [f"{tool.name} {tool.description}" for tool in read_tools()]
+print([bm25_scores(request.text, texts) for request in read_requests("held_out")])
+"""
+
+
+def test_every_process_gives_the_same_scores():
+    """The order of a set differs, and floats add up to another sum in another order: two workers would differ."""
+    scores = {
+        subprocess.run(
+            [sys.executable, "-c", SCORES],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(scores) == 1
