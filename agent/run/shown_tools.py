@@ -21,7 +21,7 @@ from sayso.agent.run.state import RunState
 from sayso.agent.tools.definition import SEARCH, ToolMetadata
 from sayso.agent.tools.registry import Toolset, schemas_for_model
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.embedding import EmbeddingSelector
+from sayso.agent.toolsets.embedding import SHOW_ALL_TOKENS, EmbeddingSelector
 from sayso.agent.toolsets.selectors import (
     ToolSelector,
     embedding_in,
@@ -34,6 +34,8 @@ from sayso.agent.toolsets.selectors import (
 NOTE = "tools"
 #: Most names that are stored with a conversation.
 MAX_NAMES = 200
+#: Most tokens of the schemas that a conversation is shown of a large catalog.
+MAX_SHOWN_TOKENS = SHOW_ALL_TOKENS
 #: The share of the limit that is left when the schemas of the shown tools exceed it, so that this happens seldom.
 LOW_WATER_SHARE = 1 / 2
 #: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with fewer than 1,024
@@ -141,7 +143,8 @@ class ShownTools:
     ) -> Offer:
         """Return the part of a large catalog that the conversation has needed so far, with what it needs now."""
         finder = self._finder(run)
-        needed = [tool.name for tool in await narrow(shortening, run.transcript, allowed)]
+        messages = [*run.history, *run.messages]  # no request to correct an answer, which is not the user's
+        needed = [tool.name for tool in await narrow(shortening, messages, allowed)]
         nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
         if nearest and nearest[0].name in run.shown_tools:
             # The model has what it needs most likely, and finds others itself: each addition costs the cached prefix.
@@ -152,7 +155,7 @@ class ShownTools:
             needed += await self._first_names(run, allowed, sizes)
         names = list(dict.fromkeys([*run.shown_tools, *needed]))
         called = [call.tool_name for message in run.transcript for call in message.tool_calls]
-        run.shown_tools = within_limit(names, sizes, self._embedding.show_all_tokens, needed, called)
+        run.shown_tools = within_limit(names, sizes, needed, called)
 
         by_name = {schema["name"]: schema for schema in schemas}
         shown = [by_name[name] for name in run.shown_tools if name in by_name]
@@ -203,7 +206,12 @@ def schema_tokens(schema: Mapping[str, Any]) -> int:
 
 
 def within_limit(
-    names: Sequence[str], sizes: Mapping[str, int], max_tokens: int, needed: Iterable[str], called: Iterable[str]
+    names: Sequence[str],
+    sizes: Mapping[str, int],
+    needed: Iterable[str],
+    called: Iterable[str],
+    *,
+    max_tokens: int = MAX_SHOWN_TOKENS,
 ) -> list[str]:
     """Return the names in their order: all of them, or about half of the limit where their schemas exceed it.
 

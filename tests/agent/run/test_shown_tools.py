@@ -230,6 +230,12 @@ def test_worker_that_takes_over_shows_what_was_found_before() -> None:
     assert ran == ["refund_invoice"]
 
 
+def test_catalog_that_is_never_shown_whole_is_kept_as_well() -> None:
+    """`show_all_tokens: 0` says when to choose, not how much a conversation keeps."""
+    shown = talk([ROOM, REFUND], list("ab"), selector=EmbeddingSelector(top_k=1, show_all_tokens=0), tools=SMALL)
+    assert shown[1] == ["find_tools", "book_room", "refund_invoice"]
+
+
 def test_nothing_found_says_so() -> None:
     """The model must not go on searching."""
     memory = ConversationMemory()
@@ -267,11 +273,11 @@ def test_tools_are_removed_many_at_once() -> None:
     """Those that are needed now and those that were called last stay, in their order."""
     names = [f"t{number}" for number in range(10)]
     sizes = dict.fromkeys(names, 10)
-    assert within_limit(names, sizes, 100, [], []) == names
-    kept = within_limit([*names, "t10"], sizes | {"t10": 10}, 100, ["t10"], ["t3", "t1"])
+    assert within_limit(names, sizes, [], [], max_tokens=100) == names
+    kept = within_limit([*names, "t10"], sizes | {"t10": 10}, ["t10"], ["t3", "t1"], max_tokens=100)
     assert kept == ["t1", "t3", "t8", "t9", "t10"]
     many = [f"t{number}" for number in range(MAX_NAMES + 1)]
-    assert len(within_limit(many, {}, 100, [], [])) == MAX_NAMES // 2
+    assert len(within_limit(many, {}, [], [])) == MAX_NAMES // 2
 
 
 class Picky(EmbeddingSelector):
