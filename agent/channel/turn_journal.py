@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, Literal, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
-from sayso.agent.messages import KeptText, Message, ToolCall, UsageStats
-from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, digest_id, is_long, shortened
+from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
+from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, remembered
 from sayso.agent.run.state import NOT_RUN, UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer, NoJournal
 from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
@@ -158,7 +158,8 @@ class TurnJournal:
         kept = {name: reference for name, reference in references if reference}
         self._size += sum(map(_counted_chars, kept.values()))
         if kept:
-            entry |= {name: _part_in_journal(name, long[name]) for name in kept if name != "full_text"}
+            tool_name = outcome.call.tool_name
+            entry |= {name: _part_in_journal(name, long[name], tool_name) for name in kept if name != "full_text"}
             entry["kept"] = {name: reference.to_dict() for name, reference in kept.items()}
         self._record(json.dumps(entry, default=str))
         return stored
@@ -284,11 +285,12 @@ def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
     return InterruptedRun(tuple(messages), tuple(unclear), tuple(proposed))
 
 
-def _part_in_journal(name: str, text: str) -> str:
+def _part_in_journal(name: str, text: str, tool_name: str) -> str:
     """Return the part of a long text that stands in the journal: of a result the one that later turns read."""
-    if name == "content":
-        return shortened(text, REMEMBERED_CHARS, digest_id(text))
-    return text[:BEGINNING_CHARS]
+    if name != "content":
+        return text[:BEGINNING_CHARS]
+    (message,) = remembered([Message(Role.TOOL, text, tool_name=tool_name)])
+    return message.content
 
 
 def _counted_chars(reference: KeptText) -> int:

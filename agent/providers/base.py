@@ -213,7 +213,8 @@ class StreamsAsync(Protocol):
 #: `supports_response_format` and `supports_conversation_key` (default False); `supports_tools` (default True);
 #: `keeps_time`, True for a provider that calls other providers and applies the timeout to each of them;
 #: `separates_reasoning` (default True), False for one whose server may leave the reasoning of its models in their
-#: text: the first stream of a model is then held back.
+#: text: the first stream of a model is then held back; `shows_results`, True for one without a price whose answers are
+#: the results of tools (default False).
 Provider = CompletesAsync | Completes | StreamsAsync | Streams
 #: Receives each piece of an answer's text as it arrives. Its method `anew()`, if any, is called when the text is void.
 OnText = Callable[[str], Awaitable[None]]

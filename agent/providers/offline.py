@@ -68,6 +68,9 @@ _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b",
 class OfflineProvider:
     """A deterministic replacement for a model: the same transcript and tools give the same answer, at no cost."""
 
+    #: Its answer is the result itself, so it is given more of it than a model, which is paid for.
+    shows_results = True
+
     def __init__(self, *, today: Callable[[], date] = date.today) -> None:
         self._today = today
 

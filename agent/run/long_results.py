@@ -239,8 +239,8 @@ class RunResults:
 def with_read_result(schemas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the schemas of tools and behind them that of `read_result`, unless one of them has its name.
 
-    It stands last and only where it is needed: tools are the first part of a request, so that each change of their list
-    costs the vendor's cache of all that follows.
+    It stands last and only where it is needed, and then stays for the rest of the conversation: tools are the first
+    part of a request, so that each change of their list costs the vendor's cache of all that follows.
     """
     if any(schema["name"] == READ_RESULT for schema in schemas):
         return list(schemas)

@@ -24,7 +24,6 @@ from sayso.agent.run.cancellation import RunCancelled
 from sayso.agent.run.long_results import (
     READ_RESULT,
     RunResults,
-    has_shortened_result,
     read_result_tool,
     remembered,
     with_read_result,
@@ -142,6 +141,7 @@ class AgentLoop:
             self.memory = await session.load(self.memory, run.events)
         run.set_memory(self.memory if run.request.memory is None else run.request.memory)
         run.shown_tools = noted_names(run.memory)
+        run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
         run.background = await run.run_memory.background()
         run.remembered = await run.run_memory.context(run.request.user_text)
 
@@ -222,7 +222,7 @@ class AgentLoop:
             offer = await self._shown_tools.offer(run)
             schemas: Sequence[Mapping[str, Any]] = offer.schemas
             self._model_caller.limit_results(run)
-            if has_shortened_result(run.transcript, run.result_tokens):
+            if run.can_read_on:
                 schemas = with_read_result(schemas)
             answer = ModelAnswer(*await self._model_caller.ask(run, schemas), offer.names)
         run.answer_text = answer.message.content
@@ -351,6 +351,8 @@ class AgentLoop:
             draft = MemoryDraft(memory, messages, summarizes=config.summarize_on_trim)
         if draft is not None:
             run_memory.memory = draft.memory
+        if run_memory.memory is not None and run.can_read_on:  # the tool stays, as the list of tools is to stay
+            run_memory.memory.notes[READ_RESULT] = True
         may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:
             await run_memory.learn(run.messages)

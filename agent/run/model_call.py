@@ -43,7 +43,7 @@ from sayso.agent.run.context_window import (
     transcript_tokens,
 )
 from sayso.agent.run.conversation_key import ConversationKeys
-from sayso.agent.run.long_results import BYTES_PER_TOKEN, text_tokens
+from sayso.agent.run.long_results import BYTES_PER_TOKEN, has_shortened_result, text_tokens
 from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 from sayso.pending.proposals import current_context
@@ -201,11 +201,19 @@ class ModelCaller:
         return run.with_context(without_files(messages) if run.names_files_only else messages)
 
     def limit_results(self, run: RunState) -> None:
-        """Decide how many tokens the model reads of one result in this step."""
+        """Decide how many tokens the model reads of one result in this step, and whether it is shown `read_result`."""
         run.result_tokens = self._config.result_tokens
-        if not self._is_small(run.transcript):
+        if self._is_small(run.transcript):
+            share = run.result_tokens
+        else:
             window = run.max_transcript_tokens or self._window(run.model or self._config.model)
-            run.result_tokens = min(run.result_tokens, int(window * RESULT_SHARE))
+            share = int(window * RESULT_SHARE)
+        if getattr(self._provider, "shows_results", False):  # it has no price, and people read what it reads
+            run.result_tokens = share
+            run.can_read_on = False
+            return
+        run.result_tokens = min(run.result_tokens, share)
+        run.can_read_on = run.can_read_on or has_shortened_result(run.transcript, run.result_tokens)
 
     def _is_small(self, messages: Sequence[Message]) -> bool:
         """Return whether a transcript fits every model, and its results need not be shortened."""

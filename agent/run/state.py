@@ -288,6 +288,8 @@ class RunState:
     model: str = ""
     #: Tokens that the transcript may take after the model rejected it as too long; None before that.
     max_transcript_tokens: int | None = None
+    #: Whether the model is shown the tool that reads the rest of a result.
+    can_read_on: bool = False
     #: Tokens that the model reads of one result.
     result_tokens: int = DEFAULT_RESULT_TOKENS
     #: Whether files are only named, because the vendor rejected a request with files.

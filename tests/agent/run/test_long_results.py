@@ -33,6 +33,8 @@ from sayso.agent.run.long_results import (
 )
 from sayso.agent.tools.screening import fenced, marked
 from sayso.config.settings.agent import ResultSettings
+from sayso.pending.context import context_field
+from sayso.pending.proposals import ChannelRun
 
 ROWS = [f"Order {number} of customer {number * 7 % 1000} over {number * 3}.20 EUR" for number in range(5000)]
 LONG = "\n".join(ROWS)
@@ -166,13 +168,29 @@ def test_code_reads_the_whole_result():
 
 
 def test_tool_is_shown_last_and_only_once_something_was_shortened():
-    """Its schema costs nothing in all other conversations; then it stays for as long as the result is remembered."""
-    memory = ConversationMemory(max_messages=8)
-    bot, model = agent(["hi", ToolCall("orders"), "listed", "1", "2", "3"], memory=memory)
-    for text in ("hello", "list", "a", "b", "c"):
+    """Its schema costs nothing in all other conversations."""
+    bot, model = agent(["hi", ToolCall("orders"), "listed", "1"], memory=ConversationMemory())
+    for text in ("hello", "list", "a"):
         bot.run(text)
-    names = ["orders", "read_result"]
-    assert shown_tools(model) == [["orders"], ["orders"], names, names, names, ["orders"]]
+    assert shown_tools(model) == [["orders"], ["orders"], ["orders", "read_result"], ["orders", "read_result"]]
+
+
+def test_tool_stays_when_the_result_has_left_the_memory():
+    """A list of tools that changes back and forth would cost the vendor's cache each time."""
+    memory = ConversationMemory(max_messages=8)
+    bot, model = agent([ToolCall("orders"), "listed", *"abcdefgh"], memory=memory)
+    for text in ("list", *"abcdefgh"):
+        bot.run(text)
+    assert not any(message.role is Role.TOOL for message in memory.get_history())
+    assert shown_tools(model)[1:] == [["orders", "read_result"]] * 9
+
+
+def test_offline_provider_shows_people_the_whole_result():
+    """It has no price, and people could not read on."""
+    bot = Agent([orders])
+    bot.memory = ConversationMemory()
+    assert ROWS[2500] in bot.run("list the orders").content
+    assert "read_result" not in bot.run("what can you do?").content
 
 
 def test_own_tool_of_that_name_is_kept():
@@ -312,6 +330,22 @@ def test_compressing_model_is_sent_no_more_than_the_agents_model_would_read(says
     assert shown.startswith(begins)
     assert f'this is about a part of the result; read_result(result_id="{ID}") reads all of it' in shown
     assert ROWS[4000] in page
+
+
+def test_nothing_is_compressed_beside_a_question():
+    """The run ends with the question, and people read the result itself."""
+
+    @tool(requires_approval=True)
+    def wipe() -> str:
+        """Wipe everything."""
+        return "wiped"
+
+    summarizer = Summarizer()
+    options = ToolConfig(True, 2000, summarizer, "cheap")
+    bot, _ = agent([[ToolCall("orders"), ToolCall("wipe")]], tools=[orders, wipe], tool=options)
+    with context_field("run", ChannelRun("user", "web", "chat", 60.0, "test")):
+        result = bot.run("go")
+    assert (result.stop_reason, result.messages[2].content, summarizer.sent) == ("pending", LONG, [])
 
 
 def test_nothing_is_compressed_in_the_last_step():
