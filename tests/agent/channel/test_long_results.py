@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from sayso.agent import Message, Role, ToolCall, UsageStats, tool
+from sayso.agent import Agent, ChannelAgent, Message, Role, ToolCall, UsageStats, tool
 from sayso.agent.channel.long_texts import TextFiles
 from sayso.agent.providers.testing import check_history
 from sayso.agent.run.long_results import digest_id
@@ -91,6 +91,16 @@ def test_another_person_cannot_read_a_result(story):
     story.work_on()
     assert f"this conversation has no result '{digest_id(LIST)}'" in story.model.requests[-1]
     assert "Order 1 over" not in story.model.requests[-1]
+
+
+def test_another_conversation_of_the_same_person_cannot_read_a_result():
+    """What was read in a private chat stays there."""
+    model = Reader()
+    bot = ChannelAgent(Agent([orders], model))
+    bot.ask_channel("ana", "orders", conversation_id="private")
+    bot.ask_channel("ana", f"read {digest_id(LIST)}", conversation_id="team")
+    assert f"this conversation has no result '{digest_id(LIST)}'" in model.requests[-1]
+    assert "Order 30 over 90.20" in bot.ask_channel("ana", "find Order 30 over", conversation_id="private").content
 
 
 def test_forgotten_person_has_no_results(story, tmp_path):
