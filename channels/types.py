@@ -263,8 +263,8 @@ class Reply:
     `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in this language.
     `collapse`: the reply replaces a waiting one with the same value, such as an earlier notice.
     `edits`: the platform's id of the message to replace. Where that is impossible, the reply is sent as a new message,
-    or left out if it is `optional`. An `optional` reply that edits nothing says nothing new, and is left out where a
-    message costs money.
+    or left out if it is `optional`. An `optional` reply that edits nothing says nothing new, and is left out where the
+    platform charges for each message.
     `only_for`: the id of the one person in a group who sees it, where the platform can do that.
     `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show it to the one who
     tapped; it is no message of the chat, and takes nothing of the chat's rate limit.

@@ -24,6 +24,10 @@ KEEP_JOB_MS = 24 * 3600 * 1000
 #: How long the rate limit of a channel is kept.
 KEEP_RATE_MS = 24 * 3600 * 1000
 
+#: A day, and how long the paid messages of one day are counted: until `sayso doctor` has shown them the day after.
+DAY_MS = 24 * 3600 * 1000
+KEEP_PAID_MS = 3 * 24 * 3600 * 1000
+
 #: After this time a wake-up that no worker answered is repeated.
 WAKE_GRACE_MS = 5_000
 #: After this time the reaper looks again at a wake-up that is still in the queue. Less than SOON_MS, so that the

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from sayso.pending.limits import MAX_DELIVERIES, MAX_UNDELIVERED, WAKE_GRACE_MS
+from sayso.channels.types import PriceClass
+from sayso.pending.limits import DAY_MS, MAX_DELIVERIES, MAX_UNDELIVERED, WAKE_GRACE_MS
 from sayso.pending.memory import MemoryActionRepository
 from sayso.testing.conversation import ConversationState
 from sayso.workers.deliveries import (
@@ -101,6 +102,8 @@ class MemoryDeliveries:
         self._lock = actions.lock
         self._statuses = MemoryDeliveryStatuses()
         self._conversations: OrderedDict[str, ConversationState] = OrderedDict()
+        #: By day since 1970, and by channel and price class.
+        self._paid: dict[int, Counter[tuple[str, str]]] = {}
 
     def report(self, delivery_id: str, message_id: str, status: str, reason: str = "") -> str:
         """Record what a platform reports. Return the state that is stored, "" if the delivery is unknown."""
@@ -149,6 +152,22 @@ class MemoryDeliveries:
                 return list(self._statuses.put_aside[state])
             held = [status for name, state in self._conversations.items() for status in state.held_statuses(name)]
             return sorted(held, key=lambda status: -status.at)[:MAX_UNDELIVERED]
+
+    def paid_messages(self, days_ago: int) -> dict[tuple[str, str], int]:
+        """Return how many paid messages were sent on a day, 0 for today, by channel and price class."""
+        with self._lock:
+            return dict(self._paid.get(self._today() - days_ago, {}))
+
+    def _today(self) -> int:
+        return int(self._clock() * 1000 // DAY_MS)
+
+    def count_paid(self, conversation: str, price_class: PriceClass) -> None:
+        """Count a message that its platform charges. Days before yesterday are forgotten."""
+        if price_class == "free":
+            return
+        today = self._today()
+        self._paid = {day: count for day, count in self._paid.items() if day >= today - 1}
+        self._paid.setdefault(today, Counter())[conversation.partition(":")[0], price_class] += 1
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""

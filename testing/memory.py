@@ -255,6 +255,7 @@ class MemoryConversations(MemoryDeliveries):
                     self._actions.end_undelivered("" if repeats else asked)
                 else:
                     state.barred_until = 0.0
+                    self.count_paid(lease.conversation, result.price_class)
                     receipt = result.receipt
                     copy = self._statuses.find(delivery_id)
                     self._statuses.end(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
@@ -100,6 +101,18 @@ class RedisDeliveries:
         shards = self._scripts.on_every_shard("undelivered", {"state": state})
         found = [entry for entries in shards for entry in entries]
         return sorted((_put_aside(state, entry) for entry in found), key=lambda status: -status.at)
+
+    def paid_messages(self, days_ago: int) -> dict[tuple[str, str], int]:
+        """Return how many paid messages were sent on a day in UTC, 0 for today, by channel and price class.
+
+        Days before yesterday are forgotten.
+        """
+        count: Counter[tuple[str, str]] = Counter()
+        for row in self._scripts.on_every_shard("paid_messages", {"days_ago": days_ago}):
+            for name, number in zip(row[::2], row[1::2], strict=True):
+                channel, _, price_class = name.partition(" ")
+                count[channel, price_class] += int(number)
+        return dict(count)
 
     def retry(self, delivery_id: str) -> str:
         """Put a dead reply back at the end of its outbox, once. Return its new id. Raises NotRepeatable."""

@@ -32,7 +32,7 @@ FATES: Mapping[str, Fate] = {
     **dict.fromkeys(("content", "feed", "note"), "conversation"),
     **dict.fromkeys(("pending", "dead", "failed", "ambiguous"), "entries"),
     # Numbers and times of conversations and shards, without text.
-    **dict.fromkeys(("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert"), "kept"),
+    **dict.fromkeys(("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"),
     **dict.fromkeys(("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"),
     # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them.
     **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),

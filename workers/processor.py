@@ -331,8 +331,10 @@ class ConversationProcessor:
         replies = tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies)
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
-        change = replace(change, replies=replies)
         is_charged = channel is not None and channel.name in self.charged
+        if is_charged:  # what says nothing new is not worth a message
+            replies = tuple((reply, pid) for reply, pid in replies if reply.edits or not reply.optional)
+        change = replace(change, replies=replies)
         if sum(len(reply.text) for reply, _ in replies) > LONG_CHARS:  # it takes as long as a whole turn
             change = await call_in_thread(split_replies, change, channel, joins=is_charged)
         else:

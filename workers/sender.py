@@ -35,7 +35,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import backoff_seconds
 from sayso.channels.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
-from sayso.channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.channels.types import Conversation, Delivery, PriceClass, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import KEEP_HELD_MS
 from sayso.pending.redis.scripts import LuaScripts, WakeUp, no_wake_up
@@ -100,12 +100,14 @@ KEEP_RECEIPTS_SECONDS = 3600
 class Sent:
     """The platform accepted a reply: its message id, and when it shows the reply, in Unix seconds, if it says so.
 
-    `gap`: seconds by which the reply brings its chat ahead of its rate limit.
+    `gap`: seconds by which the reply brings its chat ahead of its rate limit. `price_class`: what the platform charges
+    it by.
     """
 
     receipt: str = ""
     written_at: float = 0.0
     gap: float = 0.0
+    price_class: PriceClass = "free"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ class ReplySender:
         if self._alerts.is_clearing_due(channel.name, "sending"):
             await call_in_thread(self._alerts.clear, channel.name, "sending")
         log.info("reply.sent", extra={"delivery": delivery.id, "suspect": reply.suspect})
-        sent = Sent(receipt.message_id, receipt.written_at, pace.chat_gap)
+        sent = Sent(receipt.message_id, receipt.written_at, pace.chat_gap, receipt.price_class)
         return await self._outbox.mark_delivered(lease, reply, sent, let_go=True)
 
     def _rate_limit(self, channel: Channel, conversation: Conversation) -> RateLimit:
@@ -347,14 +349,16 @@ class RedisOutbox:
 
         With `let_go`, None means that nothing is left and the lease is released. Raises LeaseLost.
         """
+        price_class: PriceClass = "free"
         match result:
             case Sent():
+                price_class = result.price_class
                 outcome, detail, gap = "sent", "".join(result.receipt.split()), result.gap
                 written, cause = round(result.written_at * 1_000_000), reply.cause
             case GivenUp():
                 outcome, detail, gap, written, cause = result.end, result.reason, result.pause, 0, ""
         args = {"outcome": outcome, "detail": detail, "ms": round(gap * 1000), "let_go": let_go}
-        args |= {"written": str(written), "cause": cause}
+        args |= {"written": str(written), "cause": cause, "price_class": price_class}
         if reply.paced_apart and outcome == "limited":
             await self._silence(lease, gap)
         if outcome == "chat_barred":

@@ -93,7 +93,7 @@ class ModelRequest:
         with self._translated():
             response = await direct.model_request(**self._arguments())
         self._check(response)
-        return message_of(response, self._source), usage_of(response, self.vendor.name, self.model.model_name)
+        return message_of(response, self._source), self._usage(response)
 
     async def stream(self) -> AsyncGenerator[StreamItem]:
         """Yield the answer as it arrives: its text, then its calls and the usage. Raise ProviderError.
@@ -114,7 +114,13 @@ class ModelRequest:
         for call in calls_of(response, is_cut=is_cut):
             yield call
         yield details_of(response, self._source)
-        yield usage_of(response, self.vendor.name, self.model.model_name)
+        yield self._usage(response)
+
+    def _usage(self, response: ModelResponse) -> UsageStats:
+        usage = usage_of(response, self.vendor.name, self.model.model_name)
+        if note := getattr(self.model, "note_cached_tokens", None):
+            note(usage.cache_read_tokens)
+        return usage
 
     def _translated(self) -> AbstractContextManager[None]:
         """Raise errors as ProviderError. A refused request names the operator's settings, without their values."""

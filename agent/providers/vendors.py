@@ -9,17 +9,19 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from sayso.agent.extras import LibraryError, import_libraries, is_installed, missing_library
+from sayso.agent.messages import Role
 from sayso.agent.providers.base import (
     Completion,
     ProviderConfigurationError,
+    ProviderError,
     ProviderRequest,
-    RequestRefusedError,
     StreamItem,
 )
 from sayso.agent.providers.files import MAX_BYTES_AT_ONCE, FileReading, LoadMedia
+from sayso.agent.providers.gemini_cache import ExplicitCaches
 from sayso.agent.providers.pricing import context_tokens
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.pending.concurrency import call_in_thread
@@ -78,13 +80,14 @@ class VendorOptions(TypedDict, total=False):
     `load_media` returns the bytes of an inbound file, such as `lambda media: store.read(media.ref)`; without it models
     see only the names of files. `accepts` are the MIME types that are sent as files; by default, what the vendor is
     known to accept. `model_settings` are fields of the vendor's request, such as `top_p`, and `extra_headers` and
-    `extra_body`. `cache_prompt` (default True): whether requests ask the vendor to cache the prompt.
+    `extra_body`. `cache_prompt` (default True): whether requests ask the vendor to cache the prompt. "explicit" also
+    rents caches from Gemini while they pay.
     """
 
     load_media: LoadMedia | None
     accepts: Collection[str] | None
     model_settings: Mapping[str, Any] | None
-    cache_prompt: bool
+    cache_prompt: bool | Literal["explicit"]
 
 
 class VendorProvider(ABC):
@@ -126,7 +129,7 @@ class VendorProvider(ABC):
         self._accepts = options.get("accepts")
         self._load_media = options.get("load_media")
         #: Whether requests have what asks the vendor to cache the prompt. False once a server has refused that.
-        self.caches = options.get("cache_prompt", True)
+        self.caches = bool(options.get("cache_prompt", True))
         #: Whether a request that asked for it was answered.
         self._has_cached = False
         #: HTTP clients and the vendor's, by process and event loop: connections work only where they were opened.
@@ -140,7 +143,7 @@ class VendorProvider(ABC):
         try:
             async with self._model_request(request) as model_request:
                 return await model_request.completion()
-        except RequestRefusedError as exc:
+        except ProviderError as exc:
             if not self._may_refuse_caching(request, exc):
                 raise
         async with self._without_caching(), self._model_request(request) as model_request:
@@ -153,7 +156,7 @@ class VendorProvider(ABC):
                 async for item in items:
                     yield item
             return
-        except RequestRefusedError as exc:
+        except ProviderError as exc:
             if not self._may_refuse_caching(request, exc):
                 raise
         async with (
@@ -207,7 +210,7 @@ class VendorProvider(ABC):
         """
         return None
 
-    def _may_refuse_caching(self, request: Mapping[str, Any], error: RequestRefusedError) -> bool:
+    def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
         """Return whether a server may have refused a request because of the fields for the vendor's prompt cache.
 
         Vendors themselves know their fields, and so does a server that has answered a request with them. The error
@@ -404,7 +407,11 @@ def _is_repeated(request: ProviderRequest) -> bool:
 
 
 class GeminiProvider(VendorProvider):
-    """Models of Google Gemini, which also read audio and video."""
+    """Models of Google Gemini, which also read audio and video.
+
+    Gemini caches prompts by itself, without a promise. With `cache_prompt="explicit"`, system prompt and tools are
+    stored in a cache of their own for an hour once six requests of an hour found nothing in Gemini's cache.
+    """
 
     name = "gemini"
     own_url = GEMINI_URL
@@ -428,6 +435,30 @@ class GeminiProvider(VendorProvider):
     ) -> None:
         key = key_of(api_key, "GEMINI_API_KEY", type(self).__name__)
         super().__init__(key, default_model, base_url or GEMINI_URL, **options)
+        self._explicit_caches = ExplicitCaches() if options.get("cache_prompt") == "explicit" else None
+
+    def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
+        """Let a request use an explicit cache, unless its system prompt has a summary: caches hold nothing personal."""
+        has_summary = bool(request.messages) and request.messages[0].role is Role.SYSTEM
+        return {"sayso_may_cache": True} if self._explicit_caches and not has_summary else {}
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop, and stop what it does for caches."""
+        if self._explicit_caches is not None:
+            await self._explicit_caches.aclose()
+        await super().aclose()
+
+    def _may_refuse_caching(self, request: Mapping[str, Any], error: ProviderError) -> bool:
+        """Return whether Gemini refused a request because its explicit cache is gone."""
+        is_gone = error.status in (400, 403, 404) and "cache" in str(error).lower()
+        return self._explicit_caches is not None and is_gone
+
+    @asynccontextmanager
+    async def _without_caching(self) -> AsyncIterator[None]:
+        """Ask without explicit caches. Those that there were are forgotten."""
+        if self._explicit_caches is not None:
+            self._explicit_caches.forget_all()
+        yield
 
     def _connect(self, http: httpx2.AsyncClient) -> Any:
         from google.genai.types import HttpRetryOptions
@@ -439,7 +470,7 @@ class GeminiProvider(VendorProvider):
     def _model(self, client: Any, name: str) -> Model[Any]:
         from sayso.agent.providers.model_gemini import GeminiModel
 
-        return GeminiModel(name, provider=client)
+        return GeminiModel(name, provider=client, caches=self._explicit_caches)
 
 
 class OpenAIProvider(VendorProvider):

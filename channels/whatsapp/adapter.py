@@ -145,10 +145,10 @@ class WhatsAppChannel:
     async def send(self, delivery: Delivery) -> Receipt:
         """Send one piece. Buttons that Twilio refuses are left out: the text asks for a typed answer anyway.
 
-        WhatsApp cannot edit: an edit is sent as a new message, and an optional reply is left out.
+        WhatsApp cannot edit: an optional edit is left out, any other is sent as a new message.
         """
         reply = delivery.reply
-        if reply.optional:
+        if reply.edits and reply.optional:
             return Receipt("")
         if delivery.silence > WINDOW_SECONDS:
             try:

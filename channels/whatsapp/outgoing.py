@@ -64,10 +64,10 @@ def pieces_of(reply: Reply, media: MediaStore) -> Sequence[Reply]:
     """Return the messages of a reply, as few as possible: each is paid for.
 
     A picture without buttons has the text as its caption, and a file that is sent as a link stands
-    below the text. Other files are separate messages. WhatsApp cannot edit: an edit is a
-    new message. An optional reply is left out.
+    below the text. Other files are separate messages. WhatsApp cannot edit: an optional edit is
+    left out, any other is a new message.
     """
-    if reply.optional:
+    if reply.edits and reply.optional:
         return ()
     if reply.preview:
         reply = reply.with_preview(format_preview)

@@ -36,8 +36,9 @@ from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.data_folder import bot_ids, known_keys
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.libraries import library_problems
-from sayso.config.wiring.redis_parts import find_queue, find_redis, risks_of
+from sayso.config.wiring.redis_parts import find_queue, find_redis, open_deliveries, risks_of
 from sayso.config.wiring.stores import FileStores, open_bucket
+from sayso.pending.concurrency import call_in_thread
 from sayso.pending.redis.checks import explain, unreachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, address_of, check_writable, connect, nodes_of, servers_of
 from sayso.pending.redis.failures import Failure
@@ -103,7 +104,7 @@ class Doctor:
             yield CheckResult("libraries", "fail", problem, "run the command; see that it is the bot's environment")
         steps = [_each(self._redis()), _each(_files(self._settings, self._data)), self._address()]
         steps += [self._channel(name, channel) for name, channel in self._settings.channels.items()]
-        steps.append(_each(_paid_messages(self._settings)))
+        steps.append(self._paid_messages())
         for step in steps:
             try:
                 async for result in step:
@@ -282,6 +283,26 @@ class Doctor:
         else:
             yield CheckResult("silence", "ok", f"a message came in {seconds / 3600:.0f} hours ago", channel=name)
 
+    async def _paid_messages(self) -> AsyncIterator[CheckResult]:
+        """Show what the channels sent whose platform takes money for each message, and warn of settings that add some.
+
+        Nothing is counted while Redis is away, which another check says.
+        """
+        charged = {name: each for name, each in self._settings.channels.items() if each.charges_per_message}
+        if not charged:
+            return
+        for name, channel in charged.items():
+            for finding in _added_messages(self._settings, name, channel):
+                yield finding
+        try:
+            deliveries, _ = open_deliveries(self._settings, self._data)
+            today, yesterday = [await call_in_thread(deliveries.paid_messages, day) for day in (0, 1)]
+        except (ConfigError, ValueError, RedisError):
+            return
+        for name in charged:
+            says = f"paid messages today: {_counted(today, name)}; yesterday: {_counted(yesterday, name)} (UTC)"
+            yield CheckResult("paid", "ok", says, channel=name)
+
     async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:
         """Check whether the platform's log has messages that never reached us.
 
@@ -309,18 +330,24 @@ class Doctor:
             yield CheckResult("messages", "ok", says, channel=name)
 
 
-def _paid_messages(settings: Settings) -> Iterator[CheckResult]:
-    """Yield a warning where a platform takes money for each message and the configuration adds some."""
-    for name, channel in settings.channels.items():
-        added = []
-        if channel.expiry_notice:
-            added.append("expiry_notice sends one for each question that ends unanswered")
-        if not settings.workers.join_bursts:
-            added.append("without workers.join_bursts each of several texts in a row gets an answer of its own")
-        if added and channel.charges_per_message:
-            says = f"the platform takes money for each message: {'; '.join(added)}"
-            cure = "leave these keys out, unless people need those messages"
-            yield CheckResult("price", "warn", says, cure, name, id="paid-messages")
+def _added_messages(settings: Settings, name: str, channel: AnyChannel) -> Iterator[CheckResult]:
+    """Yield a warning where the configuration adds messages to a channel whose platform takes money for each."""
+    added = []
+    if channel.expiry_notice:
+        added.append("expiry_notice sends one for each question that ends unanswered")
+    if not settings.workers.join_bursts:
+        added.append("without workers.join_bursts each of several texts in a row gets an answer of its own")
+    if added:
+        says = f"the platform takes money for each message: {'; '.join(added)}"
+        cure = "leave these keys out, unless people need those messages"
+        yield CheckResult("paid", "warn", says, cure, name, id="paid-messages")
+
+
+def _counted(counts: Mapping[tuple[str, str], int], name: str) -> str:
+    """Return the paid messages of a channel by price class, such as "3 (2 service, 1 utility)"."""
+    classes = {kind: number for (channel, kind), number in sorted(counts.items()) if channel == name}
+    listed = ", ".join(f"{number} {kind}" for kind, number in classes.items())
+    return f"{sum(classes.values())} ({listed})" if classes else "none"
 
 
 async def _probe(

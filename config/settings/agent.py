@@ -356,9 +356,9 @@ class AgentSettings(ModelAccess):
     """
     tool_timeout: Number | None = Field(default=None, gt=0, le=600)
     """The most seconds for one call of a tool. Example: `20`."""
-    cache_prompt: bool = True
+    cache_prompt: bool | Literal["explicit"] = True
     """Whether requests ask the vendor to cache the prompt: with marks for Anthropic, with a key for OpenAI. Gemini and
-    most other servers do it by themselves. Example: `false`.
+    most other servers do it by themselves; `explicit` also rents caches from Gemini while they pay. Example: `false`.
     """
     native_tools: bool = True
     """Set it to false for a model without tool calling: tools are then described in the prompt, and calls are read from

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sayso.agent.extras import LibraryError
 from sayso.agent.messages import UsageStats
@@ -83,7 +83,7 @@ class _Connection(NamedTuple):
     api_key: str
     base_url: str
     #: Whether the vendor is asked to cache the prompt.
-    cache_prompt: bool
+    cache_prompt: bool | Literal["explicit"]
     #: Whether OpenAI's API is sent a key for each conversation; None for the default.
     prompt_cache_key: bool | None
     #: The vendor's own settings, as JSON.

@@ -2,7 +2,8 @@
 -- Record that the first reply was sent, or is given up, and return what is next.
 -- args: epoch, token, number (of the reply), outcome, detail (the platform's message id, or why the reply is given up),
 -- ms, let_go (release the lease when nothing is left), written (when the platform shows the reply, in microseconds as
--- text, '0' if unknown), cause (why the reply is no answer, '' for an answer).
+-- text, '0' if unknown), cause (why the reply is no answer, '' for an answer), price_class (what the platform charges
+-- the message by, 'free' for nothing).
 -- Returns {'ok', what is next, 1 if the reply shows that the bot may write in its chat again}, or {'lost'}.
 -- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
 -- 'barred' (nor does it after a further message of its users), 'chat_barred' (nor does any thread of the chat, which the
@@ -10,6 +11,14 @@
 -- ahead of its rate limit. A + before an action id marks a piece of a
 -- question that is not the last: it opens no window, and the question expires if the piece never arrives. A = marks a
 -- repetition of the question.
+
+-- Count a message that the platform charges.
+local function count_paid()
+  local paid = shard .. ':paid:' .. math.floor(now() / DAY_MS)
+  redis.call('HINCRBY', paid, string.match(conversation, '^[^:]+') .. ' ' .. args.price_class, 1)
+  redis.call('PEXPIRE', paid, KEEP_PAID_MS)
+end
+
 if has_released() then return {'ok', {'idle'}} end
 if not holds_lease() then return {'lost'} end
 local head = redis.call('LINDEX', outbox, 0)
@@ -25,6 +34,7 @@ redis.call('HSET', lane, 'attempts', 0)
 redis.call('HDEL', lane, 'sending', 'slot', 'suspect:' .. number, 'asks:' .. (number - MAX_DELIVERIES))
 local lifts_bar = 0
 if args.outcome == 'sent' then
+  if args.price_class ~= 'free' then count_paid() end
   lifts_bar = redis.call('HDEL', lane, 'in_barred_chat')
   redis.call('HDEL', lane, 'barred')
   local reported, copy = string.match(redis.call('HGET', deliveries, number) or '', '^(%S+) %d+ %d+ (%S+)')
