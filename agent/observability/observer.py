@@ -207,6 +207,8 @@ def llm_call(provider: Provider, request: ProviderRequest, model: str, *, second
     """Return the record of a finished call. `outcome` is `answer` and `usage`, or `error`, and `is_streamed`."""
     usage = outcome.get("usage")
     answering = _provider_named(usage.provider if usage else "", provider)
+    if answering is not _provider_named("", provider):  # a fallback, which was asked for its own model
+        model = getattr(answering, "default_model", None) or model
     url = urlsplit(str(getattr(answering, "base_url", "")))
     settings = {
         "max_tokens": request.max_tokens,

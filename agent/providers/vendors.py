@@ -379,7 +379,7 @@ class AnthropicProvider(VendorProvider):
         return {
             "anthropic_cache_tool_definitions": True,
             "anthropic_cache_instructions": True,
-            "anthropic_cache_messages": _is_repeated(request),
+            "anthropic_cache_messages": _is_repeated(request) and (bool(request.tools) or not _has_notes(request)),
         }
 
     def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
@@ -404,6 +404,13 @@ def _is_repeated(request: ProviderRequest) -> bool:
     Those of a single request, such as that for a summary, would be written to the cache and never read.
     """
     return request.conversation_key is not None or bool(request.tools)
+
+
+def _has_notes(request: ProviderRequest) -> bool:
+    """Return whether a system message follows other messages. The next turn does not repeat what follows it."""
+    roles = [message.role for message in request.messages]
+    first_other = next((at for at, role in enumerate(roles) if role is not Role.SYSTEM), len(roles))
+    return Role.SYSTEM in roles[first_other:]
 
 
 class GeminiProvider(VendorProvider):

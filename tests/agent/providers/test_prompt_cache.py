@@ -73,6 +73,13 @@ def test_next_turn_repeats_the_prompt_up_to_a_mark(server: Server) -> None:
     assert [each["content"][0]["text"] for each in second["messages"][:2]] == ["one", marked_texts(first)[0]]
 
 
+def test_notes_that_no_request_repeats_are_not_marked(server: Server) -> None:
+    """Without tools a turn is one request, and the next turn has other notes."""
+    server.script({"text": "Hi"})
+    ask(MAKERS["anthropic"](server.url), *TURN, conversation_key="k")
+    assert marked_texts(server.bodies[0]) == ["two"]
+
+
 def test_messages_of_a_single_request_are_not_marked(server: Server) -> None:
     """A request for a summary would pay for writing them, and nothing would read them."""
     server.script({"text": "Hi"})
@@ -318,3 +325,14 @@ def test_side_calls_are_priced_and_counted() -> None:
     assert f'sayso_model_tokens_total{{model="{model}",type="cache_read"}} 250000.0' in body
     assert f'sayso_model_cache_hit_ratio{{model="{model}"}} 0.25' in body
     assert f'sayso_model_cost_dollars_total{{model="{model}"}} 1.6' in body
+
+
+def test_tokens_of_a_fallback_are_counted_for_its_own_model(server: Server) -> None:
+    """The share of cached tokens of the first model stays true."""
+    server.script({"status": 500}, {"text": "Hi", "usage": [100, 0, 40]})
+    models = ("first-of-this-test", "second-of-this-test")
+    first, second = MAKERS["openai"](server.url), MAKERS["anthropic"](server.url)
+    first.default_model, second.default_model = models
+    Agent((), FallbackProvider([first, second]), AgentConfig(max_retries=0, observers=[MetricsObserver()])).run("Hello")
+    body = metrics_endpoint(ROOT).answer("")[2].decode()
+    assert [f'sayso_model_cache_hit_ratio{{model="{model}"}} 0.4' in body for model in models] == [False, True]

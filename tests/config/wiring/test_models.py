@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import AnthropicProvider, FallbackProvider, OllamaProvider, OpenAIProvider
+from sayso.agent import FallbackProvider, OllamaProvider, OpenAIProvider
 from sayso.agent.extras import missing_library
+from sayso.agent.providers.base import ProviderRequest
 from sayso.agent.providers.vendors import OPENAI_URL, VendorProvider
 from sayso.agent.run.text_tools import TextToolProvider
 from sayso.config.checks.describe import describe
@@ -120,9 +121,33 @@ def test_name_of_a_model_becomes_its_provider(tmp_path: Path, monkeypatch: pytes
     local = provider(tmp_path, "{model: 'ollama:llama3.2:1b', base_url: 'http://gpu:11434/v1'}")
     assert isinstance(local, OllamaProvider)
     assert (local.default_model, local.base_url) == ("llama3.2:1b", "http://gpu:11434/v1")
-    frugal = provider(tmp_path, "{model: anthropic:m, api_key: '${KEY}', cache_prompt: false}")
-    assert isinstance(frugal, AnthropicProvider)
-    assert not frugal._library_settings
+
+
+@pytest.mark.parametrize(
+    ("agent", "is_cached"),
+    [
+        ("{model: anthropic:m, api_key: '${KEY}'}", True),
+        ("{model: anthropic:m, api_key: '${KEY}', cache_prompt: false}", False),
+        ("{model: gemini:m, api_key: '${KEY}', cache_prompt: explicit}", True),
+        ("{model: openai:m, api_key: '${KEY}'}", True),
+        ("{model: openai:m, base_url: 'http://gpu:8000/v1'}", False),
+        ("{model: openai:m, base_url: 'http://gpu:8000/v1', prompt_cache_key: true}", True),
+        ("{model: openai-responses:m, api_key: '${KEY}', prompt_cache_key: false}", False),
+    ],
+)
+def test_requests_ask_for_a_cache_as_configured(tmp_path: Path, agent: str, *, is_cached: bool):
+    """Of another server with OpenAI's API only where the operator says so."""
+    made = provider(tmp_path, agent)
+    assert isinstance(made, VendorProvider)
+    assert made.caches == is_cached
+    request = ProviderRequest("m", "", (), conversation_key="k")
+    assert bool(made.caches and made.cache_settings(request)) == is_cached
+
+
+def test_key_of_a_conversation_is_for_the_api_of_openai(tmp_path: Path):
+    """An option that does nothing is refused."""
+    wrong = "{model: anthropic:m, api_key: '${KEY}', prompt_cache_key: true}"
+    assert "prompt_cache_key is a field of OpenAI's API: leave it out" in refusal(tmp_path, wrong)
 
 
 def test_fallbacks_are_called_in_order_and_with_text_tools_where_needed(tmp_path: Path):

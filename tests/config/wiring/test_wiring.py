@@ -28,6 +28,20 @@ def test_agents_of_a_worker_journal_their_turns(tmp_path: Path, redis_url: str):
     assert isinstance(services.processor.agents["web"]._journals, RedisJournals)
 
 
+def test_workers_make_the_same_keys_of_conversations(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch):
+    """Of the secret keys that they share. Without them, each would look for a prompt in another cache of the vendor."""
+    file = tmp_path / "sayso.yaml"
+    file.write_text("channels:\n  web:\n    platform: console\n")
+    secrets = []
+    for machine, keys in (("a", "one"), ("b", "one"), ("c", "two")):
+        monkeypatch.setenv("SAYSO_SECRET_KEYS", keys)
+        services = bootstrap(load_settings(file, {}), data=tmp_path / machine, redis_url=redis_url)
+        secrets.append(services.processor.agents["web"].agent.config.conversation_secret)
+    first, same, other = secrets
+    assert first == same != other
+    assert b"" not in secrets
+
+
 @pytest.mark.parametrize(("patient", "seconds"), [(False, WEB_ANSWER_SECONDS), (True, 5)])
 def test_only_the_web_has_a_short_redis_timeout(tmp_path: Path, redis_url: str, patient: bool, seconds: float):
     """The web must answer a platform quickly; a worker can wait."""
