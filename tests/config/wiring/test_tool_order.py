@@ -22,15 +22,19 @@ SCHEMA = {
     "properties": {"to": {"type": "string"}, "how": {"type": "string", "enum": [*{"mail", "phone", "fax", "letter"}]}},
     "required": [*{"to", "how"}],
 }
+CAPABILITIES = {"tools": {"listChanged": True}}
 for line in sys.stdin:
     request = json.loads(line)
     if request.get("method") == "tools/list":
         urllib.request.urlopen(sys.argv[1] + "/mcp").read()
         names = {"tell", "ask", "warn", "call"}
         result = {"tools": [{"name": name, "description": name, "inputSchema": SCHEMA} for name in names]}
+    elif request.get("method") == "tools/call":
+        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}), flush=True)
+        result = {"content": [{"type": "text", "text": "called"}]}
     else:
         info = {"name": "shuffled", "version": "1"}
-        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+        result = {"protocolVersion": "2025-06-18", "capabilities": CAPABILITIES, "serverInfo": info}
     if "id" in request:
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
 """
@@ -48,9 +52,9 @@ def paint(color: str, marks: set[str] = {"a", "b", "c"}, rows: Filter = Filter()
     """Paint rows."""
     return color
 '''
-#: A worker: it opens the sources, reloads the one that is named, and prints the tools that the model is sent.
+#: A worker: it opens the sources, refreshes those that are named, and prints the tools that the model is sent.
 WORKER = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 from sayso.agent import Agent, ScriptedProvider
 from sayso.config.settings.loader import load_settings
@@ -58,8 +62,14 @@ from sayso.config.wiring.tools import open_tools
 
 opened = open_tools(load_settings(Path(sys.argv[1]), {}), remote=True, seconds=120)
 assert not opened.problems, opened.problems
-for source in sys.argv[2:]:
-    opened.replace(source, opened.watched[source].load())
+if "mine.py" in sys.argv:
+    opened.replace("tools.0", opened.watched["tools.0"].load())
+if "server.py" in sys.argv:
+    listed, until = opened.registry.get("ask"), time.monotonic() + 120
+    opened.registry.execute_tool("tell", to="Ada", how="mail")  # the server announces other tools then
+    while opened.registry.get("ask") is listed and time.monotonic() < until:
+        time.sleep(0.05)
+    assert opened.registry.get("ask") is not listed
 model = ScriptedProvider(["hello"])
 Agent(opened.select(None), model).run("hi")
 print(json.dumps(model.requests[0].tools))
@@ -120,18 +130,19 @@ def site() -> Iterator[Site]:
     server.server_close()
 
 
-def tools_of_worker(config: Path, seed: str, *reloaded: str) -> list[dict[str, object]]:
+def tools_of_worker(config: Path, seed: str, *refreshed: str) -> list[dict[str, object]]:
     """Return the tools that a worker process sends to its model."""
     environ = {**os.environ, "PYTHONHASHSEED": seed}
-    command = [sys.executable, "-c", WORKER, str(config), *reloaded]
+    command = [sys.executable, "-c", WORKER, str(config), *refreshed]
     worker = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert worker.returncode == 0, worker.stderr
     sent: list[dict[str, object]] = json.loads(worker.stdout.splitlines()[-1])
     return sent
 
 
+@pytest.mark.slow
 def test_two_workers_send_identical_tools(tmp_path: Path, site: Site) -> None:
-    """Other sources answer first, the orders of sets differ, and one worker has loaded its first source again."""
+    """Other sources answer first, the orders of sets differ, and one worker has read two of its sources again."""
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "mine.py").write_text(TOOLS)
     config = tmp_path / "sayso.yaml"
@@ -143,7 +154,7 @@ def test_two_workers_send_identical_tools(tmp_path: Path, site: Site) -> None:
     site.let_answer_first("/pets.json")
     one = tools_of_worker(config, "1")
     site.let_answer_first("/mcp")
-    other = tools_of_worker(config, "2", "tools.0")
+    other = tools_of_worker(config, "2", "mine.py", "server.py")
     assert json.dumps(one) == json.dumps(other)
     names = [tool["name"] for tool in one]
     assert names[:9] == ["paint", "ask", "call", "tell", "warn", "get_birds", "get_cats", "get_dogs", "get_fish"]
