@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle, islice, product
 
 import pytest
@@ -22,11 +23,12 @@ from sayso.channels.types import Reply
 from sayso.channels.whatsapp.outgoing import TEXT_LIMIT as WHATSAPP_LIMIT
 from sayso.channels.whatsapp.outgoing import pieces_of
 from tests.channels.markdown.test_markup import MARKDOWN, SYNTAX, WORDS
+from tests.channels.whatsapp.test_whatsapp_pieces import LINKS
 
 Pieces = Callable[[Reply], Sequence[Reply]]
 #: For each channel: its split, its measure of length, and the limit of a piece. No adapter is connected.
 CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
-    "whatsapp": (pieces_of, lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
+    "whatsapp": (partial(pieces_of, media=LINKS), lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
     "telegram": (TelegramChannel.__new__(TelegramChannel).split, telegram_length, TEXT_LIMIT),
     "slack": (SlackChannel.__new__(SlackChannel).split, lambda md: len(slack_mrkdwn(md)), SECTION_LIMIT),
     "console": (ConsoleChannel.__new__(ConsoleChannel).split, len, MAX_PIECE_CHARS),

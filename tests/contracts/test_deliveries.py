@@ -692,3 +692,15 @@ def test_reason_of_a_failed_answer_stays_with_its_delivery(rig, *, is_reported_f
     rig.deliveries.report(f"{CHAT.id}#1", "m", "read")
     (fate,) = rig.deliveries.statuses(CHAT.id)[0]
     assert (fate.state, fate.reason) == ("read", "kind=busy status=429")
+
+
+def test_messages_that_a_platform_charges_are_counted_by_day(rig):
+    """A message counts once, however often its result is recorded, and one that is free does not count."""
+    classes = ("service", "service", "utility", "free")
+    held, reply = said(rig, *(Reply(name) for name in classes))
+    for name in classes:
+        sent, first = Sent(price_class=name), reply
+        reply = rig.outbox.mark_delivered(held, first, sent)
+        rig.outbox.mark_delivered(held, first, sent)
+    assert rig.deliveries.paid_messages(0) == {("chat", "service"): 2, ("chat", "utility"): 1}
+    assert rig.deliveries.paid_messages(1) == {}

@@ -156,6 +156,7 @@ def test_unanswered_question_ends_with_a_notice():
     assert room.later(3600) == []
     assert "Delete INV-7" in room.say("yes")
     assert "deleted" not in " ".join(room.channel.texts)
+    room.later(3600)
     assert room.say("yes").startswith("You said: yes\n")
 
 

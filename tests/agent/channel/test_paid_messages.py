@@ -41,7 +41,8 @@ class WhatsAppChat:
         self.channel = WHATSAPP.open(media, platforms)
         channels = {"wa": self.channel}
         sender = make_sender(self.rig.outbox, channels)
-        self._processor = make_processor(self.rig.mailbox, sender, channels, {"wa": self.agent})
+        agents = {"wa": self.agent}
+        self._processor = make_processor(self.rig.mailbox, sender, channels, agents, charged={"wa"})
 
     def hear(self, text: str = "", *, tap: str = "") -> None:
         """Accept the webhook of a message or a tap."""

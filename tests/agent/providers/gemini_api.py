@@ -21,11 +21,20 @@ _CONFIG |= {"responseModalities", "responseMimeType", "responseJsonSchema"}
 UNSIGNED = b64encode(b"skip_thought_signature_validator").decode()
 
 
+#: The names of the explicit caches that there are.
+caches: set[str] = set()
+_HELD = {"systemInstruction", "tools", "toolConfig"}
+
+
 class GeminiApi:
     """Checks requests as Gemini does; calls have no ids, so names and order must match."""
 
     def check(self, called: Called) -> None:
         need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")
+        if "cachedContent" in called.body:
+            words = "CachedContent can not be used with GenerateContent request setting system_instruction or tools."
+            need(not _HELD & set(called.body), words)
+            need(called.body["cachedContent"] in caches, "CachedContent not found (or permission denied)", 403)
         for name in set(called.body.get("generationConfig", {})) - _CONFIG:
             raise Refused(400, f"Invalid JSON payload received. Unknown name \"{name}\" at 'generation_config'")
         contents = called.body.get("contents")
@@ -97,3 +106,22 @@ class GeminiApi:
     def error(self, refused: Refused) -> dict[str, Any]:
         status = refused.code or _STATUS.get(refused.status, "UNKNOWN")
         return {"error": {"code": refused.status, "message": refused.message, "status": status}}
+
+
+class CachedContentsApi(GeminiApi):
+    """Creates explicit caches; one whose step is `gone` is deleted at once."""
+
+    def check(self, called: Called) -> None:
+        need(called.headers.get("x-goog-api-key") == KEY, "API key not valid. Please pass a valid API key.")
+        need(called.body.get("model", "").startswith("models/"), "model: must be models/...")
+        need(called.body.get("ttl", "").endswith("s"), "ttl: must be a duration")
+        need(called.body.get("systemInstruction"), "Cached content is too small")
+
+    def streams(self, called: Called) -> bool:
+        return False
+
+    def whole(self, called: Called, step: dict[str, Any]) -> dict[str, Any]:
+        name = f"cachedContents/c{len(caches)}"
+        if not step.get("gone"):
+            caches.add(name)
+        return {"name": name, "model": called.body["model"], "expireTime": "2030-01-01T00:00:00Z"}

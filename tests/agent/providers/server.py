@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.agent.providers.anthropic_api import AnthropicApi
 from tests.agent.providers.api import Api, Called, Refused
-from tests.agent.providers.gemini_api import GeminiApi
+from tests.agent.providers.gemini_api import CachedContentsApi, GeminiApi
 from tests.agent.providers.openai_api import OpenAIApi
 from tests.agent.providers.responses_api import ResponsesApi
 
@@ -32,6 +32,7 @@ APIS: dict[str, Api] = {
     "/v1/responses": ResponsesApi(),
     "/v1/messages": AnthropicApi(),
     "/v1beta/models/": GeminiApi(),
+    "/v1beta/cachedContents": CachedContentsApi(),
 }
 steps: deque[dict[str, Any]] = deque()
 calls: list[Called] = []

@@ -333,9 +333,19 @@ def test_setting_that_adds_messages_to_a_channel_that_charges_is_a_warning(clini
     document["channels"]["tg"]["expiry_notice"] = True
     clinic.config.write_text(yaml.safe_dump(document))
     wrong = clinic.wrong()
-    assert wrong.keys() == {"wa price"}
-    assert named in wrong["wa price"]
-    assert "doctor.md#paid-messages" in wrong["wa price"]
+    assert wrong.keys() == {"wa paid"}
+    assert named in wrong["wa paid"]
+    assert "doctor.md#paid-messages" in wrong["wa paid"]
+
+
+def test_paid_messages_of_today_and_yesterday_are_shown(clinic: Clinic, redis_client: Redis):
+    """Each shard has its own count. Telegram and Slack take no money, so nothing is said of them."""
+    today = int(redis_client.time()[0] // 86_400)
+    for shard, day, kind, number in ((3, today, "service", 2), (9, today, "service", 3), (9, today - 1, "utility", 1)):
+        redis_client.hset(f"{PREFIX}{{{shard}}}:paid:{day}", f"wa {kind}", number)
+    (shown,) = [finding for finding in clinic.results() if finding.check == "paid"]
+    says = "paid messages today: 5 (5 service); yesterday: 1 (1 utility) (UTC)"
+    assert (shown.channel, shown.state, shown.says) == ("wa", "ok", says)
 
 
 def test_message_ends_the_silence(redis_client: Redis):
