@@ -151,17 +151,27 @@ class ToolRegistry:
         Of two sources that have a tool of the same name, one is refused as a whole. Those in `gives_way` lose their
         tools to this source. Raises ToolValidationError for the name of any other tool, and then changes nothing.
         """
-        new = list(tools)
-        names = {tool.name for tool in new}
+        return self.replace_sources({source: tools}, gives_way=gives_way)
+
+    def replace_sources(
+        self, contents: Mapping[str, Iterable[Tool]], *, gives_way: Collection[str] = ()
+    ) -> dict[str, str]:
+        """Replace the tools of several sources at once, as `replace_source` does: a tool may move between them."""
+        new = {source: list(tools) for source, tools in contents.items()}
+        all_new = [tool for tools in new.values() for tool in tools]
+        names = {tool.name for tool in all_new}
         with self._changes:
             losers = {
                 each.source: f"{_same_name(name)}, and the tool of an earlier source counts"
                 for name, each in self._tools.items()
                 if name in names and each.source in gives_way
             }
-            self._check_free(new, {source, *losers})
-            kept = {name: each for name, each in self._tools.items() if each.source not in {source, *losers}}
-            self._tools = self._in_order({**kept, **{each.name: self._registered(each, source) for each in new}})
+            replaced = {*new, *losers}
+            self._check_free(all_new, replaced)
+            tools = {name: each for name, each in self._tools.items() if each.source not in replaced}
+            for source, own in new.items():
+                tools.update((each.name, self._registered(each, source)) for each in own)
+            self._tools = self._in_order(tools)
         return losers
 
     def _in_order(self, tools: Mapping[str, _Registered]) -> dict[str, _Registered]:

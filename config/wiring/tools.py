@@ -68,7 +68,9 @@ class OpenTools:
     #: The tools of open sources that cannot be used, with the place of the source and the reason.
     left_out: tuple[str, ...] = ()
     live: ToolsetRefresher | None = None
-    #: The tools that each source put into the registry. A tool that several sources import belongs to the first.
+    #: What each source of this machine has loaded, in the order of the YAML.
+    _contents: dict[str, Sequence[Tool]] = field(default_factory=dict)
+    #: The tools that each of them put into the registry. A tool that several sources import belongs to the first.
     _owned: dict[str, list[Tool]] = field(default_factory=dict)
 
     @property
@@ -81,12 +83,20 @@ class OpenTools:
         return self.registry if patterns is None else SelectedTools(self.registry, patterns)
 
     def replace(self, source: str, loaded: LoadedTools) -> None:
-        """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing."""
-        own = self._owned.get(source, [])
-        others = [tool for tool in self.registry.all() if not _is_among(tool, own)]
-        new = [tool for tool in dict.fromkeys(loaded.tools) if not _is_among(tool, others)]
-        self.registry.replace_source(source, new)
-        self._owned[source] = new
+        """Replace the tools of a source. Raises ToolValidationError, and then has changed nothing.
+
+        Which source a shared tool belongs to is decided anew, as a process would decide it that starts now.
+        """
+        contents = {**self._contents, source: loaded.tools}
+        owned: dict[str, list[Tool]] = {}
+        for each, tools in contents.items():
+            taken = [tool for others in owned.values() for tool in others]
+            owned[each] = [tool for tool in dict.fromkeys(tools) if not _is_among(tool, taken)]
+        before = self._owned
+        changed = {each: tools for each, tools in owned.items() if each == source or tools != before.get(each, [])}
+        self.registry.replace_sources(changed)
+        self._contents.update(contents)
+        self._owned.update(owned)
 
     def close(self) -> None:
         """Disconnect from all remote sources. Idempotent."""
@@ -123,9 +133,10 @@ def open_tools(
     """
     if remote:
         require_tool_libraries(settings)
-    opened = OpenTools()
+    ids = [_id(index) for index in range(len(settings.tools))]
+    opened = OpenTools(_contents=dict.fromkeys(ids, ()))
     # The order of tools is that of the YAML, whichever source answers first.
-    opened.registry.reserve_places(_id(index) for index in range(len(settings.tools)))
+    opened.registry.reserve_places(ids)
     problems: list[str] = []
     left_out: list[str] = []
     for index, source in enumerate(settings.tools):

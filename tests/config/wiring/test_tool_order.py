@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from sayso.config.settings.loader import load_settings
+from sayso.config.wiring.tools import open_tools
+
 #: An MCP server that lists its tools and choices in the order of a set. It lists them only once the test allows it.
 SERVER = """
 import json, sys, urllib.request
@@ -158,3 +161,22 @@ def test_two_workers_send_identical_tools(tmp_path: Path, site: Site) -> None:
     assert json.dumps(one) == json.dumps(other)
     names = [tool["name"] for tool in one]
     assert names[:9] == ["paint", "ask", "call", "tell", "warn", "get_birds", "get_cats", "get_dogs", "get_fish"]
+
+
+def test_shared_tool_moves_as_in_a_process_that_starts_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool that two files import belongs to the first one that has it, also after an edit."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "base_of_order.py").write_text(
+        "from sayso.agent import tool\n@tool\ndef shared() -> str:\n    'Share.'\n    return ''\n"
+    )
+    own = "from sayso.agent import tool\n@tool\ndef {0}() -> str:\n    'Do it.'\n    return ''\n"
+    importing = "from base_of_order import shared\n"
+    (tmp_path / "one.py").write_text(importing + own.format("a"))
+    (tmp_path / "two.py").write_text(importing + own.format("b"))
+    (tmp_path / "sayso.yaml").write_text("tools: [./one.py, ./two.py]\nchannels: {a: {platform: console}}\n")
+    opened = open_tools(load_settings(tmp_path / "sayso.yaml", {}))
+    assert [tool.name for tool in opened.tools] == ["shared", "a", "b"]
+    for text, names in ((own, ["a", "shared", "b"]), (importing + own, ["shared", "a", "b"])):
+        (tmp_path / "one.py").write_text(text.format("a"))
+        opened.replace("tools.0", opened.watched["tools.0"].load())
+        assert [tool.name for tool in opened.tools] == names
