@@ -204,6 +204,7 @@ class RegexConfirmParser:
         fillers = book.ok | book.unclear | book.polite
         return AskingPhrases(
             asks=_as_bare_words(book.asks),
+            which=_as_bare_words(book.which),
             waits=_as_bare_words(book.waits),
             fillers=_as_bare_words(fillers - book.commands),
         )
@@ -403,11 +404,12 @@ def all_languages() -> Iterable[RegexConfirmParser]:
 
 @dataclass(frozen=True, slots=True)
 class AskingPhrases:
-    """Phrases as `bare_words` returns them: what asks about a question, what asks for time, and what may stand beside
-    one of them, such as "ok" and "please".
+    """Phrases as `bare_words` returns them: what asks about a question, alone or (`which`) before a word of its effect,
+    what asks for time, and what may stand beside one of them, such as "ok" and "please".
     """
 
     asks: frozenset[str]
+    which: frozenset[str]
     waits: frozenset[str]
     fillers: frozenset[str]
 
@@ -426,6 +428,8 @@ class PhraseBook:
     unclear: frozenset[str]
     #: Asks about the question and decides nothing: the user is told what a yes would do.
     asks: frozenset[str]
+    #: Asks about the question with a word of its effect behind it.
+    which: frozenset[str]
     #: Asks for time and decides nothing: the user is told once that the question stays open.
     waits: frozenset[str]
     #: Words that are a yes or a no and nothing else, unlike commands such as "delete it" and "stop".

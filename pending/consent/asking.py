@@ -61,8 +61,8 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     found: set[Asking] = {_asking_of(each.asking_phrases, words) for each in all_languages()}
     if "asks" in found or "waits" in found:
         return "asks" if "asks" in found else "waits"
-    phrases = parser.only(action.language).asking_phrases
-    return _asking_of(phrases, _without_effect(words, action))
+    asked = " ".join(_without_effect(words, action))
+    return "asks" if asked in parser.only(action.language).asking_phrases.which else ""
 
 
 def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> bool:

@@ -150,7 +150,8 @@ def test_question_beside_a_plea_for_time_asks(words):
 #: New requests, and decisions, that resemble questions about the question.
 NOT_ASKED = [
     "what is the weather?", "water", "chat", "menu", "order details", "what is order 6", "which invoices are open?",
-    "INV-8", "show order 5", "order 5", "yes", "no, wait", "yes, what is it?", "!", "1", "👍", "",
+    "INV-8", "repeat order", "explain order", "remind me later",
+    "show order 5", "order 5", "yes", "no, wait", "yes, what is it?", "!", "1", "👍", "",
     "wait for me at the station",
 ]  # fmt: skip
 
