@@ -86,14 +86,14 @@ async def _told_another_outcome(*_: Any) -> str:
     return "That was settled before."
 
 
-async def _told_done_always(whole: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction) -> Any:
-    answer = await whole(agent, case, stored)
+async def _told_done_always(whole: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, press: Any) -> Any:
+    answer = await whole(agent, case, stored, press)
     done = texts_for(stored.action.language).already_done(stored.action.preview)
     replies = [(reply if reply.edits else replace(reply, text=done), pid) for reply, pid in answer.change.replies]
     return answer.changed(replies=tuple(replies))
 
 
-async def _told_again_in_full(_: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction) -> Any:
+async def _told_again_in_full(_: Any, agent: ConfirmationHandler, case: Any, stored: StoredAction, _press: Any) -> Any:
     return await agent.answer_ended(case, stored)
 
 
