@@ -17,8 +17,9 @@ log = logging.getLogger(__name__)
 
 #: How long Gemini keeps a cache, and how long before that it is no longer used, in seconds.
 TTL_SECONDS, MARGIN_SECONDS = 3600, 60
-#: How many requests in an hour must have read nothing from Gemini's implicit cache, for an explicit one to pay. An hour
-#: costs 3.3 to 3.6 times the tokens themselves, creating the cache once more; each request that reads them saves 0.9.
+#: How many requests of an hour must have read nothing from Gemini's implicit cache, for an explicit
+#: one to pay. Its storage costs 3.3 to 3.6 times as much as reading the tokens without a cache, its
+#: creation as much again. Each request that reads the cache saves 0.9.
 MIN_MISSES = 6
 #: How many beginnings of prompts are watched. Those that were not seen for longest are forgotten.
 MAX_PROMPTS = 100
@@ -31,7 +32,7 @@ CreateCache = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 @dataclass(slots=True)
 class _Prompt:
-    """The beginning of a prompt: when requests with it missed the implicit cache, and its explicit cache, if any."""
+    """The beginning of a prompt: when it missed the implicit cache, and its explicit cache, if any."""
 
     misses: deque[float] = field(default_factory=lambda: deque(maxlen=MIN_MISSES))
     name: str = ""
@@ -43,7 +44,7 @@ class _Prompt:
 class ExplicitCaches:
     """The explicit caches of one process. Thread-safe; `clock` returns monotonic seconds.
 
-    Nothing here delays an answer or fails one: a cache is created beside the conversation, after an answer.
+    Nothing here delays or fails an answer: a cache is created in the background, after an answer.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,22 +60,23 @@ class ExplicitCaches:
             return prompt.name if prompt and self._clock() < prompt.until else ""
 
     def note_miss(self, key: str, fields: Mapping[str, Any], create: CreateCache) -> None:
-        """Note that a request read nothing from the implicit cache. Create a cache in the background if it will pay."""
+        """Note that a request read nothing from the implicit cache. Create a cache if it will pay."""
         if self._must_create(key):
             task = asyncio.get_running_loop().create_task(self._create(key, fields, create))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def forget_all(self) -> None:
-        """Forget all caches, because Gemini no longer has one of them. Those that pay are created again."""
+        """Forget all caches, because Gemini no longer has one. Those that pay are created again."""
         with self._lock:
             self._prompts.clear()
 
     async def aclose(self) -> None:
         """Cancel what the running event loop still creates."""
         loop = asyncio.get_running_loop()
-        for task in [each for each in self._tasks if each.get_loop() is loop]:
-            task.cancel()
+        for task in list(self._tasks):
+            if task.get_loop() is loop:
+                task.cancel()
 
     def _must_create(self, key: str) -> bool:
         now = self._clock()
@@ -94,7 +96,7 @@ class ExplicitCaches:
         name = ""
         try:
             name = await create(fields)
-        except Exception as exc:  # a prompt that is too short, or a key without the right: a request needs no cache
+        except Exception as exc:  # such as for a prompt that is too short; requests need no cache
             log.warning("provider.explicit_cache_failed", extra={"reason": type(exc).__name__})
         finally:
             with self._lock:

@@ -25,8 +25,7 @@ class GeminiModel(GoogleModel):
     def __init__(self, *args: Any, caches: ExplicitCaches | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._caches = caches
-        #: The explicit cache that the request uses, "" for none.
-        self.used_cache = ""
+        #: The key of the prompt, and the fields that a cache of it would hold.
         self._cacheable: tuple[str, Mapping[str, Any]] | None = None
 
     async def _build_content_and_config(self, *args: Any, **kwargs: Any) -> tuple[Any, GenerateContentConfigDict]:
@@ -44,9 +43,8 @@ class GeminiModel(GoogleModel):
         fields = {name: values[name] for name in CACHED_FIELDS if values.get(name)}
         key = prompt_key(self.model_name, fields)
         self._cacheable = key, fields
-        self.used_cache = caches.name_of(key)
-        if self.used_cache:
-            values.update(dict.fromkeys(CACHED_FIELDS), cached_content=self.used_cache)
+        if name := caches.name_of(key):
+            values.update(dict.fromkeys(CACHED_FIELDS), cached_content=name)
 
     def note_cached_tokens(self, tokens: int) -> None:
         """Learn from an answer whether the implicit cache had the prompt."""
@@ -54,6 +52,7 @@ class GeminiModel(GoogleModel):
             self._caches.note_miss(*self._cacheable, self._create_cache)
 
     async def _create_cache(self, fields: Mapping[str, Any]) -> str:
-        config = CreateCachedContentConfig.model_validate({**fields, "ttl": f"{TTL_SECONDS}s", "display_name": "sayso"})
+        values = {**fields, "ttl": f"{TTL_SECONDS}s", "display_name": "sayso"}
+        config = CreateCachedContentConfig.model_validate(values)
         cached = await self.client.aio.caches.create(model=self.model_name, config=config)
         return cached.name or ""

@@ -376,10 +376,12 @@ class AnthropicProvider(VendorProvider):
 
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Mark the tools and the system prompt; the last message, too, if another request may repeat it."""
+        # Notes of the turn are repeated by the next call of the same turn alone, which follows a tool.
+        is_end_repeated = _is_repeated(request) and (bool(request.tools) or not _has_notes(request))
         return {
             "anthropic_cache_tool_definitions": True,
             "anthropic_cache_instructions": True,
-            "anthropic_cache_messages": _is_repeated(request) and (bool(request.tools) or not _has_notes(request)),
+            "anthropic_cache_messages": is_end_repeated,
         }
 
     def stable_mark(self, request: ProviderRequest, profile: Mapping[str, Any]) -> StableMark | None:
