@@ -27,6 +27,8 @@ from sayso.agent.providers.base import FILTERED, ProviderError, RateLimitedError
 
 #: How many characters of a vendor's error message are kept.
 MAX_REASON_CHARS = 200
+#: How many faulty fields of a request are named.
+MAX_FIELD_ERRORS = 3
 #: How many characters of a model's refusal are kept.
 MAX_REFUSAL_CHARS = 2000
 #: API keys, also with starred-out characters, and URLs, which may contain one.
@@ -166,10 +168,24 @@ def _message(body: object) -> str:
     if isinstance(body, list):
         return _message(body[0]) if body else ""
     if isinstance(body, dict):
-        error: Any = body.get("error", body)
+        error: Any = body.get("error", body.get("detail", body))
+        if isinstance(error, list):
+            return "; ".join(filter(None, map(_field_error, error[:MAX_FIELD_ERRORS])))
         message = error.get("message") if isinstance(error, dict) else error
         return message if isinstance(message, str) else ""
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+
+
+def _field_error(error: object) -> str:
+    """Return what FastAPI, which many servers are made with, says of one field of a request: its path and the fault.
+
+    The value, which may be what a person wrote, is left out.
+    """
+    if not isinstance(error, dict) or not isinstance(error.get("msg"), str):
+        return ""
+    path = error.get("loc")
+    place = ".".join(map(str, path)) if isinstance(path, list) else ""
+    return f"{place}: {error['msg']}" if place else error["msg"]
 
 
 def _retry_after(exc: ModelAPIError) -> float | None:

@@ -149,6 +149,21 @@ def test_schema_is_native_where_the_vendor_supports_it(server: Server) -> None:
     assert "json_schema" in json.dumps(anthropic.get("output_config") or anthropic.get("output_format"))
 
 
+#: How a server that is made with FastAPI refuses a field; `input` may be a text of the user.
+FIELDS = json.dumps(
+    {
+        "detail": [
+            {
+                "type": "extra_forbidden",
+                "loc": ["body", "top_k"],
+                "msg": "Extra inputs are not permitted",
+                "input": "secret",
+            }
+        ]
+    }
+)
+
+
 @pytest.mark.parametrize(
     ("name", "step", "words"),
     [
@@ -161,6 +176,8 @@ def test_schema_is_native_where_the_vendor_supports_it(server: Server) -> None:
         ("openai", {"status": 400, "code": "content_filter", "message": "no"}, "content filter refused"),
         ("openai", {"status": 400, "raw": "<html>secret</html>"}, "it answered 400$"),
         ("anthropic", {"status": 529, "message": "Overloaded"}, "it answered 529: Overloaded"),
+        ("compatible", {"status": 422, "raw": FIELDS}, "it answered 422: body.top_k: Extra inputs are not permitted$"),
+        ("compatible", {"status": 400, "raw": '{"detail": "model is loading"}'}, "it answered 400: model is loading$"),
     ],
 )
 def test_refusal_has_its_reason(server: Server, name: str, step: dict[str, Any], words: str) -> None:
