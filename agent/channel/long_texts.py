@@ -13,11 +13,11 @@ from typing import Any
 from sayso.agent.memory.conversation import LOW_WATER_SHARE, left_out
 from sayso.agent.messages import KeptText, Message, Role
 from sayso.agent.run.long_results import (
-    MAX_FULL_CHARS,
     MAX_WHOLE_CHARS,
     REMEMBERED_CHARS,
     digest_id,
     is_long,
+    kept_part,
     shortened,
 )
 from sayso.agent.tools.call_texts import shorten
@@ -130,7 +130,7 @@ def _full_text(message: Mapping[str, Any]) -> str:
     text = str(message.get("content", ""))
     if not is_long(text):
         return ""
-    return shorten(text, MAX_FULL_CHARS if message["role"] == Role.TOOL.value else MAX_TEXT_CHARS)
+    return kept_part(text) if message["role"] == Role.TOOL.value else shorten(text, MAX_TEXT_CHARS)
 
 
 def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
 from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
-from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, remembered
+from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, kept_part, remembered
 from sayso.agent.run.state import NOT_RUN, UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer, NoJournal
 from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
@@ -146,14 +146,15 @@ class TurnJournal:
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call, with its files stored and its texts cut to MAX_FULL_CHARS."""
         stored = await self._with_files(outcome)
-        content, final_text = (shorten(text, MAX_FULL_CHARS) for text in (stored.content, stored.final_text))
+        content = kept_part(stored.content, MAX_FULL_CHARS)
+        final_text = shorten(stored.final_text, MAX_FULL_CHARS)
         stored = replace(stored, content=content, final_text=final_text)
         if content != outcome.content:
             stored = replace(stored, raw_digest=outcome.fingerprint)
         entry = {"call": at, **_outcome_to_dict(stored)}
         long = {name: text for name in ("content", "closing") if is_long(text := entry.get(name, ""))}
         if stored.full_text:
-            long["full_text"] = shorten(stored.full_text, MAX_FULL_CHARS)
+            long["full_text"] = kept_part(stored.full_text, MAX_FULL_CHARS)
         references = zip(long, await self._texts.store(list(long.values())), strict=True)
         kept = {name: reference for name, reference in references if reference}
         self._size += sum(map(_counted_chars, kept.values()))

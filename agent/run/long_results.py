@@ -26,8 +26,15 @@ from sayso.pending.concurrency import call_in_thread
 MAX_WHOLE_CHARS = 4096
 #: Characters of a longer result that the turns after its own read, about 400 tokens.
 REMEMBERED_CHARS = 1600
-#: The longest result that is kept for reading on, in characters. The end of a longer one is lost.
+#: The longest result that is kept for reading on, in characters. The middle of a longer one is lost.
 MAX_FULL_CHARS = 500_000
+#: What stands in the place of that middle.
+_LOST_MIDDLE = "\n[... {lost} characters from here on are not kept, of {total} that the tool gave ...]\n"
+_LOST_MIDDLE_MARK = re.compile(
+    r"\n\[\.\.\. (\d+) characters from here on are not kept, of (\d+) that the tool gave \.\.\.\]\n"
+)
+#: The shortest text in which such a mark is looked for: a shorter one is kept whole, whatever it says.
+MIN_CUT_CHARS = MAX_FULL_CHARS // 2
 #: Bytes of UTF-8 that count as one token. Plain English has more; numbers, JSON and Chinese have about as many.
 BYTES_PER_TOKEN = 3
 #: Hex digits of a result's id.
@@ -90,11 +97,25 @@ def is_long(text: str) -> bool:
     return len(text) > MAX_WHOLE_CHARS
 
 
+def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
+    """Return a result as far as it is kept for reading on: the whole, or beginning and end in `max_chars` characters.
+
+    The end is kept because totals, errors and the last lines of logs are there. A fence stays around its text.
+    """
+    if len(text) <= max_chars:
+        return text
+    opening, body, closing = fence_parts(text)
+    room = max_chars - len(opening) - len(closing) - len(_LOST_MIDDLE) - 2 * len(str(len(body)))
+    head, tail = cut_ends(body, max(0, room))
+    mark = _LOST_MIDDLE.format(lost=len(body) - len(head) - len(tail), total=len(body))
+    return f"{opening}{head}{mark}{tail}{closing}"
+
+
 def _remembered_result(message: Message) -> Message:
     """Return a long result as its beginning and end. A page of `read_result` can be read again, so it is not kept."""
     if message.tool_name == READ_RESULT:
         return replace(message, content=shortened(message.content, REMEMBERED_CHARS))
-    full_text = shorten(message.full_text or message.content, MAX_FULL_CHARS)
+    full_text = kept_part(message.full_text or message.content)
     content = shortened(message.content, REMEMBERED_CHARS, digest_id(full_text))
     return replace(message, content=content, full_text=full_text)
 
@@ -256,7 +277,7 @@ def read_result_tool() -> Tool:
 async def _read_result(
     result_id: Annotated[str, Field(description="As named where the result was shortened")],
     offset: Annotated[int, Field(ge=0, description="First character to read")] = 0,
-    search: Annotated[str, Field(description="Words to find instead")] = "",
+    search: Annotated[str, Field(description="Words to find from there on")] = "",
 ) -> str:
     """Read more of a tool's result that was shortened."""
     results = tool_environment().results
@@ -264,9 +285,12 @@ async def _read_result(
         raise ToolError("there are no results to read here")
     name, stored = await results.find(result_id)
     _, text, _ = fence_parts(stored)
+    lost = _LOST_MIDDLE_MARK.search(text) if len(text) >= MIN_CUT_CHARS else None
     max_bytes = max(results.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
     words = search.strip()[:MAX_SEARCH_CHARS]
-    heading, page = _matches(text, words, max_bytes) if words else _page(text, offset, max_bytes)
+    heading, page = _matches(text, words, offset, max_bytes) if words else _page(text, offset, max_bytes)
+    if lost is not None:
+        heading = f"Its tool gave {lost[2]}; {lost[1]} of them, after character {lost.start()}, are not kept. {heading}"
 
     # An instruction may go on in the next page, so the whole text is screened, as it was at first.
     is_short = len(text) <= MAX_INLINE_CHARS
@@ -288,30 +312,44 @@ def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
     return heading, text[offset:end]
 
 
-def _matches(text: str, words: str, max_bytes: int) -> tuple[str, str]:
-    """Return a heading, and the places of a text with these words, as far as there is room."""
-    places = list(_places(text, words))
-    if not places:
-        return f"{words!r} does not occur in it. It begins:", text[:CONTEXT_CHARS]
+def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, str]:
+    """Return a heading, and the places from `offset` on with these words, as far as there is room."""
+    where = f"from character {offset} on" if offset else "in it"
+    count = sum(1 for _ in _occurrences(text, words, offset))
+    if not count:
+        return f"{words!r} does not occur {where}. It begins:", text[:CONTEXT_CHARS]
     pages: list[str] = []
     room = max_bytes
-    for start, end in places:
-        page = f"[from character {start}]\n{text[start:end]}"
-        room -= len(page.encode(errors="surrogatepass"))
-        if room < 0 and pages:
+    unread: int | None = None
+    for start, end in _places(text, words, offset):
+        frame = f"[from character {start}]\n"
+        room -= len(frame)
+        passage = text[start:end]
+        fitting = _chars_within(passage, max(room, 0))
+        if fitting < len(passage) and pages:
+            unread = start
             break
-        pages.append(page[: _chars_within(page, max_bytes)])
-    heading = f"{len(places)} places with {words!r}; here are {len(pages)}."
-    if len(pages) < len(places):
-        heading += f" The next one: offset={places[len(pages)][0]}."
+        pages.append(frame + passage[:fitting])
+        if fitting < len(passage):
+            unread = start + fitting
+            break
+        room -= len(passage.encode(errors="surrogatepass"))
+    heading = f"Matches of {words!r} {where}: {count}."
+    if unread is not None:
+        heading += f" Those before character {unread} are shown; the next ones: offset={unread}."
     return heading, "\n".join(pages)
 
 
-def _places(text: str, words: str) -> Iterator[tuple[int, int]]:
+def _occurrences(text: str, words: str, offset: int) -> Iterator[re.Match[str]]:
+    """Yield where these words are in a text from `offset` on, in capitals or not."""
+    return re.compile(re.escape(words), re.IGNORECASE).finditer(text, offset)
+
+
+def _places(text: str, words: str, offset: int) -> Iterator[tuple[int, int]]:
     """Yield where the passages with these words begin and end. Passages that overlap are one."""
     start = end = -1
-    for match in re.finditer(re.escape(words), text, re.IGNORECASE):
-        first = next_boundary(text, max(0, match.start() - CONTEXT_CHARS), match.start())
+    for match in _occurrences(text, words, offset):
+        first = next_boundary(text, max(offset, match.start() - CONTEXT_CHARS), match.start())
         last = last_boundary(text, match.end(), min(len(text), match.end() + CONTEXT_CHARS))
         if start >= 0 and first <= end:
             end = last

@@ -14,8 +14,7 @@ from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
 from sayso.agent.run.cache import ExpiringLru
-from sayso.agent.run.long_results import MAX_FULL_CHARS, part_note, shortened, text_tokens
-from sayso.agent.tools.call_texts import shorten
+from sayso.agent.run.long_results import kept_part, part_note, shortened, text_tokens
 from sayso.agent.tools.screening import fenced, result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import call_in_thread
@@ -120,7 +119,7 @@ async def summarized(tool: Tool, raw: str, summary: str, mark: str, result_token
     content = await result_for_model(tool, raw, summary=summary, mark=mark)
     if not mark or text_tokens(raw) <= result_tokens or tool.metadata.max_result_size is not None:
         return content, ""
-    full_text = shorten(raw, MAX_FULL_CHARS)
+    full_text = kept_part(raw)
     return f"{content}\n{part_note(full_text)}", full_text
 
 

@@ -174,7 +174,7 @@ def test_unanswered_call_stays_unclear():
 
 def test_cut_outcomes_keep_different_fingerprints():
     """Text beyond the journal's limit still makes a difference."""
-    one, other = ("x" * 600_000 + end for end in "ab")
+    one, other = ("x" * 400_000 + middle + "x" * 200_000 for middle in "ab")
     journal = noted(Shelf())
     kept = [
         asyncio.run(journal.record_outcome(at, CallOutcome(CALLS[at], text))) for at, text in enumerate((one, other))
