@@ -66,8 +66,14 @@ RESERVED: Mapping[str, str] = {
     "tools": "the tools are sent there",
     "stream": "it is chosen by itself",
 }
-#: The text of a refusal that gives a reason, and none that has to do with a cache.
-_OTHER_REASON = re.compile(r"it answered \d+: (?!.*cache)|too long|content filter")
+#: The text of a refusal that gives a reason, and none that has to do with a cache or with fields that are not known.
+_OTHER_REASON = re.compile(
+    r"it answered \d+: (?!.*(?:cache|extra|unknown|unrecogni[sz]ed|unexpected|unsupported|not (?:permitted|allowed)))"
+    r"|too long|content filter",
+    re.IGNORECASE,
+)
+#: The fields for the vendor's prompt cache, as an error of a server names them.
+_CACHE_FIELDS = re.compile(r"cache_control|prompt_cache_key")
 #: Names and values that HTTP headers may have.
 _HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"), re.compile(r"[\x20-\x7e]*")
 #: Settings that are not sent as fields of the request under their own name.
@@ -214,10 +220,14 @@ class VendorProvider(ABC):
         """Return whether a server may have refused a request because of the fields for the vendor's prompt cache.
 
         Vendors themselves know their fields, and so does a server that has answered a request with them. The error
-        names the field, or has no text that Sayso can read.
+        names the field, says that some field is not known, or has no text that Sayso can read. Some servers break at
+        the field and answer 500.
         """
-        may_be_unknown = self.base_url != self.own_url and not self._has_cached and error.status in (400, 422)
-        if not may_be_unknown or _OTHER_REASON.search(str(error)):
+        if self.base_url == self.own_url or self._has_cached:
+            return False
+        if not _CACHE_FIELDS.search(str(error)) and (
+            error.status not in (400, 422) or _OTHER_REASON.search(str(error))
+        ):
             return False
         return self.caches and bool(self.cache_settings(ProviderRequest(**request)))
 

@@ -16,7 +16,7 @@ from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.builtin import MetricsObserver
-from sayso.agent.providers.base import ProviderRequest, RequestRefusedError, StreamItem, acall
+from sayso.agent.providers.base import ProviderError, ProviderRequest, RequestRefusedError, StreamItem, acall
 from sayso.agent.providers.fallback import FallbackProvider
 from sayso.agent.providers.testing import ScriptedProvider
 from sayso.agent.providers.vendors import AnthropicProvider, OpenAIProvider
@@ -123,6 +123,31 @@ def test_proxy_that_refuses_marks_streams_without_them(server: Server, proxy: An
         return "".join([item async for item in proxy.astream(**request.as_kwargs()) if isinstance(item, str)])
 
     assert asyncio.run(collect()) == "Hi there"
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"status": 400, "message": "Extra inputs are not permitted"},
+        {"status": 400, "message": "Unknown parameter"},
+        {"status": 500, "message": "KeyError: 'cache_control'"},
+    ],
+)
+def test_refusal_of_an_unknown_field_or_a_server_that_breaks_at_it_is_about_marks(
+    server: Server, proxy: AnthropicProvider, refusal: dict[str, Any]
+) -> None:
+    """Not every proxy names the field, and not every one answers 400. The first message gets its answer."""
+    server.script(refusal, {"text": "Hi"})
+    assert ask(proxy, conversation_key="k")[0].content == "Hi"
+    assert not proxy.caches
+
+
+def test_server_that_is_down_keeps_marks(server: Server, proxy: AnthropicProvider) -> None:
+    """A status 500 alone says nothing about them."""
+    server.script({"status": 500, "message": "down"})
+    with pytest.raises(ProviderError):
+        ask(proxy, conversation_key="k")
+    assert len(server.bodies) == 1
 
 
 def test_refusal_for_another_reason_is_not_about_marks(server: Server, proxy: AnthropicProvider) -> None:
