@@ -27,8 +27,9 @@ from sayso.pending.concurrency import call_in_thread
 
 #: Longest text that is screened in the event loop, in characters: about 5 ms. Longer texts are screened in a thread.
 MAX_INLINE_CHARS = 20_000
-#: Length of a fence's boundary, in hex digits.
-BOUNDARY_CHARS = 12
+#: Length of a fence's boundary, in hex digits. It never occurs in the text, and brackets in the text
+#: are respelled, so a longer one protects no better. Four more would cost five tokens in each result.
+BOUNDARY_CHARS = 8
 #: Characters that a reader does not see but a model does; tag characters spell ASCII.
 HIDDEN = re.compile(f"[{INVISIBLE}]")
 

@@ -64,7 +64,7 @@ def test_no_output_closes_its_fence(text):
     """The boundary is in the first line and in the last, and nowhere else; so also of what is fenced twice."""
     for whole in (fenced(text), fenced(fenced(text))):
         opening, *body, closing = whole.split("\n")
-        boundary = re.fullmatch(r"<<<data ([0-9a-f]{12})>>>", opening)[1]
+        boundary = re.fullmatch(r"<<<data ([0-9a-f]{8})>>>", opening)[1]
         assert closing == f"<<<end of data {boundary}>>>"
         assert boundary not in "\n".join(body)
         assert not re.search("<{3}|>{3}", "\n".join(body))
