@@ -135,12 +135,14 @@ class Picture:
 class Message:
     """One entry of a transcript. The message of a tool has the id and name of the call it answers.
 
-    Where `kept` refers to a stored text, `content` is only the beginning of that text, of a result also the end.
-    `full_text` is the whole of a result of which `content` has less. `tool_result` is JSON that a program wants to keep
-    with a tool's result (seed: History Management); models read `content`. A model's answer has `details`. `pictures`
-    of a result are shown to the model until the run ends; transcripts do not store them. `actions` are the pending
-    actions that the call proposed: once they have ended, `content` says how. `has_result` tells the result of a tool
-    that ran to its end from an error and the like, within a run: texts could look like both.
+    Where `kept` refers to a stored text, `content` is only the beginning of that text, of a result
+    also the end. `full_text` is a result in full where `content` has only a part of it.
+    `tool_result` is JSON that a program wants to keep with a tool's result (seed: History
+    Management); models read `content`. A model's answer has `details`. `pictures` of a result are
+    shown to the model until the run ends; transcripts do not store them. `actions` are the pending
+    actions that the call proposed: once they have ended, `content` says how. `has_result` tells the
+    result of a tool that ran to its end from an error and the like, within a run: texts could look
+    like both.
     """
 
     role: Role

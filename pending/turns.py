@@ -393,7 +393,8 @@ class QueuedTurn:
     `journal`: the notes of earlier attempts; `attempt`: the number of this one, from 1.
     `lost_at`: when the server went on after it had lost data, in Unix seconds, 0.0 if not in the last day;
     `is_loss_told`: whether a yes or no of the person was answered with that.
-    `last_answer`: the person's last yes or no, while its outcome is the last thing that the bot said, and has arrived.
+    `last_answer`: the person's last yes or no, while the bot has said nothing after its outcome, and the outcome has
+    arrived.
     """
 
     seq: int
@@ -473,7 +474,10 @@ class QueuedTurn:
     @property
     def newest_part(self) -> FollowingTurn:
         """Return the newest part of its album, which is the turn itself while no other part has come."""
-        return (self._further_parts() or [FollowingTurn(self.seq, self.turn, self.received_at)])[-1]
+        parts = self._further_parts()
+        if parts:
+            return parts[-1]
+        return FollowingTurn(self.seq, self.turn, self.received_at)
 
     @property
     def may_grow(self) -> bool:

@@ -531,9 +531,11 @@ class MemoryConversations(MemoryDeliveries):
         settled = state.settled_replies(waiting.turn.scope.id, waiting.received_at)
         if settled is None:
             return None
-        replies = [self._statuses.find(f"{conversation}#{each}") for each in range(settled.first, settled.last + 1)]
-        has_arrived = all(reply and reply.state in ("sent", "delivered", "read") for reply in replies)
-        return settled.answer if has_arrived else None
+        for number in range(settled.first, settled.last + 1):
+            reply = self._statuses.find(f"{conversation}#{number}")
+            if reply is None or reply.state not in ("sent", "delivered", "read"):
+                return None
+        return settled.answer
 
     def _has_room(self) -> bool:
         """Return whether one more conversation fits. The idle one that was used least recently is dropped for it."""

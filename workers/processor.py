@@ -292,7 +292,8 @@ class ConversationProcessor:
         channel = self.channels.get(queued.turn.conversation.channel)
         agent = self.agents.get(queued.turn.conversation.channel)
         is_stopped = queued.is_stopped and queued.attempt == 1  # before any work
-        if is_stopped or (agent is not None and not agent.needs_answer(queued)):  # nothing is shown
+        gets_no_answer = agent is not None and not agent.needs_answer(queued)
+        if is_stopped or gets_no_answer:  # nothing is shown
             channel = None
         draft = self._draft(held.lease, queued, channel) if channel else None
         if channel:
@@ -551,8 +552,15 @@ def _joined(
     if any(each.edits or each.collapse or each.answers_tap for each in (first, second)):
         return None
     text = "\n\n".join(filter(None, [first.text, second.text]))
-    both = replace(second, text=text, language=second.language or first.language, cause=first.cause or second.cause)
-    return (both, pid) if len(_pieces(both, channel)) == 1 else None
+    both = replace(
+        second,
+        text=text,
+        language=second.language or first.language,
+        cause=first.cause or second.cause,
+    )
+    if len(_pieces(both, channel)) > 1:
+        return None
+    return both, pid
 
 
 def split_replies(change: TurnChange, channel: Channel | None, *, joins: bool = False) -> TurnChange:

@@ -173,7 +173,13 @@ class ChannelAgent:
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
         tools = tuple(call.tool_name for call in answer.result.tool_calls) if answer.result else ()
         history = await _stored_history(memory, long_texts)
-        return replace(answer.change, replies=replies, history=history, language=language, tools=tools)
+        return replace(
+            answer.change,
+            replies=replies,
+            history=history,
+            language=language,
+            tools=tools,
+        )
 
     async def _answer(self, context: TurnContext) -> TurnAnswer:
         """Answer a turn. A reply that would be many messages becomes its beginning and a file."""
@@ -204,8 +210,10 @@ class ChannelAgent:
             if live and (live.state in WAITING_STATES or live.by == context.turn.event_id):
                 return (await self._confirmation.decide(context, live)).about(live)
             if live and self._confirmation.is_late_answer(context, live):
-                intent = read_answer(self.parser, context.turn.text, live.action.language).intent or "confirm"
-                return (await self._confirmation.answer_ended(context, live, intent=intent)).about(live)
+                answer = read_answer(self.parser, context.turn.text, live.action.language)
+                intent = answer.intent or "confirm"
+                ended = await self._confirmation.answer_ended(context, live, intent=intent)
+                return ended.about(live)
             return await self._answer_without_question(context)
 
     async def _answer_without_question(self, context: TurnContext) -> TurnAnswer:
@@ -366,8 +374,12 @@ class ChannelAgent:
         return read_answer(self.parser, text, "").intent in ("confirm", "cancel")
 
     def needs_answer(self, queued: QueuedTurn) -> bool:
-        """Return False if the turn certainly gets no answer. A tap always needs one: platforms wait for it."""
-        turn, live = queued.turn, queued.live
+        """Return False if the turn certainly gets no answer.
+
+        A tap always needs one: platforms wait for it.
+        """
+        turn = queued.turn
+        live = queued.live
         if turn.tap or not turn.decides:
             return True
         if live is None:

@@ -130,7 +130,9 @@ def _full_text(message: Mapping[str, Any]) -> str:
     text = str(message.get("content", ""))
     if not is_long(text):
         return ""
-    return kept_part(text) if message["role"] == Role.TOOL.value else shorten(text, MAX_TEXT_CHARS)
+    if message["role"] == Role.TOOL.value:
+        return kept_part(text)
+    return shorten(text, MAX_TEXT_CHARS)
 
 
 def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | None) -> dict[str, str]:

@@ -160,7 +160,9 @@ class TurnJournal:
         self._size += sum(map(_counted_chars, kept.values()))
         if kept:
             tool_name = outcome.call.tool_name
-            entry |= {name: _part_in_journal(name, long[name], tool_name) for name in kept if name != "full_text"}
+            for name in kept:
+                if name != "full_text":
+                    entry[name] = _part_in_journal(name, long[name], tool_name)
             entry["kept"] = {name: reference.to_dict() for name, reference in kept.items()}
         self._record(json.dumps(entry, default=str))
         return stored
@@ -278,7 +280,8 @@ def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
             proposed += [each.action.pending_action_id for each in outcome.proposals]
             # The part of a long text is what the history keeps of it, too.
             kept = entries.long_texts.get(at, {})
-            message = replace(outcome.message, pictures=(), kept=kept.get("full_text") or kept.get("content"))
+            reference = kept.get("full_text") or kept.get("content")
+            message = replace(outcome.message, pictures=(), kept=reference)
             has_more = outcome.timers or outcome.artifacts or outcome.choices
             if has_more and not outcome.unclear:  # which is JSON, and says itself that nothing is certain
                 message = replace(message, content=f"{UNDELIVERED}\n{message.content}")
@@ -287,7 +290,10 @@ def _interrupted(answers: Iterable[_AnswerEntries]) -> InterruptedRun:
 
 
 def _part_in_journal(name: str, text: str, tool_name: str) -> str:
-    """Return the part of a long text that stands in the journal: of a result the one that later turns read."""
+    """Return the part of a long text that stands in the journal.
+
+    Of a result it is the part that later turns read, of any other text the beginning.
+    """
     if name != "content":
         return text[:BEGINNING_CHARS]
     (message,) = remembered([Message(Role.TOOL, text, tool_name=tool_name)])

@@ -116,8 +116,12 @@ class ConversationMemory:
         with self._lock:
             kept, rejected, starts = _validated([*self._messages, *messages])
             self._count_tokens(kept)
-            size_to_remove = self._surplus_size if trims else self._forgotten_size
-            first = size_to_remove(kept, starts)
+            if trims:
+                first = self._surplus_size(kept, starts)
+            else:
+                first = self._forgotten_size(kept, starts)
+                if first:
+                    log.warning("memory.not_summarized messages=%d", first)
             self._messages, removed = kept[first:], kept[:first]
             del self._token_counts[:first]
             for count, (place, message) in enumerate(rejected):
@@ -154,7 +158,8 @@ class ConversationMemory:
         """
         with self._lock:
             self._count_tokens(self._messages)
-            most_messages, most_tokens = self.max_messages * SHOWN_LIMITS, (self.max_tokens or 0) * SHOWN_LIMITS
+            most_messages = self.max_messages * SHOWN_LIMITS
+            most_tokens = (self.max_tokens or 0) * SHOWN_LIMITS  # 0: no limit
             if self._fits(self._messages, 0, most_messages, most_tokens or None):
                 return list(self._messages)
             kept, _, starts = _validated(self._messages)
@@ -177,13 +182,11 @@ class ConversationMemory:
         return self._first_within(messages, starts, _low_water(self.max_messages), most_tokens)
 
     def _forgotten_size(self, messages: Sequence[Message], starts: Sequence[int]) -> int:
-        """Return how many of the oldest messages go because too many wait for a summary. Log them."""
+        """Return how many of the oldest messages go because too many wait for a summary."""
         most = self.max_messages + MAX_WAITING_MESSAGES
         if not self._first_within(messages, starts, most, None):
             return 0
-        first = self._first_within(messages, starts, most - _low_water(self.max_messages), None)
-        log.warning("memory.not_summarized messages=%d", first)
-        return first
+        return self._first_within(messages, starts, most - _low_water(self.max_messages), None)
 
     def _first_within(
         self, messages: Sequence[Message], starts: Sequence[int], most_messages: int, most_tokens: int | None

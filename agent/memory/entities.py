@@ -117,7 +117,9 @@ class EntityMemory(ExtractingMemory[Entity]):
         lines = []
         for entity in self.entities:
             attributes = "; ".join(f"{key}: {value}" for key, value in sorted(entity.attributes.items()))
-            line = f"- {entity.name} ({entity.entity_type})" + (f": {attributes}" if attributes else "")
+            line = f"- {entity.name} ({entity.entity_type})"
+            if attributes:
+                line += f": {attributes}"
             lines.append(((entity.first_mentioned, entity.key), line))
         return section("[Known Entities]", lines, MAX_CONTEXT_CHARS)
 

@@ -166,4 +166,6 @@ def section(title: str, lines: Iterable[tuple[Any, str]], max_chars: int) -> str
             break
         chosen.append((place, line))
     chosen.sort()
-    return "\n".join([title, *(line for _, line in chosen)]) if chosen else ""
+    if not chosen:
+        return ""
+    return "\n".join([title, *(line for _, line in chosen)])

@@ -182,7 +182,8 @@ class MetricsObserver(AgentObserver):
 
 def _count_usage(model: str, usage: UsageStats) -> None:
     """Count tokens, those of the prompt by what the vendor's prompt cache did with them, and their cost."""
-    read, written = max(0, usage.cache_read_tokens), max(0, usage.cache_write_tokens)
+    read = max(0, usage.cache_read_tokens)
+    written = max(0, usage.cache_write_tokens)
     tokens = {
         "input": max(0, usage.prompt_tokens - read - written),
         "cache_read": read,

@@ -338,7 +338,8 @@ def _event_methods(observer: Hashable) -> frozenset[str]:
     """
     names = {name for event in EVENTS for name in (f"on_{event}", f"a_on_{event}")}
     own = {name for name in names if getattr(observer, name, None) not in (None, getattr(AsyncAgentObserver, name))}
-    return frozenset(own | {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer, name)})
+    further = {name for name in ("on_llm_call", "on_side_usage") if hasattr(observer, name)}
+    return frozenset(own | further)
 
 
 @lru_cache(maxsize=1024)

@@ -21,7 +21,7 @@ from sayso.agent.tools.screening import MAX_INLINE_CHARS, fence_parts, fenced, m
 from sayso.agent.tools.tool import Tool, tool
 from sayso.pending.concurrency import call_in_thread
 
-#: The longest text that a history keeps as it is, in characters: the longest message of Telegram (WhatsApp allows
+#: The longest text that a history keeps in full, in characters: the longest message of Telegram (WhatsApp allows
 #: 1,600). Longer texts are pasted, or come from tools.
 MAX_WHOLE_CHARS = 4096
 #: Characters of a longer result that the turns after its own read, about 400 tokens.
@@ -37,6 +37,8 @@ _LOST_MIDDLE_MARK = re.compile(
 MIN_CUT_CHARS = MAX_FULL_CHARS // 2
 #: Bytes of UTF-8 that count as one token. Plain English has more; numbers, JSON and Chinese have about as many.
 BYTES_PER_TOKEN = 3
+#: The most bytes of one character in UTF-8.
+MAX_CHAR_BYTES = 4
 #: Hex digits of a result's id.
 ID_CHARS = 12
 
@@ -174,7 +176,9 @@ def _shortened_json(text: str, max_chars: int, result_id: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     actions = value.get("actions")
-    entries = [each for each in actions if isinstance(each, dict)] if isinstance(actions, list) else [value]
+    entries = [value]
+    if isinstance(actions, list):
+        entries = [each for each in actions if isinstance(each, dict)]
     share = max(max_chars // max(len(entries), 1), MIN_PAGE_TOKENS)
     for entry in entries:
         for name, part in entry.items():
@@ -207,13 +211,16 @@ def result_id(message: Message) -> str:
 
 def has_shortened_result(messages: Iterable[Message], max_tokens: int) -> bool:
     """Return whether the model reads only a part of a result when it may read `max_tokens` tokens of each."""
-    results = (message for message in messages if message.role is Role.TOOL and message.tool_name != READ_RESULT)
-    return any(
-        message.kept is not None
-        or message.full_text
-        or (len(message.content) * 4 > max_tokens * BYTES_PER_TOKEN and text_tokens(message.content) > max_tokens)
-        for message in results
-    )
+    for message in messages:
+        if message.role is not Role.TOOL or message.tool_name == READ_RESULT:
+            continue
+        if message.kept is not None or message.full_text:
+            return True
+        # Only a text of enough characters is encoded, to save time.
+        may_be_long = len(message.content) * MAX_CHAR_BYTES > max_tokens * BYTES_PER_TOKEN
+        if may_be_long and text_tokens(message.content) > max_tokens:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +295,13 @@ async def _read_result(
     lost = _LOST_MIDDLE_MARK.search(text) if len(text) >= MIN_CUT_CHARS else None
     max_bytes = max(results.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
     words = search.strip()[:MAX_SEARCH_CHARS]
-    heading, page = _matches(text, words, offset, max_bytes) if words else _page(text, offset, max_bytes)
+    if words:
+        heading, page = _matches(text, words, offset, max_bytes)
+    else:
+        heading, page = _page(text, offset, max_bytes)
     if lost is not None:
-        heading = f"Its tool gave {lost[2]}; {lost[1]} of them, after character {lost.start()}, are not kept. {heading}"
+        not_kept = f"{lost[1]} of them, after character {lost.start()}, are not kept"
+        heading = f"Its tool gave {lost[2]}; {not_kept}. {heading}"
 
     # An instruction may go on in the next page, so the whole text is screened, as it was at first.
     is_short = len(text) <= MAX_INLINE_CHARS
@@ -307,9 +318,8 @@ def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
     end = offset + most
     if end < len(text):
         end = last_boundary(text, offset, end)
-    heading = f"Characters {offset} to {end}. "
-    heading += f"The next ones: offset={end}." if end < len(text) else "This is its end."
-    return heading, text[offset:end]
+    following = f"The next ones: offset={end}." if end < len(text) else "This is its end."
+    return f"Characters {offset} to {end}. {following}", text[offset:end]
 
 
 def _matches(text: str, words: str, offset: int, max_bytes: int) -> tuple[str, str]:

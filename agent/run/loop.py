@@ -295,7 +295,8 @@ class AgentLoop:
         config, answer, names = self._config, journaled.answer.message, journaled.answer.tools
         run.open_round = OpenRound(answer, dict(journaled.outcomes))
         tools = self._shown_tools.callable_tools(run, names)
-        if any(call.tool_name == READ_RESULT for call in answer.tool_calls):  # also where it is not shown any more
+        if any(call.tool_name == READ_RESULT for call in answer.tool_calls):
+            # Also where it is not shown any more.
             tools.setdefault(READ_RESULT, read_result_tool())
         caller = ToolCaller(run, self._provider, config, self._analytics)
         outcomes = await run_calls(run, run.open_round, tools, config, caller)
@@ -351,7 +352,8 @@ class AgentLoop:
             draft = MemoryDraft(memory, messages, summarizes=config.summarize_on_trim)
         if draft is not None:
             run_memory.memory = draft.memory
-        if run_memory.memory is not None and run.can_read_on:  # the tool stays, as the list of tools is to stay
+        if run_memory.memory is not None and run.can_read_on:
+            # The tool stays in later turns, so that the list of tools stays the same.
             run_memory.memory.notes[READ_RESULT] = True
         may_ask = end.stop_reason != "budget" and run_memory.calls_model and not await is_budget_spent(run, config)
         if may_ask and end.stop_reason not in _WITHOUT_LEARNING:

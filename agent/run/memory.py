@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory, MemoryDraft, try_to_summarize
@@ -80,7 +81,8 @@ class RunMemory:
         if self.memory and (summary := one_line(self.memory.summary, SUMMARY_CHARS)):
             sections.append(f"[Conversation Summary]\n- {summary}")
         if self._knowledge is not None:
-            sections.append(await call_in_thread(_text_or_nothing, "knowledge", self._knowledge.build_context))
+            build = self._knowledge.build_context
+            sections.append(await call_in_thread(_text_or_nothing, "knowledge", build))
         return _as_data(sections)
 
     async def context(self, query: str) -> str:
@@ -88,11 +90,13 @@ class RunMemory:
 
         They may change with every turn.
         """
-        sections, graph = [], self._graph
+        sections = []
+        graph = self._graph
         if self._entities is not None:
             sections.append(_text_or_nothing("entities", self._entities_section))
         if graph is not None:
-            sections.append(await call_in_thread(_text_or_nothing, "triples", lambda: graph.build_context(query)))
+            build = partial(graph.build_context, query)
+            sections.append(await call_in_thread(_text_or_nothing, "triples", build))
         return _as_data(sections)
 
     def _entities_section(self) -> str:

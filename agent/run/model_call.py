@@ -43,7 +43,12 @@ from sayso.agent.run.context_window import (
     transcript_tokens,
 )
 from sayso.agent.run.conversation_key import ConversationKeys
-from sayso.agent.run.long_results import BYTES_PER_TOKEN, has_shortened_result, text_tokens
+from sayso.agent.run.long_results import (
+    BYTES_PER_TOKEN,
+    MAX_CHAR_BYTES,
+    has_shortened_result,
+    text_tokens,
+)
 from sayso.agent.run.state import RunEnd, RunState, RunTextListener
 from sayso.agent.run.structured import schema_from_response_format
 from sayso.pending.proposals import current_context
@@ -63,8 +68,6 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
-#: The most bytes of one character in UTF-8.
-MAX_CHAR_BYTES = 4
 #: HTTP statuses with which a vendor rejects a request because of its content.
 _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
 #: What the operator can do where a vendor gives no access, by HTTP status; for all others the quota is used up.
@@ -101,8 +104,12 @@ class ModelCaller:
 
         Raises ProviderError if there is no answer.
         """
-        config, on_text, response_format, schema = self._config, run.on_text, run.request.response_format, None
-        model, prompt = await self._select_model(run), "\n\n".join(filter(None, (self.prompt, run.schema_instruction)))
+        config = self._config
+        on_text = run.on_text
+        response_format = run.request.response_format
+        schema = None
+        model = await self._select_model(run)
+        prompt = "\n\n".join(filter(None, (self.prompt, run.schema_instruction)))
         if response_format is not None and getattr(self._provider, "supports_response_format", False):
             schema = schema_from_response_format(response_format)
         request = ProviderRequest(
@@ -208,7 +215,8 @@ class ModelCaller:
         else:
             window = run.max_transcript_tokens or self._window(run.model or self._config.model)
             share = int(window * RESULT_SHARE)
-        if getattr(self._provider, "shows_results", False):  # it has no price, and people read what it reads
+        if getattr(self._provider, "shows_results", False):
+            # It has no price, and people read what it reads.
             run.result_tokens = share
             run.can_read_on = False
             return

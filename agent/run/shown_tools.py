@@ -15,7 +15,7 @@ from itertools import chain, count
 from typing import Any
 
 from sayso.agent.guards.policy import ToolPolicy
-from sayso.agent.memory.conversation import ConversationMemory
+from sayso.agent.memory.conversation import CHARS_PER_TOKEN, LOW_WATER_SHARE, ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.run.state import RunState
 from sayso.agent.tools.definition import SEARCH, ToolMetadata
@@ -34,20 +34,19 @@ from sayso.agent.toolsets.selectors import (
 NOTE = "tools"
 #: Most names that are stored with a conversation.
 MAX_NAMES = 200
-#: Most tokens of the schemas that a conversation is shown of a large catalog.
+#: Most tokens of the schemas that a conversation is shown of a large catalog. If they exceed it, LOW_WATER_SHARE of it
+#: is left, so that this happens seldom.
 MAX_SHOWN_TOKENS = SHOW_ALL_TOKENS
-#: The share of the limit that is left when the schemas of the shown tools exceed it, so that this happens seldom.
-LOW_WATER_SHARE = 1 / 2
 #: How many tokens of schemas a conversation begins with. Vendors cache no prompt that begins with fewer than 1,024
 #: tokens of an earlier one, so fewer tools would cost more once others are added.
 FIRST_TOKENS = 1_200
-#: Characters of JSON that count as one token.
-CHARS_PER_TOKEN = 4
 #: The names of the tool that finds others: the first one that no other tool has.
 FINDER_NAMES = ("find_tools", "search_tools")
-#: How many tools are found at once, and how many parameters of each are named. The schemas stand among the tools of
-#: the next request, so a result is a few lines that can stay in the history.
-FOUND_TOOLS, MAX_PARAMETERS = 5, 8
+#: How many tools are found at once.
+FOUND_TOOLS = 5
+#: How many parameters of each found tool are named. The schemas stand among the tools of the next request, so a result
+#: is a few lines that can stay in the history.
+MAX_PARAMETERS = 8
 NOT_FOUND = "No tool matches. Try once more in other words, or tell the user that you have no tool for it."
 _FINDER_DESCRIPTION = "Find tools that are not listed here, before you say that you cannot do something."
 _FINDER_SCHEMA = {
@@ -55,7 +54,7 @@ _FINDER_SCHEMA = {
     "properties": {"query": {"type": "string", "description": "what to do, in a few words"}},
     "required": ["query"],
 }
-#: How a result begins that has tools.
+#: How the result of the tool that finds others begins, if it found some.
 _FOUND = "These tools can be called from now on:"
 #: A line of a result: it begins with the name of a tool.
 _FOUND_LINE = re.compile(r"^- ([A-Za-z0-9_.-]{1,64})\(", re.MULTILINE)
@@ -78,7 +77,12 @@ class ShownTools:
     """
 
     def __init__(
-        self, toolset: Toolset, selector: ToolSelector | None, policy: ToolPolicy | None, *, can_find: bool
+        self,
+        toolset: Toolset,
+        selector: ToolSelector | None,
+        policy: ToolPolicy | None,
+        *,
+        can_find: bool,
     ) -> None:
         self._toolset = toolset
         self._selector = selector
@@ -115,11 +119,11 @@ class ShownTools:
         Tools that are always denied stay: the policy refuses their calls.
         """
         policy = self._policy
-        tools = {
-            tool.name: tool
-            for tool in self._toolset.all()
-            if names is None or tool.name in names or (policy and policy.unconditional_denial(tool.name))
-        }
+        tools: dict[str, Tool] = {}
+        for tool in self._toolset.all():
+            is_shown = names is None or tool.name in names
+            if is_shown or (policy and policy.unconditional_denial(tool.name)):
+                tools[tool.name] = tool
         finder = self._finder(run)
         if finder is not None and names is not None and finder.name in names:
             tools[finder.name] = finder
@@ -131,7 +135,9 @@ class ShownTools:
 
     async def _allowed(self, run: RunState, tools: list[Tool]) -> list[Tool]:
         """Return the tools that the current user may use."""
-        return await narrow(self._restriction, run.transcript, tools) if self._restriction is not None else tools
+        if self._restriction is None:
+            return tools
+        return await narrow(self._restriction, run.transcript, tools)
 
     async def _part_of(
         self,
@@ -143,7 +149,8 @@ class ShownTools:
     ) -> Offer:
         """Return the part of a large catalog that the conversation has needed so far, with what it needs now."""
         finder = self._finder(run)
-        messages = [*run.history, *run.messages]  # no request to correct an answer, which is not the user's
+        # Without the requests to correct an answer, which are not the user's.
+        messages = [*run.history, *run.messages]
         needed = [tool.name for tool in await narrow(shortening, messages, allowed)]
         nearest = await self._embedding.nearest(run.user_text.strip(), allowed, 1)
         if nearest and nearest[0].name in run.shown_tools:
@@ -161,7 +168,8 @@ class ShownTools:
         shown = [by_name[name] for name in run.shown_tools if name in by_name]
         if finder is not None:
             return _offer_of([finder.schema(), *shown])
-        return _offer_of(shown or schemas)  # without a tool that finds others, the model must not be left with none
+        # Without a tool that finds others, the model must not be left with none.
+        return _offer_of(shown or schemas)
 
     async def _first_names(self, run: RunState, allowed: list[Tool], sizes: Mapping[str, int]) -> list[str]:
         """Return the names of the tools nearest to the first message, as many as have FIRST_TOKENS."""
@@ -225,7 +233,9 @@ def within_limit(
     places = MAX_NAMES // 2 - len(kept)
     known = set(names)
     by_use = dict.fromkeys([*reversed([*called]), *reversed(names)])
-    for name in (each for each in by_use if each in known and each not in kept):
+    for name in by_use:
+        if name not in known or name in kept:
+            continue
         room -= sizes.get(name, 0)
         places -= 1
         if room < 0 or places < 0:
@@ -236,14 +246,19 @@ def within_limit(
 
 def found_names(messages: Iterable[Message], finder: str) -> list[str]:
     """Return the names of the tools that the model found in these messages with the tool of the name `finder`."""
-    results = [message.content for message in messages if message.role is Role.TOOL and message.tool_name == finder]
-    return [name for result in results for name in _FOUND_LINE.findall(result)]
+    names: list[str] = []
+    for message in messages:
+        if message.role is Role.TOOL and message.tool_name == finder:
+            names += _FOUND_LINE.findall(message.content)
+    return names
 
 
 def noted_names(memory: ConversationMemory | None) -> list[str]:
     """Return the names of the tools that a conversation has needed; none for a note that cannot be read."""
     noted = memory.notes.get(NOTE) if memory is not None else None
-    return [name for name in noted if isinstance(name, str)] if isinstance(noted, list) else []
+    if not isinstance(noted, list):
+        return []
+    return [name for name in noted if isinstance(name, str)]
 
 
 def note_names(memory: ConversationMemory, names: Sequence[str]) -> None:

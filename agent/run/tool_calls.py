@@ -245,11 +245,14 @@ class _CallsRunner:
 
         None follows a result that ends the run, the last step, and calls that ask the user.
         """
-        has_question = any(
-            isinstance(request, ToolRequest) and request.decision.decision != "deny" and not request.runs_now
+        allowed = [
+            request
             for request in self.requests
-        )
-        return not (outcome.ends or has_question or self.run.iterations >= self.config.max_iterations)
+            if isinstance(request, ToolRequest) and request.decision.decision != "deny"
+        ]
+        has_question = not all(request.runs_now for request in allowed)
+        is_last_step = self.run.iterations >= self.config.max_iterations
+        return not (outcome.ends or has_question or is_last_step)
 
     def _must_not_repeat(self, at: int) -> bool:
         """Return whether the call has an effect now, and its tool is not `repeatable`."""

@@ -77,10 +77,11 @@ class Compressor:
         the beginning of the result replaces it.
         """
         usage, max_tokens = UsageStats(), max(MIN_SUMMARY_TOKENS, self._threshold // CHARS_PER_TOKEN)
+        text = f"The output of the tool {tool_name!r}:\n{fenced(self._shown_part(raw))}"
         request = ProviderRequest(
             model=self._model,
             system_prompt=SUMMARY_PROMPT,
-            messages=(Message(Role.USER, f"The output of the tool {tool_name!r}:\n{fenced(self._shown_part(raw))}"),),
+            messages=(Message(Role.USER, text),),
             max_tokens=max_tokens,
             timeout=self._timeout,
         )

@@ -77,9 +77,13 @@ def with_sorted_sets(schema: dict[str, Any]) -> dict[str, Any]:
 def _with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
     """Return a JSON value with the lists sorted that stand for sets by its schema."""
     if isinstance(value, dict):
-        named, others = schema.get("properties", {}), schema.get("additionalProperties")
-        parts = {name: named.get(name, others) for name in value}
-        return {name: _with_sorted_sets(each, as_object(parts[name] or {})) for name, each in value.items()}
+        named = schema.get("properties", {})
+        others = schema.get("additionalProperties")
+        changed_fields = {}
+        for name, each in value.items():
+            part = as_object(named.get(name, others) or {})
+            changed_fields[name] = _with_sorted_sets(each, part)
+        return changed_fields
     if isinstance(value, list):
         items = as_object(schema.get("items") or {})
         changed = [_with_sorted_sets(each, items) for each in value]

@@ -145,7 +145,9 @@ class ToolRegistry:
             for source in sources:
                 self._places.setdefault((source, ""), len(self._places))
 
-    def replace_source(self, source: str, tools: Iterable[Tool], *, gives_way: Collection[str] = ()) -> dict[str, str]:
+    def replace_source(
+        self, source: str, tools: Iterable[Tool], *, gives_way: Collection[str] = ()
+    ) -> dict[str, str]:  # fmt: skip
         """Replace the tools of a source, at its place, and return why other sources lost their tools to it.
 
         Of two sources that have a tool of the same name, one is refused as a whole. Those in `gives_way` lose their
@@ -176,10 +178,10 @@ class ToolRegistry:
 
     def _in_order(self, tools: Mapping[str, _Registered]) -> dict[str, _Registered]:
         """Return the tools by the places of their sources. Within a source they keep their order."""
-        places = {
-            name: self._places.setdefault((each.source, "" if each.source else name), len(self._places))
-            for name, each in tools.items()
-        }
+        places = {}
+        for name, each in tools.items():
+            place = (each.source, "" if each.source else name)
+            places[name] = self._places.setdefault(place, len(self._places))
         return {name: tools[name] for name in sorted(tools, key=places.__getitem__)}
 
     def remove(self, name: str) -> Tool:
@@ -280,7 +282,8 @@ class ToolRegistry:
         others = {name for name, each in self._tools.items() if not each.source or each.source not in sources}
         taken = sorted(others.intersection(names))
         if twice or taken:
-            raise ToolValidationError(f"{_same_name((twice or taken)[0])}: rename one with name=, or use a namespace")
+            problem = _same_name((twice or taken)[0])
+            raise ToolValidationError(f"{problem}: rename one with name=, or use a namespace")
 
 
 def _same_name(name: str) -> str:

@@ -81,8 +81,10 @@ _SPECIAL_TOKENS = re.compile(
 
 _FENCE_BEGIN = re.compile(r"^<<<data ([0-9a-f]+)>>>\n", re.MULTILINE)
 _FENCE_END = re.compile(r"\n<<<end of data ([0-9a-f]+)>>>$", re.MULTILINE)
-#: The most characters before and behind the content of a fence around a whole text: a warning and notes.
-MAX_BEFORE_FENCE_CHARS, MAX_BEHIND_FENCE_CHARS = 700, 400
+#: The most characters before the content of a fence around a whole text, such as a warning.
+MAX_BEFORE_FENCE_CHARS = 700
+#: The most characters behind it, such as a note.
+MAX_BEHIND_FENCE_CHARS = 400
 #: Similar characters, for brackets that are special in tokens.
 _LOOKALIKE_BRACKETS = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
 

@@ -347,10 +347,13 @@ def in_fixed_order(schema: Mapping[str, Any]) -> dict[str, Any]:
     whole = each_part(schema, in_fixed_order)
     for key in DEFINITIONS:
         if isinstance(whole.get(key), dict):
-            whole[key] = {name: in_fixed_order(as_object(each)) for name, each in whole[key].items()}
-    names, properties = whole.get("required"), list(whole.get("properties") or ())
+            parts = whole[key].items()
+            whole[key] = {name: in_fixed_order(as_object(each)) for name, each in parts}
+    names = whole.get("required")
+    properties = list(whole.get("properties") or ())
     if isinstance(names, list):
-        whole["required"] = [*(name for name in properties if name in names), *sorted({*names} - {*properties})]
+        known = [name for name in properties if name in names]
+        whole["required"] = [*known, *sorted({*names} - {*properties})]
     choices = whole.get("enum")
     if isinstance(choices, list) and all(isinstance(choice, str) for choice in choices):
         whole["enum"] = sorted(choices)

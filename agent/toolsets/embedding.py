@@ -350,7 +350,9 @@ def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
     query_weights = dict.fromkeys(_terms(query, language), 1.0)
     if language == "en":
         _, synonyms = _word_lists()
-        synonym_weights = {each: _SYNONYM_WEIGHT for term in query_weights for each in sorted(synonyms.get(term, ()))}
+        synonym_weights: dict[str, float] = {}
+        for term in query_weights:
+            synonym_weights |= dict.fromkeys(sorted(synonyms.get(term, ())), _SYNONYM_WEIGHT)
         query_weights = synonym_weights | query_weights
     weights = {
         term: weight * math.log(1 + (len(texts) - frequency[term] + 0.5) / (frequency[term] + 0.5))

@@ -260,7 +260,8 @@ class OpenApiToolProvider:
             properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
             required = [name for name in each.schema["required"] if name not in self._fixed]
             selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
-        if self.is_remote:  # a file has one order, but a server may write its document in another one each time
+        if self.is_remote:
+            # A file has one order, but a server may write its document in another one each time.
             selected.sort(key=lambda each: each.name)
         names = legal_names([each.name for each in selected])
         client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
@@ -270,9 +271,11 @@ class OpenApiToolProvider:
         """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""
         self.left_out.clear()
         is_filled = self._auth.fills if self._auth else lambda *_: False
-        if self.is_remote:  # of two operations with one operationId the first has it, however a server orders its paths
+        if self.is_remote:
+            # Of two operations with one operationId the first has it, however a server orders its paths.
             paths = as_mapping(document.root.get("paths"))
-            document = Document({**document.root, "paths": {path: paths[path] for path in sorted(paths, key=str)}})
+            sorted_paths = {path: paths[path] for path in sorted(paths, key=str)}
+            document = Document({**document.root, "paths": sorted_paths})
         # No more than needed: a document may have any number of operations, each of any size.
         usable = operations(document, self.left_out, self._filter.accepts, is_filled)
         selected = list(islice(usable, MAX_TOOLS + 1))

@@ -171,7 +171,9 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
             return AllOf(*shortenings) if shortenings else None
         case AnyOf(selectors=parts):
             changed = [shortening_of(each) for each in parts]
-            return AnyOf(*(new or old for new, old in zip(changed, parts, strict=True))) if any(changed) else None
+            if not any(changed):
+                return None
+            return AnyOf(*(new or old for new, old in zip(changed, parts, strict=True)))
         case Always(selector=inner, names=names):
             shortening = shortening_of(inner)
             return Always(shortening, names) if shortening else None
@@ -191,7 +193,9 @@ class _Needed:
     async def select(self, messages: Iterable[Message], tools: Iterable[Tool]) -> Iterable[Tool]:
         """Return these tools; none if that cannot be said."""
         by_user = [message.content for message in messages if message.role is Role.USER]
-        return await self._embedding.needed(by_user[-1].strip(), list(tools)) if by_user else []
+        if not by_user:
+            return []
+        return await self._embedding.needed(by_user[-1].strip(), list(tools))
 
 
 def _own_kind(selector: ToolSelector) -> object:

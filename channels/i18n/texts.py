@@ -124,7 +124,7 @@ class Texts:
     def explained(self, preview: str, seconds: float, code: str = "") -> str:
         """Return what a yes to the open question would do, and how long it can be answered.
 
-        The preview, a statement, is quoted as it is given.
+        The preview, a statement, is quoted in full.
         """
         return self.say("explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code))
 

@@ -100,8 +100,9 @@ class WhatsAppChannel:
         return SANDBOX_RATE if sandbox else RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 1,600 characters, at 1,024 with buttons or as a caption. Other files are separate messages,
-        except those that WhatsApp does not show: they are a link in the text.
+        """Split text at 1,600 characters, at 1,024 with buttons or as a caption.
+
+        Other files are separate messages, except those that WhatsApp does not show: they are a link in the text.
         """
         return pieces_of(reply, self._media)
 

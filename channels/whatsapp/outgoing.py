@@ -52,10 +52,14 @@ _CATEGORIES: dict[str, PriceClass] = {
     "MARKETING": "marketing",
     "AUTHENTICATION": "authentication",
 }
-#: How long Twilio may take to name the category of a template, how long that is known, and when it is asked again after
-#: a failure, in seconds.
-CATEGORY_SECONDS, KEEP_CATEGORY_SECONDS, ASK_AGAIN_SECONDS = 5.0, 86_400.0, 300.0
-#: Characters by which a link may be longer when it is sent than when its message was planned, with an empty line.
+#: How long Twilio may take to name the category of a template, in seconds.
+CATEGORY_SECONDS = 5.0
+#: For how long a category is not asked again, in seconds.
+KEEP_CATEGORY_SECONDS = 86_400.0
+#: After how many seconds a category is asked again that Twilio did not name.
+ASK_AGAIN_SECONDS = 300.0
+#: Characters that are kept free for a link: it may be longer when it is sent than when its message is planned, and an
+#: empty line stands before it.
 LINK_LEEWAY = 20
 _CONTENT_URL = "https://content.twilio.com/v1/Content"
 

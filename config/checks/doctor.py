@@ -288,7 +288,8 @@ class Doctor:
 
         Nothing is counted while Redis is away, which another check says.
         """
-        charged = {name: each for name, each in self._settings.channels.items() if each.charges_per_message}
+        channels = self._settings.channels.items()
+        charged = {name: channel for name, channel in channels if channel.charges_per_message}
         if not charged:
             return
         for name, channel in charged.items():
@@ -296,11 +297,13 @@ class Doctor:
                 yield finding
         try:
             deliveries, _ = open_deliveries(self._settings, self._data)
-            today, yesterday = [await call_in_thread(deliveries.paid_messages, day) for day in (0, 1)]
+            today = await call_in_thread(deliveries.paid_messages, 0)
+            yesterday = await call_in_thread(deliveries.paid_messages, 1)
         except (ConfigError, ValueError, RedisError):
             return
         for name in charged:
-            says = f"paid messages today: {_counted(today, name)}; yesterday: {_counted(yesterday, name)} (UTC)"
+            before = _counted(yesterday, name)
+            says = f"paid messages today: {_counted(today, name)}; yesterday: {before} (UTC)"
             yield CheckResult("paid", "ok", says, channel=name)
 
     async def _messages(self, name: str, setup: PlatformSetup) -> AsyncIterator[CheckResult]:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -71,11 +72,13 @@ class CacheHitCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the shares, from 0 to 1, of the models that were asked."""
-        prompts, reads = Counter[str](), Counter[str]()
+        prompts = Counter[str]()
+        reads = Counter[str]()
         (tokens,) = MODEL_TOKENS.describe()
         families = [family for family in self._counts.collect() if family.name == tokens.name]
-        for sample in (sample for family in families for sample in family.samples):
-            model, type_ = sample.labels["model"], sample.labels["type"]
+        for sample in chain.from_iterable(family.samples for family in families):
+            model = sample.labels["model"]
+            type_ = sample.labels["type"]
             if type_ != "output":
                 prompts[model] += int(sample.value)
             if type_ == "cache_read":

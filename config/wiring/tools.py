@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from sayso.agent import AllOf, Always, AnyOf, EmbeddingSelector, FailOpen, KeywordSelector, RoleBasedSelector
@@ -90,11 +90,11 @@ class OpenTools:
         contents = {**self._contents, source: loaded.tools}
         owned: dict[str, list[Tool]] = {}
         for each, tools in contents.items():
-            taken = [tool for others in owned.values() for tool in others]
+            taken = list(chain.from_iterable(owned.values()))
             owned[each] = [tool for tool in dict.fromkeys(tools) if not _is_among(tool, taken)]
         before = self._owned
-        changed = {each: tools for each, tools in owned.items() if each == source or tools != before.get(each, [])}
-        self.registry.replace_sources(changed)
+        changed = [each for each in owned if each == source or owned[each] != before.get(each, [])]
+        self.registry.replace_sources({each: owned[each] for each in changed})
         self._contents.update(contents)
         self._owned.update(owned)
 
@@ -408,7 +408,12 @@ def _build(settings: Settings, selector: SelectorSettings, path: Path_) -> ToolS
         if embedding.base_url:
             key = embedding.api_key.get_secret_value() if embedding.api_key else ""
             embedder = HttpEmbedder(embedding.model, base_url=embedding.base_url, api_key=key)
-        built = EmbeddingSelector(embedding.model, embedding.top_k, embedder, show_all_tokens=embedding.show_all_tokens)
+        built = EmbeddingSelector(
+            embedding.model,
+            embedding.top_k,
+            embedder,
+            show_all_tokens=embedding.show_all_tokens,
+        )
     elif selector.plugin is not None:
         built = _plugin(settings, selector, selector.plugin, path)
     else:

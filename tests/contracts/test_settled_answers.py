@@ -58,7 +58,7 @@ def test_turn_without_a_settled_answer_has_none(rig):
 
 @pytest.mark.parametrize("user", ["ana", "bob"])
 def test_answer_is_forgotten_after_another_reply(rig, user):
-    """A yes may be meant for that one, whoever it answers."""
+    """A yes may be meant for that one, also if it answers another person."""
     tell(rig, OUTCOME)
     say(rig, (Reply("And the other one?"), ""), user=user)
     assert last_answer(rig) is None

@@ -32,7 +32,7 @@ CSV = Media("pdf", "text/csv", "sales.csv", size=1_500_000, stored=True)
 
 
 class Links:
-    """A media store of which only links are needed."""
+    """A media store that only makes links."""
 
     def url(self, ref: str, *, filename: str, mime_type: str) -> str:
         """Return a link of 100 characters."""
