@@ -206,9 +206,7 @@ class LlmCall:
 def llm_call(provider: Provider, request: ProviderRequest, model: str, *, seconds: float, **outcome: Any) -> LlmCall:
     """Return the record of a finished call. `outcome` is `answer` and `usage`, or `error`, and `is_streamed`."""
     usage = outcome.get("usage")
-    answering = _provider_named(usage.provider if usage else "", provider)
-    if answering is not _provider_named("", provider):  # a fallback, which was asked for its own model
-        model = getattr(answering, "default_model", None) or model
+    answering, model = _answering(provider, model, usage)
     url = urlsplit(str(getattr(answering, "base_url", "")))
     settings = {
         "max_tokens": request.max_tokens,
@@ -227,11 +225,26 @@ def llm_call(provider: Provider, request: ProviderRequest, model: str, *, second
     )
 
 
-def _provider_named(name: str, provider: Provider) -> Any:
-    """Return the provider with this name among those that `provider` wraps; else the first of them."""
-    wrapped = getattr(provider, "provider", None)
-    providers = getattr(provider, "providers", None) or ([wrapped] if wrapped is not None else [])
+def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tuple[Any, str]:
+    """Return the provider that answered, among those that `provider` wraps, and the model that it was asked for.
+
+    Only the first one is asked for the `model` of the run. Where several have the name in the usage, as two models of
+    one vendor have, the model in the usage decides: it begins with the name that was asked for. A call without a usage
+    counts for the first one.
+    """
+    first, *others = _wrapped(provider)
+    asked = [(first, model), *((each, getattr(each, "default_model", None) or model) for each in others)]
+    if usage is None:
+        return asked[0]
+    named = [(each, name) for each, name in asked if name_of(each) == usage.provider] or asked[:1]
+    matching = [(each, name) for each, name in named if usage.model.startswith(name)]
+    return max(matching, key=lambda each: len(each[1]), default=named[0])
+
+
+def _wrapped(provider: Any) -> list[Any]:
+    """Return the providers inside of a provider, in the order in which they are asked; itself, if it wraps none."""
+    inner = getattr(provider, "provider", None)
+    providers = getattr(provider, "providers", None) or ([inner] if inner is not None else [])
     if not providers:
-        return provider
-    candidates = [_provider_named(name, each) for each in providers]
-    return next((each for each in candidates if name_of(each) == name), candidates[0])
+        return [provider]
+    return [each for wrapped in providers for each in _wrapped(wrapped)]

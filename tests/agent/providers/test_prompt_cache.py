@@ -352,11 +352,12 @@ def test_side_calls_are_priced_and_counted() -> None:
     assert f'sayso_model_cost_dollars_total{{model="{model}"}} 1.6' in body
 
 
-def test_tokens_of_a_fallback_are_counted_for_its_own_model(server: Server) -> None:
-    """The share of cached tokens of the first model stays true."""
+@pytest.mark.parametrize("vendor", ["anthropic", "openai"])
+def test_tokens_of_a_fallback_are_counted_for_its_own_model(server: Server, vendor: str) -> None:
+    """The share of cached tokens of the first model stays true, also where both models are of one vendor."""
     server.script({"status": 500}, {"text": "Hi", "usage": [100, 0, 40]})
-    models = ("first-of-this-test", "second-of-this-test")
-    first, second = MAKERS["openai"](server.url), MAKERS["anthropic"](server.url)
+    models = (f"model-before-{vendor}", f"model-before-{vendor}-mini")
+    first, second = MAKERS["openai"](server.url), MAKERS[vendor](server.url)
     first.default_model, second.default_model = models
     Agent((), FallbackProvider([first, second]), AgentConfig(max_retries=0, observers=[MetricsObserver()])).run("Hello")
     body = metrics_endpoint(ROOT).answer("")[2].decode()
