@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 from redis import Redis
@@ -46,6 +47,9 @@ from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.resume import halts_of, is_restoring
 from sayso.workers.recovery import Heartbeat, LeaderLock, own_version
 from sayso.workers.rq.jobs import is_suspended
+
+if TYPE_CHECKING:
+    from sayso.agent.providers.base import Provider
 
 #: How long our own web may take to answer, in seconds.
 WEB_SECONDS = 10.0
@@ -399,24 +403,52 @@ def _cure(answer: httpx.Response, *, forged: bool) -> str:
 
 
 async def check_models(settings: Settings) -> AsyncIterator[CheckResult]:
-    """Ask each model of the configuration for one word, which costs a few tokens, and yield the results."""
-    from sayso.agent.messages import Message, Role
-    from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
+    """Ask each model of the configuration for one word, which costs a few tokens, and yield the results.
+
+    A fallback is asked by itself: it would hide that the model before it does not answer.
+    """
     from sayso.config.wiring.models import Models
 
     models = Models(settings)
-    for model, channel in {settings.agent_of(name).model: name for name in settings.channels}.items():
+    asked: set[int] = set()
+    unusable: set[str] = set()
+    for channel in settings.channels:
+        own = settings.agent_of(channel).model
         try:
-            name = model.partition(":")[2] or model
-            request = ProviderRequest(
-                model=name, system_prompt="", messages=[Message(Role.USER, "Say: ok")], max_tokens=200, timeout=30.0
-            )
-            await acall(models.of(channel), request)
-        except (ConfigError, ProviderError) as exc:
-            yield CheckResult("model", "fail", f"{model}: {exc}", "see its key, its name and its vendor's status page")
-        else:
-            yield CheckResult("model", "ok", f"{model} answers")
+            chain = models.chain(channel)
+        except ConfigError as exc:
+            if own not in unusable:
+                yield _model_failure(own, exc)
+            unusable.add(own)
+            continue
+        for model, provider in chain:
+            if id(provider) not in asked:
+                yield await _answer_of(model, provider)
+            asked.add(id(provider))
     await models.aclose()
+
+
+async def _answer_of(model: str, provider: Provider) -> CheckResult:
+    """Ask a model for one word, and return the result."""
+    from sayso.agent.messages import Message, Role
+    from sayso.agent.providers.base import ProviderError, ProviderRequest, acall
+
+    request = ProviderRequest(
+        model=model.partition(":")[2] or model,
+        system_prompt="",
+        messages=[Message(Role.USER, "Say: ok")],
+        max_tokens=200,
+        timeout=30.0,
+    )
+    try:
+        await acall(provider, request)
+    except ProviderError as exc:
+        return _model_failure(model, exc)
+    return CheckResult("model", "ok", f"{model} answers")
+
+
+def _model_failure(model: str, error: Exception) -> CheckResult:
+    return CheckResult("model", "fail", f"{model}: {error}", "see its key, its name and its vendor's status page")
 
 
 def clock_result(ahead: Mapping[str, float]) -> CheckResult:

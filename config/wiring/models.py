@@ -103,6 +103,7 @@ class Models:
         #: Where the configuration names each of them first.
         self._paths: dict[_Connection, Path_] = {}
         self._by_channel: dict[str, Provider] = {}
+        self._offline = OfflineProvider()
 
     def of(self, channel: str) -> Provider:
         """Return the provider of a channel's model, with its fallbacks. Raises ConfigError."""
@@ -142,17 +143,26 @@ class Models:
         for provider in self._providers.values():
             await provider.aclose()
 
-    def _build(self, channel: str) -> Provider:
+    def chain(self, channel: str) -> list[tuple[str, Provider]]:
+        """Return the models that answer on a channel, its own and then the fallbacks, each with its provider.
+
+        Raises ConfigError.
+        """
         agent = self._settings.agent_of(channel)
         if agent.model == OFFLINE:
-            return OfflineProvider()
+            return [(OFFLINE, self._offline)]
         path, _ = next(configured_models(self._settings, channel))
-        first = self._provider(agent, agent, path)
-        others = [
-            self._provider(each, agent, ("agent", "fallback", index)) for index, each in enumerate(agent.fallback)
+        own = (agent.model, self._provider(agent, agent, path))
+        fallbacks = [
+            (each.model, self._provider(each, agent, ("agent", "fallback", index)))
+            for index, each in enumerate(agent.fallback)
         ]
-        provider: Provider = FallbackProvider([first, *others]) if others else first
-        return provider if agent.native_tools else TextToolProvider(provider)
+        return [own, *fallbacks]
+
+    def _build(self, channel: str) -> Provider:
+        providers = [provider for _, provider in self.chain(channel)]
+        provider = FallbackProvider(providers) if len(providers) > 1 else providers[0]
+        return provider if self._settings.agent_of(channel).native_tools else TextToolProvider(provider)
 
     def _provider(self, section: ModelAccess, agent: AgentSettings, path: Path_) -> Provider:
         """Return the provider of a section that names a model, created on first use."""

@@ -33,6 +33,7 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.workers.alerts import KEEP_HEARD_SECONDS, RedisAlerts
 from sayso.workers.data_loss.watermarks import keys_of
 from sayso.workers.recovery import Heartbeat, LeaderLock
+from tests.agent.providers.recorder import ModelRecorder
 from tests.channels.web import services
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
@@ -507,3 +508,21 @@ def test_model_is_called_only_on_request(tmp_path: Path, monkeypatch: pytest.Mon
     assert (only.state, "OPENAI_API_KEY" in only.says) == ("fail", True)
     file.write_text("agent: {model: offline}\nchannels: {web: {platform: console}}")
     assert [finding.state for finding in asyncio.run(found())] == ["ok"]
+
+
+def test_model_that_is_away_is_found_behind_a_fallback_that_answers(tmp_path: Path):
+    """Each is asked by itself: people have answers, and the operator still learns which model gives none."""
+    with ModelRecorder(side_answer={"status": 500, "message": "down"}) as away, ModelRecorder() as other:
+        file = tmp_path / "sayso.yaml"
+        file.write_text(
+            f"agent:\n  model: openai:first\n  base_url: {away.url('openai')}\n"
+            f"  fallback: [{{model: 'openai:second', base_url: '{other.url('openai')}'}}]\n"
+            "channels: {web: {platform: console}}"
+        )
+
+        async def found() -> list[CheckResult]:
+            return [finding async for finding in check_models(load_settings(file))]
+
+        first, second = asyncio.run(found())
+    assert (first.state, "openai:first" in first.says) == ("fail", True)
+    assert (second.state, second.says) == ("ok", "openai:second answers")
