@@ -124,9 +124,14 @@ class Texts:
     def explained(self, preview: str, seconds: float, code: str = "") -> str:
         """Return what a yes to the open question would do, and how long it can be answered.
 
-        The preview, a statement, is quoted in full.
+        The preview, a statement, is quoted in full. A blank line ends one of several lines: its last line may be that
+        of a list, and what follows directly would be a part of it.
         """
-        return self.say("explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code))
+        text = self.say("explained", preview=preview, duration=self._duration(seconds), yes=self._yes(code))
+        if "\n" not in preview:
+            return text
+        explanation, _, how_to_answer = text.rpartition("\n")
+        return f"{explanation}\n\n{how_to_answer}"
 
     #: The yes may be meant for something that the bot said after the question.
     asked_before = _about("asked_before")

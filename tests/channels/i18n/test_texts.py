@@ -479,3 +479,13 @@ def test_shortened_preview_closes_its_code_block_and_escapes():
     assert brief("x" * 299 + r"\[click](https://evil.example)") == "x" * 299 + "..."
     assert brief("x" * 298 + r"\\" + "y" * 9) == "x" * 298 + r"\\..."
     assert brief("x" * 300) == "x" * 300
+
+
+@pytest.mark.parametrize("language", ALL)
+def test_how_to_answer_stands_below_the_list_of_a_plan(language):
+    """Markdown would make the line a part of the last step, and indent it."""
+    texts = texts_for(language)
+    plan = texts.plan([Markdown("Delete A"), Markdown("Delete B")])
+    *_, gap, how_to_answer = plain(texts.explained(plan, 60)).split("\n")
+    assert gap == ""
+    assert how_to_answer == how_to_answer.lstrip()
