@@ -89,7 +89,7 @@ class ConversationProcessor:
     Without `media` the agent gets inbound files as the platform's handles. With `joins`, plain messages in a row are
     answered as one. `worker` is the name in the tokens of its leases. After `notice_after` seconds (0: never) users are
     told that their turn takes longer. On channels in `streams` an answer is shown while it is generated; `notes`
-    remember in which message. Platforms of the channels in `charged` take money for each message.
+    remember in which message. The platforms of `paid_channels` take money for each message.
     """
 
     mailbox: RedisMailbox
@@ -104,7 +104,7 @@ class ConversationProcessor:
     worker: str = ""
     notice_after: float = NOTICE_AFTER
     streams: Collection[str] = frozenset()
-    charged: Collection[str] = frozenset()
+    paid_channels: Collection[str] = frozenset()
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     #: The rate limiter of drafts, by channel.
@@ -299,7 +299,7 @@ class ConversationProcessor:
         if channel:
             texts = partial(self.texts_for, queued.turn)
             # Where each message costs money, "typing" says the same, and costs nothing.
-            notice_after = 0.0 if channel.name in self.charged else self.notice_after
+            notice_after = 0.0 if channel.name in self.paid_channels else self.notice_after
             progress = ProgressIndicator(channel, queued, texts, draft=draft, notice_after=notice_after)
             async with progress:
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None)
@@ -332,7 +332,7 @@ class ConversationProcessor:
         replies = tuple((shown_to(queued.turn, reply), pid) for reply, pid in change.replies)
         if draft and draft.shown:
             replies = replace_draft(draft.shown, replies)
-        is_charged = channel is not None and channel.name in self.charged
+        is_charged = channel is not None and channel.name in self.paid_channels
         if is_charged:  # what says nothing new is not worth a message
             replies = tuple((reply, pid) for reply, pid in replies if reply.edits or not reply.optional)
         change = replace(change, replies=replies)

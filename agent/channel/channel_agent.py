@@ -44,7 +44,7 @@ from sayso.agent.config import AgentConfig
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
-from sayso.agent.run.long_results import remembered
+from sayso.agent.run.long_results import shorten_for_history
 from sayso.agent.run.state import NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
@@ -259,7 +259,7 @@ class ChannelAgent:
             )
         if memory is not context.memory:
             # The run has removed the oldest messages from its own copy, which has the long texts.
-            context.memory.add_many(remembered(result.messages), trims=False)
+            context.memory.add_many(shorten_for_history(result.messages), trims=False)
             context.memory.keep_newest(len(memory.get_history()))
             context.memory.summary, context.memory.notes = memory.summary, memory.notes
         for pid, executor in run.executors.items():

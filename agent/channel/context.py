@@ -14,7 +14,7 @@ from sayso.agent.channel.turn_journal import RunRecord, TurnJournal
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role
 from sayso.agent.result import AgentResult
-from sayso.agent.run.long_results import remembered
+from sayso.agent.run.long_results import shorten_for_history
 from sayso.agent.tools.context import Artifact, ReceivedFile
 from sayso.agent.tools.screening import inert, suspicions
 from sayso.channels.base import MediaStore
@@ -78,7 +78,7 @@ class TurnContext:
 
     def remember(self, messages: Sequence[Message]) -> None:
         """Add messages to the history of a turn in which no model was asked."""
-        self.memory.add_many(remembered(messages), trims=not self.summarizes)
+        self.memory.add_many(shorten_for_history(messages), trims=not self.summarizes)
 
     @property
     def settled(self) -> StoredAction | None:

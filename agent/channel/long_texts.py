@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sayso.agent.memory.conversation import LOW_WATER_SHARE, left_out
+from sayso.agent.memory.conversation import LOW_WATER_SHARE, surplus_in_steps
 from sayso.agent.messages import KeptText, Message, Role
 from sayso.agent.run.long_results import (
     MAX_WHOLE_CHARS,
@@ -18,7 +18,7 @@ from sayso.agent.run.long_results import (
     digest_id,
     is_long,
     kept_part,
-    shortened,
+    shorten_result,
 )
 from sayso.agent.tools.call_texts import shorten
 from sayso.channels.storage.objects import DATE_SECONDS, ObjectStore, sweep
@@ -95,7 +95,7 @@ class LongTexts:
             if message.kept is not None and message.role is not Role.TOOL
         ]
         total = sum(reference.chars for _, reference in long)
-        room = -left_out(total, MAX_HISTORY_CHARS, HISTORY_STEP_CHARS)
+        room = -surplus_in_steps(total, MAX_HISTORY_CHARS, HISTORY_STEP_CHARS)
         complete = list(messages)
         for at, reference in long:
             room += reference.chars
@@ -142,8 +142,8 @@ def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | No
     if "full_text" in message and reference is not None:
         return {}  # it was shortened at the end of its turn
     if reference is None:  # there is nothing to read on in, so more of it stays
-        return {"content": shortened(text, MAX_WHOLE_CHARS)}
-    return {"content": shortened(text, REMEMBERED_CHARS, digest_id(text))}
+        return {"content": shorten_result(text, MAX_WHOLE_CHARS)}
+    return {"content": shorten_result(text, REMEMBERED_CHARS, digest_id(text))}
 
 
 def _shorten_arguments(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sayso.agent.agent import Agent
 from sayso.agent.channel.context import TurnContext
 from sayso.agent.messages import FINAL_OUTCOMES, ActionLink, ActionOutcome, Message
-from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, remembered, shortened
+from sayso.agent.run.long_results import MAX_FULL_CHARS, REMEMBERED_CHARS, shorten_for_history, shorten_result
 from sayso.agent.run.state import UNKNOWN_NOTE
 from sayso.agent.tools.call_texts import shorten, truncate
 from sayso.agent.tools.screening import fenced, result_for_model, screen
@@ -139,7 +139,7 @@ class OutcomeHistory:
         if report or is_plan or is_undo(action) or is_linked or not raw:
             return answer
         text = await self._for_model(action.kind, raw)
-        return f"{answer}\n{fenced(shortened(text, REMEMBERED_CHARS))}"
+        return f"{answer}\n{fenced(shorten_result(text, REMEMBERED_CHARS))}"
 
     async def _link_to_undo(self, context: TurnContext, undo: StoredAction) -> None:
         """Link the results that an undo takes back to the undo, so that they are read again."""
@@ -359,7 +359,7 @@ def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Seq
         outcome = _common_outcome([link.outcome for link in links])
         content = {"outcome": outcome, "actions": list(entries)}
     text = storable(json.dumps(content, ensure_ascii=False))
-    (result,) = remembered([replace(message, content=text, actions=links, kept=None, full_text="")])
+    (result,) = shorten_for_history([replace(message, content=text, actions=links, kept=None, full_text="")])
     return result
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from sayso.agent.channel.long_texts import BEGINNING_CHARS, LongTexts, with_lost_note
 from sayso.agent.messages import KeptText, Message, Role, ToolCall, UsageStats
-from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, kept_part, remembered
+from sayso.agent.run.long_results import MAX_FULL_CHARS, is_long, kept_part, shorten_for_history
 from sayso.agent.run.state import NOT_RUN, UNCLEAR, CallOutcome, Journal, JournaledAnswer, ModelAnswer, NoJournal
 from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
@@ -296,7 +296,7 @@ def _part_in_journal(name: str, text: str, tool_name: str) -> str:
     """
     if name != "content":
         return text[:BEGINNING_CHARS]
-    (message,) = remembered([Message(Role.TOOL, text, tool_name=tool_name)])
+    (message,) = shorten_for_history([Message(Role.TOOL, text, tool_name=tool_name)])
     return message.content
 
 

@@ -163,8 +163,8 @@ class ConversationMemory:
             if self._fits(self._messages, 0, most_messages, most_tokens or None):
                 return list(self._messages)
             kept, _, starts = _validated(self._messages)
-            first_message = left_out(len(kept), most_messages, _low_water(most_messages))
-            first_token = left_out(sum(self._token_counts), most_tokens, _low_water(most_tokens))
+            first_message = surplus_in_steps(len(kept), most_messages, _low_water(most_messages))
+            first_token = surplus_in_steps(sum(self._token_counts), most_tokens, _low_water(most_tokens))
             for start in starts:
                 if start >= first_message and sum(self._token_counts[:start]) >= first_token:
                     return kept[start:]
@@ -256,10 +256,11 @@ class ConversationMemory:
         return memory
 
 
-def left_out(size: int, most: int, step: int) -> int:
-    """Return how much is left out at the beginning so that at most `most` of `size` is left, in whole steps.
+def surplus_in_steps(size: int, most: int, step: int) -> int:
+    """Return how much has to go so that at most `most` of `size` is left: 0, or a multiple of `step`.
 
-    So it stays the same while `size` grows by a step. All are numbers of messages, or of tokens.
+    It stays the same while `size` grows by less than a step. All numbers are of messages, of tokens,
+    or of characters.
     """
     if size <= most:
         return 0

@@ -46,7 +46,7 @@ def cost_usd(
         return None
 
 
-def priced(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
+def with_cost(usage: UsageStats, prices: Mapping[str, Price]) -> UsageStats:
     """Return the usage with its cost at these prices, if its vendor named none and its model is among them."""
     if usage.cost_usd or usage.model not in prices:
         return usage

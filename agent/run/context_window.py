@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sayso.agent.memory.conversation import LOW_WATER_SHARE, left_out
+from sayso.agent.memory.conversation import LOW_WATER_SHARE, surplus_in_steps
 from sayso.agent.messages import Message, Role
-from sayso.agent.run.long_results import shortened_message, text_tokens
+from sayso.agent.run.long_results import shorten_message, text_tokens
 from sayso.agent.tools.call_texts import truncate
 
 #: Assumed context window of a model whose size is unknown, such as one on a private server, in tokens.
@@ -59,7 +59,7 @@ def fit_transcript(
 
 def shorten_results(messages: Sequence[Message], max_tokens: int) -> list[Message]:
     """Return the messages with each tool result in about `max_tokens` tokens."""
-    return [shortened_message(each, max_tokens) if each.role is Role.TOOL else each for each in messages]
+    return [shorten_message(each, max_tokens) if each.role is Role.TOOL else each for each in messages]
 
 
 def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) -> Sequence[Message]:
@@ -69,7 +69,7 @@ def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) ->
     are cut to half of the limit, because it is missed the most.
     """
     sizes = [message_tokens(message) for message in history]
-    first_token = left_out(sum(sizes), max_tokens, step)
+    first_token = surplus_in_steps(sum(sizes), max_tokens, step)
     starts = [at for at, message in enumerate(history) if message.role is Role.USER]
     boundaries = {0, *starts}
     tokens_before = 0
@@ -96,7 +96,7 @@ def _cut_longest(messages: Sequence[Message], max_tokens: int) -> Sequence[Messa
 def _cut(message: Message, max_tokens: int) -> Message:
     """Return the message with the beginning and end of its text in about `max_tokens` tokens."""
     if message.role is Role.TOOL:
-        message = shortened_message(message, max_tokens)
+        message = shorten_message(message, max_tokens)
     tokens = text_tokens(message.content)
     if tokens <= max_tokens:
         return message

@@ -72,7 +72,7 @@ def text_tokens(text: str) -> int:
     return len(text.encode(errors="surrogatepass")) // BYTES_PER_TOKEN + 1
 
 
-def remembered(messages: Iterable[Message]) -> list[Message]:
+def shorten_for_history(messages: Iterable[Message]) -> list[Message]:
     """Return the messages of a finished turn as later turns read them.
 
     A result of more than MAX_WHOLE_CHARS characters becomes its beginning and end, with the whole text as
@@ -86,7 +86,7 @@ def remembered(messages: Iterable[Message]) -> list[Message]:
         content = message.content
         if message.role is Role.TOOL and is_long(content) and message.kept is None:
             repeated.add(content)
-            later.append(_remembered_result(message))
+            later.append(_result_for_history(message))
         elif message.role is Role.ASSISTANT and content in repeated:
             later.append(replace(message, content=shorten(content, REMEMBERED_CHARS)))
         else:
@@ -113,16 +113,16 @@ def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
     return f"{opening}{head}{mark}{tail}{closing}"
 
 
-def _remembered_result(message: Message) -> Message:
+def _result_for_history(message: Message) -> Message:
     """Return a long result as its beginning and end. A page of `read_result` can be read again, so it is not kept."""
     if message.tool_name == READ_RESULT:
-        return replace(message, content=shortened(message.content, REMEMBERED_CHARS))
+        return replace(message, content=shorten_result(message.content, REMEMBERED_CHARS))
     full_text = kept_part(message.full_text or message.content)
-    content = shortened(message.content, REMEMBERED_CHARS, digest_id(full_text))
+    content = shorten_result(message.content, REMEMBERED_CHARS, digest_id(full_text))
     return replace(message, content=content, full_text=full_text)
 
 
-def shortened_message(message: Message, max_tokens: int) -> Message:
+def shorten_message(message: Message, max_tokens: int) -> Message:
     """Return a result with its text in about `max_tokens` tokens, and the whole text as `full_text`."""
     if text_tokens(message.content) <= max_tokens:
         return message
@@ -131,10 +131,10 @@ def shortened_message(message: Message, max_tokens: int) -> Message:
     if message.kept is not None:  # the whole text is not here
         return replace(message, content=truncate(text, max_chars))
     reference = "" if message.tool_name == READ_RESULT else digest_id(text)
-    return replace(message, content=shortened(text, max_chars, reference), full_text=text)
+    return replace(message, content=shorten_result(text, max_chars, reference), full_text=text)
 
 
-def shortened(text: str, max_chars: int, result_id: str = "") -> str:
+def shorten_result(text: str, max_chars: int, result_id: str = "") -> str:
     """Return beginning and end of a result in about `max_chars` characters, with a mark of what is left out.
 
     It is cut between lines, elements of JSON or words. The outcome of an action stays valid JSON, and a fence stays
@@ -143,7 +143,7 @@ def shortened(text: str, max_chars: int, result_id: str = "") -> str:
     if len(text) <= max_chars:
         return text
     if text.startswith(_JSON_STARTS):
-        value = _shortened_json(text, max_chars, result_id)
+        value = _shorten_json(text, max_chars, result_id)
         if value is not None:
             return value
 
@@ -169,7 +169,7 @@ def part_note(full_text: str) -> str:
     return f'[this is about a part of the result; {READ_RESULT}(result_id="{digest_id(full_text)}") reads all of it]'
 
 
-def _shortened_json(text: str, max_chars: int, result_id: str) -> str | None:
+def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
     """Return a JSON object with its long values as shortened texts; None if the text is no such object."""
     try:
         value = json.loads(text)
@@ -184,14 +184,14 @@ def _shortened_json(text: str, max_chars: int, result_id: str) -> str | None:
         for name, part in entry.items():
             written = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)
             if len(written) > share:
-                entry[name] = _shortened_value(written, share, result_id)
+                entry[name] = _shorten_value(written, share, result_id)
     written = json.dumps(value, ensure_ascii=False)
     return written if len(written) <= 2 * max_chars else None  # an object of very many short values
 
 
-def _shortened_value(text: str, max_chars: int, result_id: str) -> str:
+def _shorten_value(text: str, max_chars: int, result_id: str) -> str:
     """Return a value of a shortened object. The id is that of the whole object, so that no offset is named."""
-    value = shortened(text, max_chars)
+    value = shorten_result(text, max_chars)
     if not result_id:
         return value
     return f'{value}\n[{READ_RESULT}(result_id="{result_id}") reads all of it]'

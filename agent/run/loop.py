@@ -25,7 +25,7 @@ from sayso.agent.run.long_results import (
     READ_RESULT,
     RunResults,
     read_result_tool,
-    remembered,
+    shorten_for_history,
     with_read_result,
 )
 from sayso.agent.run.memory import RunMemory
@@ -143,7 +143,7 @@ class AgentLoop:
         run.shown_tools = noted_names(run.memory)
         run.can_read_on = run.memory is not None and READ_RESULT in run.memory.notes
         run.background = await run.run_memory.background()
-        run.remembered = await run.run_memory.context(run.request.user_text)
+        run.related_facts = await run.run_memory.context(run.request.user_text)
 
     async def _run_until_cancelled(self, run: RunState) -> RunEnd:
         token = run.request.cancellation_token
@@ -342,7 +342,7 @@ class AgentLoop:
     async def _store_in_memory(self, run: RunState, end: RunEnd) -> None:
         """Learn from the run, then add all its messages to the memory at once."""
         config, memory, run_memory = self._config, run.memory, run.run_memory
-        messages = remembered(run.messages)
+        messages = shorten_for_history(run.messages)
         takes_time = (
             config.summarize_on_trim or config.entity_memory is not None or run.events.has_observer_of("memory_trim")
         )

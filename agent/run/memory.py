@@ -14,7 +14,7 @@ from sayso.agent.memory.extraction import current_scope, one_line, required_scop
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.observability.trace import RunEvents, StepType
 from sayso.agent.providers.base import Provider
-from sayso.agent.providers.pricing import priced
+from sayso.agent.providers.pricing import with_cost
 from sayso.agent.tools.screening import fenced
 from sayso.pending.concurrency import call_in_thread, gather_all
 
@@ -199,7 +199,7 @@ class RunMemory:
         return configured or default or self._config.model
 
     def _note(self, type_: StepType, began: float, usage: UsageStats, summary: str) -> None:
-        usage = priced(usage, self._config.prices)
+        usage = with_cost(usage, self._config.prices)
         self.events.add_side_usage(usage)
         self.events.note(
             type_,

@@ -199,7 +199,7 @@ class ModelCaller:
         limit = run.max_transcript_tokens
         if limit is None and (config.context_tokens is not None or not self._is_small(messages)):
             window = self._window(model)
-            texts = (prompt, run.background, run.remembered, json.dumps(list(schemas), default=str))
+            texts = (prompt, run.background, run.related_facts, json.dumps(list(schemas), default=str))
             others = config.max_tokens + sum(map(text_tokens, texts))
             limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
         if limit is not None:

@@ -276,10 +276,10 @@ class RunState:
     rejected: list[Message] = field(default_factory=list)
     #: The instruction of the form of the answer, behind the system prompt; "" without a form.
     schema_instruction: str = ""
-    #: What is remembered and seldom changes, such as the summary. The model reads it before the history.
+    #: The summary, the facts and the notes, which seldom change. The model reads them before the history.
     background: str = ""
-    #: What is remembered and may change with every turn. The model reads it before the user's message.
-    remembered: str = ""
+    #: The entities and relationships, which may change with every turn. The model reads them before the user's message.
+    related_facts: str = ""
     iterations: int = 0
     #: Whether the model was asked again because its answer was empty.
     has_asked_again: bool = False
@@ -325,12 +325,12 @@ class RunState:
         What changes from turn to turn stands behind the history: a vendor's cache knows all that precedes it.
         """
         framed = list(messages)
-        if self.remembered:
+        if self.related_facts:
             given = self.messages[: len(self.request.messages)]
             users = [at for at, message in enumerate(given) if message.role is Role.USER]
             own = len(self.messages) + len(self.rejected)
             place = len(framed) - own + (users[-1] if users else 0)
-            framed.insert(place, Message(Role.SYSTEM, self.remembered))
+            framed.insert(place, Message(Role.SYSTEM, self.related_facts))
         if self.background:
             framed.insert(0, Message(Role.SYSTEM, self.background))
         return framed

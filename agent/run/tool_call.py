@@ -19,9 +19,9 @@ from sayso.agent.messages import ToolCall
 from sayso.agent.observability.trace import RunEvents, place_of
 from sayso.agent.observability.usage import AgentAnalytics
 from sayso.agent.providers.base import Provider
-from sayso.agent.providers.pricing import priced
+from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_outcome
-from sayso.agent.run.tool_results import cache_key, load_result, summarized
+from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
 from sayso.agent.tools.definition import RESULTS, SEARCH
@@ -116,7 +116,7 @@ class ToolCaller:
             timeout=config.request_timeout,
             fail_closed=config.coherence_fail_closed,
         )
-        self._events.add_side_usage(priced(result.usage, config.prices))
+        self._events.add_side_usage(with_cost(result.usage, config.prices))
         await self._events.tell("coherence_check", call.tool_name, result.coherent, result.explanation)
         if result.coherent:
             return ""
@@ -236,7 +236,7 @@ class ToolCaller:
         outcome = await self._result_outcome(request, cached.raw)
         if not cached.compressed or outcome.ends or not config.tool.compress_results:
             return ToolRun(outcome)
-        content, full_text = await summarized(tool, cached.raw, cached.compressed, cached.mark, config.result_tokens)
+        content, full_text = await with_summary(tool, cached.raw, cached.compressed, cached.mark, config.result_tokens)
         return ToolRun(replace(_outcome(call, content, cached.raw), has_result=True, full_text=full_text))
 
     async def _finished_run(self, request: ToolRequest, value: Any, key: str = "") -> ToolRun:

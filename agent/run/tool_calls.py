@@ -10,7 +10,7 @@ from typing import Any
 from sayso.agent.config import AgentConfig, CachedResult
 from sayso.agent.guards.policy import effective_decision
 from sayso.agent.messages import NOT_JSON, ToolCall
-from sayso.agent.providers.pricing import priced
+from sayso.agent.providers.pricing import with_cost
 from sayso.agent.run.state import (
     MAY_HAVE_RUN,
     NOT_RUN_AFTER_TERMINAL,
@@ -23,7 +23,7 @@ from sayso.agent.run.state import (
     unclear_calls,
 )
 from sayso.agent.run.tool_call import ToolCaller, ToolRequest
-from sayso.agent.run.tool_results import store_result, summarized
+from sayso.agent.run.tool_results import store_result, with_summary
 from sayso.agent.tools.context import Artifact, TimerChange, ToolEnvironment, restore_timers
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.registry import batches, unknown_tool
@@ -222,7 +222,7 @@ class _CallsRunner:
                 outcome = await self.journal.record_outcome(at, outcome)
                 await self.journal.save()
             summary = await compressor.compress(request.tool.name, raw)
-            content, full_text = await summarized(
+            content, full_text = await with_summary(
                 request.tool, raw, summary.text, summary.mark, self.config.result_tokens
             )
             outcome = replace(
@@ -230,7 +230,7 @@ class _CallsRunner:
                 content=content,
                 full_text=full_text,
                 raw_digest=text_digest(raw),
-                usage=priced(summary.usage, self.config.prices),
+                usage=with_cost(summary.usage, self.config.prices),
             )
             result = CachedResult(raw, summary.text, summary.mark) if summary.mark else result
             if summary.failed:

@@ -14,7 +14,7 @@ from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
 from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
 from sayso.agent.run.cache import ExpiringLru
-from sayso.agent.run.long_results import kept_part, part_note, shortened, text_tokens
+from sayso.agent.run.long_results import kept_part, part_note, shorten_result, text_tokens
 from sayso.agent.tools.screening import fenced, result_for_model
 from sayso.agent.tools.tool import Tool
 from sayso.pending.concurrency import call_in_thread
@@ -109,13 +109,15 @@ class Compressor:
         tokens = text_tokens(raw)
         if tokens <= self._result_tokens:
             return raw
-        return shortened(raw, len(raw) * self._result_tokens // tokens)
+        return shorten_result(raw, len(raw) * self._result_tokens // tokens)
 
 
-async def summarized(tool: Tool, raw: str, summary: str, mark: str, result_tokens: int) -> tuple[str, str]:
+async def with_summary(
+    tool: Tool, raw: str, summary: str, mark: str, result_tokens: int
+) -> tuple[str, str]:  # fmt: skip
     """Return a long result as the model reads it, and the whole text if it can read on in it, else "".
 
-    It can where the summary covers only a part of the result: what a model would have read without it.
+    The model can read on where the summary covers only a part of the result: `result_tokens` of it.
     """
     content = await result_for_model(tool, raw, summary=summary, mark=mark)
     if not mark or text_tokens(raw) <= result_tokens or tool.metadata.max_result_size is not None:

@@ -147,11 +147,11 @@ def bootstrap(
     worker_lock = WorkerLock(state / ALIVE)
     sender = _open_sender(settings, redis, channels, ReceiptFiles(state / RECEIPTS, worker_lock.name))
     limits, streams = settings.workers, {name for name, channel in settings.channels.items() if channel.streaming}
-    charged = {name for name, channel in settings.channels.items() if channel.charges_per_message}
+    paid_channels = {name for name, channel in settings.channels.items() if channel.charges_per_message}
     processor = ConversationProcessor(
         mailbox, sender, channels, agents, texts_for_turn, redis.cache, media, worker=worker_lock.name,
         turn_timeout=limits.turn_timeout, joins=limits.join_bursts, notice_after=limits.still_after,
-        streams=frozenset(streams), charged=frozenset(charged),
+        streams=frozenset(streams), paid_channels=frozenset(paid_channels),
     )  # fmt: skip
     spool = Spool(SpoolFile(state / SPOOL), access_control) if settings.spool else None
     guard = redis.guard_against_loss(state)

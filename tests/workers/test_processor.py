@@ -506,11 +506,13 @@ def test_replies_stay_apart_where_no_message_costs_money():
     assert split_replies(TurnChange(replies=replies), OneMessage()).replies == replies
 
 
-@pytest.mark.parametrize(("charged", "heard"), [((), [ENGLISH.still_working(), "answer"]), (("chat",), ["answer"])])
-def test_long_turn_gets_no_notice_where_each_message_costs_money(charged, heard):
+@pytest.mark.parametrize(
+    ("paid_channels", "heard"), [((), [ENGLISH.still_working(), "answer"]), (("chat",), ["answer"])]
+)
+def test_long_turn_gets_no_notice_where_each_message_costs_money(paid_channels, heard):
     """Its platform shows "typing", which is free, until the answer comes."""
     soon = 0.001
-    room = Room(notice_after=soon, charged=charged)
+    room = Room(notice_after=soon, paid_channels=paid_channels)
 
     async def answer(queued, lease, hear=None) -> TurnChange:
         long_after = asyncio.Event()

@@ -22,7 +22,7 @@ from sayso.agent.channel.long_texts import (
     TextFiles,
 )
 from sayso.agent.messages import Role
-from sayso.agent.run.long_results import MAX_WHOLE_CHARS, digest_id, remembered, shortened
+from sayso.agent.run.long_results import MAX_WHOLE_CHARS, digest_id, shorten_for_history, shorten_result
 from sayso.agent.tools.call_texts import shorten
 from sayso.channels.storage.objects import LocalObjects
 
@@ -130,17 +130,17 @@ def test_older_texts_change_seldom_while_new_ones_come(tmp_path: Path):
 def test_result_is_stored_whole_and_its_beginning_and_end_stay_in_redis(tmp_path: Path):
     """The model reads the same text in each later turn, whether its file is there or not."""
     texts = LongTexts(TextFiles(LocalObjects(tmp_path)), ANA)
-    for messages in ([result(LONG)], remembered([result(LONG)])):
+    for messages in ([result(LONG)], shorten_for_history([result(LONG)])):
         (kept,) = through_redis(texts, messages)
-        assert shown(texts, [kept]) == [shortened(LONG, 1600, digest_id(LONG))]
+        assert shown(texts, [kept]) == [shorten_result(LONG, 1600, digest_id(LONG))]
         assert kept.kept is not None
         assert asyncio.run(texts.load(kept.kept)) == LONG
 
 
 def test_result_without_a_file_names_no_way_to_read_on():
     """More of it stays in Redis, as there is nothing else."""
-    (kept,) = through_redis(LongTexts(Full(), ANA), remembered([result(LONG)]))
-    assert kept == result(shortened(LONG, MAX_WHOLE_CHARS))
+    (kept,) = through_redis(LongTexts(Full(), ANA), shorten_for_history([result(LONG)]))
+    assert kept == result(shorten_result(LONG, MAX_WHOLE_CHARS))
     assert "read_result" not in kept.content
 
 

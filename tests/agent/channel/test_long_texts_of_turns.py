@@ -14,8 +14,8 @@ from sayso.agent.config import DEFAULT_RESULT_TOKENS
 from sayso.agent.run.long_results import (
     MAX_WHOLE_CHARS,
     digest_id,
-    shortened,
-    shortened_message,
+    shorten_message,
+    shorten_result,
 )
 from sayso.channels.markdown import plain
 from sayso.channels.storage.objects import LocalObjects
@@ -26,9 +26,9 @@ from tests.workers.story import Story, call
 
 LONG = "0123456789" * 6_000
 #: What the turn of the call reads of it.
-FIRST = shortened_message(Message(Role.TOOL, LONG), DEFAULT_RESULT_TOKENS).content
+FIRST = shorten_message(Message(Role.TOOL, LONG), DEFAULT_RESULT_TOKENS).content
 #: What later turns read of it, and what a turn reads that continues when the file is missing.
-PART = shortened(LONG, 1600, digest_id(LONG))
+PART = shorten_result(LONG, 1600, digest_id(LONG))
 GONE = f"{PART} [the rest is not there any more, was 60000 characters]"
 
 
@@ -110,7 +110,7 @@ def test_failing_disk_breaks_no_turn(rig, tmp_path):
     story.hear("go on")
     story.model.lines = ["and on"]
     assert story.work_on() == "and on"
-    assert story.model.seen[-1] == [shortened(LONG, MAX_WHOLE_CHARS)]
+    assert story.model.seen[-1] == [shorten_result(LONG, MAX_WHOLE_CHARS)]
 
 
 def test_worker_that_takes_over_sees_the_same_of_a_result(rig, tmp_path):

@@ -42,7 +42,7 @@ class WhatsAppChat:
         channels = {"wa": self.channel}
         sender = make_sender(self.rig.outbox, channels)
         agents = {"wa": self.agent}
-        self._processor = make_processor(self.rig.mailbox, sender, channels, agents, charged={"wa"})
+        self._processor = make_processor(self.rig.mailbox, sender, channels, agents, paid_channels={"wa"})
 
     def hear(self, text: str = "", *, tap: str = "") -> None:
         """Accept the webhook of a message or a tap."""

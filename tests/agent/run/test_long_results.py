@@ -30,9 +30,9 @@ from sayso.agent.run.long_results import (
     REMEMBERED_CHARS,
     digest_id,
     kept_part,
-    remembered,
     result_id,
-    shortened,
+    shorten_for_history,
+    shorten_result,
     text_tokens,
 )
 from sayso.agent.tools.screening import fenced, marked
@@ -163,7 +163,7 @@ def test_search_in_a_text_without_gaps_counts_every_match():
 def test_end_of_a_very_long_result_is_kept_and_the_lost_middle_is_named():
     """A log of megabytes ends with its error; a search does not claim that the whole log lacks the words."""
     log = "\n".join(f"line {number}" for number in range(200_000)) + "\nERROR: disk full"
-    (stored,) = remembered([Message(Role.TOOL, log, tool_call_id="1", tool_name="orders")])
+    (stored,) = shorten_for_history([Message(Role.TOOL, log, tool_call_id="1", tool_name="orders")])
     assert "ERROR: disk full" in stored.content
     assert len(stored.full_text) <= MAX_FULL_CHARS
     memory = ConversationMemory()
@@ -195,7 +195,7 @@ def test_turn_of_the_call_reads_the_limit_and_later_turns_a_part():
     reads = [[m.content for m in request.messages if m.role is Role.TOOL] for request in model.requests]
     (first,), (second,), (third,) = reads[1:]
     assert DEFAULT_RESULT_TOKENS * 0.95 < text_tokens(first) < DEFAULT_RESULT_TOKENS * 1.05
-    assert second == third == shortened(LONG, REMEMBERED_CHARS, ID)
+    assert second == third == shorten_result(LONG, REMEMBERED_CHARS, ID)
     assert f'read_result(result_id="{ID}", offset=' in second
 
 
@@ -286,12 +286,12 @@ def test_page_is_no_result_of_its_own():
 def test_short_result_is_remembered_as_it_is():
     """Up to the length that a stored history keeps of each message."""
     messages = [Message(Role.TOOL, "x" * MAX_WHOLE_CHARS, tool_call_id="1", tool_name="orders")]
-    assert remembered(messages) == messages
+    assert shorten_for_history(messages) == messages
 
 
 def test_result_is_cut_between_its_lines():
     """The mark tells where the model can read on."""
-    head, mark, tail = re.split(r"\n(\[\.\.\. .* \.\.\.\])\n", shortened(LONG, 1600, ID))
+    head, mark, tail = re.split(r"\n(\[\.\.\. .* \.\.\.\])\n", shorten_result(LONG, 1600, ID))
     assert head.splitlines() == ROWS[: head.count("\n") + 1]
     assert tail.splitlines() == ROWS[-tail.count("\n") - 1 :]
     offset = int(re.search(r"offset=(\d+)", mark)[1])
@@ -301,7 +301,7 @@ def test_result_is_cut_between_its_lines():
 def test_json_is_cut_between_its_elements():
     """No number is cut in two."""
     text = json.dumps([{"order": number, "total": number * 3.5} for number in range(1000)])
-    head, tail = re.split(r"\n\[\.\.\. .* \.\.\.\]\n", shortened(text, 1000))
+    head, tail = re.split(r"\n\[\.\.\. .* \.\.\.\]\n", shorten_result(text, 1000))
     assert json.loads(head.rstrip(", ") + "]")[0] == {"order": 0, "total": 0.0}
     assert json.loads("[" + tail)[-1] == {"order": 999, "total": 3496.5}
 
@@ -310,7 +310,7 @@ def test_json_is_cut_between_its_elements():
 def test_outcome_of_an_action_stays_json(result):
     """What became of it, and when, stays whole and true."""
     text = json.dumps({"outcome": "done", "at": "2026-01-01T00:00:00Z", "result": result})
-    value = json.loads(shortened(text, 1600, "abc"))
+    value = json.loads(shorten_result(text, 1600, "abc"))
     assert (value["outcome"], value["at"]) == ("done", "2026-01-01T00:00:00Z")
     assert "characters are shown" in value["result"]
     assert 'read_result(result_id="abc")' in value["result"]
@@ -319,14 +319,14 @@ def test_outcome_of_an_action_stays_json(result):
 def test_outcomes_of_several_actions_stay_json():
     """Each keeps its own outcome."""
     actions = [{"outcome": "done", "result": "x" * 5000}, {"outcome": "failed", "error": "y" * 5000}]
-    value = json.loads(shortened(json.dumps({"outcome": "failed", "actions": actions}), 1600))
+    value = json.loads(shorten_result(json.dumps({"outcome": "failed", "actions": actions}), 1600))
     assert [each["outcome"] for each in value["actions"]] == ["done", "failed"]
 
 
 def test_fence_stays_around_a_shortened_text_and_the_mark_outside():
     """The model is told not to follow what is inside."""
     text = fenced(LONG)
-    short = shortened(text, 1600, "abc")
+    short = shorten_result(text, 1600, "abc")
     begin, *_, end, mark = short.split("\n")
     assert (begin, end) == (text.partition("\n")[0], text.rpartition("\n")[2])
     assert mark.startswith("[... ")
@@ -335,14 +335,14 @@ def test_fence_stays_around_a_shortened_text_and_the_mark_outside():
 
 def test_text_that_imitates_a_fence_is_shortened_all_the_same():
     """Its own fence stands around a part of it."""
-    short = shortened("x" * 50_000 + "\n<<<data abc>>>\ny\n<<<end of data abc>>>", 1600)
+    short = shorten_result("x" * 50_000 + "\n<<<data abc>>>\ny\n<<<end of data abc>>>", 1600)
     assert len(short) < 1800
 
 
 @given(st.text(max_size=400), st.integers(0, 300))
 def test_shortened_text_is_its_beginning_and_end(text, most):
     """It never has more than the limit of the text, and says how much it has."""
-    short = shortened(text, most)
+    short = shorten_result(text, most)
     if short != text:
         head, shown, tail = re.split(r"\n?\[\.\.\. (\d+) of \d+ characters are shown[^\n]*\]\n", short)
         assert text.startswith(head)
