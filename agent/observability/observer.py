@@ -233,7 +233,8 @@ def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tupl
     counts for the first one.
     """
     first, *others = _wrapped(provider)
-    asked = [(first, model), *((each, getattr(each, "default_model", None) or model) for each in others)]
+    fallbacks = [(each, getattr(each, "default_model", None) or model) for each in others]
+    asked = [(first, model), *fallbacks]
     if usage is None:
         return asked[0]
     named = [(each, name) for each, name in asked if name_of(each) == usage.provider] or asked[:1]

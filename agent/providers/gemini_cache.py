@@ -15,11 +15,13 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-#: How long Gemini keeps a cache, and how long before that it is no longer used, in seconds.
-TTL_SECONDS, MARGIN_SECONDS = 3600, 60
+#: How long Gemini keeps a cache, in seconds.
+TTL_SECONDS = 3600
+#: How long before its end a cache is no longer used, in seconds.
+MARGIN_SECONDS = 60
 #: How many requests of an hour must have read nothing from Gemini's implicit cache, for an explicit
-#: one to pay. Its storage costs 3.3 to 3.6 times as much as reading the tokens without a cache, its
-#: creation as much again. Each request that reads the cache saves 0.9.
+#: one to pay. If reading the tokens without a cache costs 1, an hour of storage costs 3.3 to 3.6, the
+#: creation 1, and each request that reads the cache saves 0.9.
 MIN_MISSES = 6
 #: How many beginnings of prompts are watched. Those that were not seen for longest are forgotten.
 MAX_PROMPTS = 100

@@ -120,7 +120,8 @@ class _TranscriptWriter:
             self._add_result(each)
             return
         if message.role is Role.SYSTEM:
-            self.notes += [without_lone_surrogates(message.content)] if message.content.strip() else []
+            if message.content.strip():
+                self.notes.append(without_lone_surrogates(message.content))
             return
         self.add_results()
         if message.role is Role.USER:
@@ -131,7 +132,8 @@ class _TranscriptWriter:
                 for file in each.files
             ]
             text = self._user_text(without_lone_surrogates(message.content))
-            self._add_user([*([text] if text.strip() else []), *files] or [NO_WORDS])
+            texts = [text] if text.strip() else []
+            self._add_user([*texts, *files] or [NO_WORDS])
         elif message.role is Role.ASSISTANT:
             self.add_notes()
             words = _joined_text(each)
@@ -165,9 +167,10 @@ class _TranscriptWriter:
         text = text.replace(FROM_APP, QUOTED_FROM_APP)
         if not self.notes:
             return text
-        notes, self.notes = self.notes, []
+        parts = [FROM_APP, *self.notes, FROM_USER, text]
+        self.notes = []
         self.stable_messages = len(self.messages)
-        return "\n\n".join([FROM_APP, *notes, FROM_USER, text]).rstrip()
+        return "\n\n".join(parts).rstrip()
 
     def _add_user(self, content: Sequence[UserContent]) -> None:
         single = content[0] if len(content) == 1 and isinstance(content[0], str) else content

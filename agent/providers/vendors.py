@@ -114,7 +114,7 @@ class VendorProvider(ABC):
     api_format: ApiFormat
     sdk: str
     extra: str
-    #: The vendor's own address; "" for a server of which nothing is known.
+    #: The vendor's own address.
     own_url: str
     #: The modules that its requests need besides ModelRequest's.
     modules: tuple[str, ...]
@@ -225,9 +225,10 @@ class VendorProvider(ABC):
         """
         if self.base_url == self.own_url or self._has_cached:
             return False
-        if not _CACHE_FIELDS.search(str(error)) and (
-            error.status not in (400, 422) or _OTHER_REASON.search(str(error))
-        ):
+        text = str(error)
+        names_a_field = _CACHE_FIELDS.search(text) is not None
+        is_unclear = error.status in (400, 422) and _OTHER_REASON.search(text) is None
+        if not (names_a_field or is_unclear):
             return False
         return self.caches and bool(self.cache_settings(ProviderRequest(**request)))
 
@@ -459,7 +460,9 @@ class GeminiProvider(VendorProvider):
     def cache_settings(self, request: ProviderRequest) -> dict[str, Any]:
         """Let a request use an explicit cache, unless its system prompt has a summary: caches hold nothing personal."""
         has_summary = bool(request.messages) and request.messages[0].role is Role.SYSTEM
-        return {"sayso_may_cache": True} if self._explicit_caches and not has_summary else {}
+        if self._explicit_caches is None or has_summary:
+            return {}
+        return {"sayso_may_cache": True}
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop, and stop what it does for caches."""

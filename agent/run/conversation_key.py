@@ -36,16 +36,22 @@ class ConversationKeys:
 
     def key_of(self, run: RunState) -> str | None:
         """Return the key of the conversation that a run belongs to; None for one without a name."""
-        kind, name = "own", self._own_name
-        if run.request.scope:
-            kind, name = "scope", run.request.scope
-        elif run.request.memory is not None or run.memory is None:
+        name = self._name_of(run)
+        if name is None:
             return None
-        elif self._config.session_id is not None:
-            kind, name = "session", self._config.session_id
-        text = "\0".join((self._config.name, kind, name))
+        text = f"{self._config.name}\0{name}"
         mac = hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), "sha256")
         return mac.hex()[:KEY_CHARS]
+
+    def _name_of(self, run: RunState) -> str | None:
+        """Return what names the conversation of a run; None for one without a name."""
+        if run.request.scope:
+            return f"scope\0{run.request.scope}"
+        if run.request.memory is not None or run.memory is None:
+            return None
+        if self._config.session_id is not None:
+            return f"session\0{self._config.session_id}"
+        return f"own\0{self._own_name}"
 
 
 def _secret_of_environment() -> bytes:
