@@ -166,7 +166,7 @@ def _mark(head: int, tail: int, total: int, result_id: str) -> str:
 
 def part_note(full_text: str) -> str:
     """Return what the model reads below a summary that covers only a part of a result."""
-    return f'[this is about a part of the result; {READ_RESULT}(result_id="{digest_id(full_text)}") reads all of it]'
+    return f'[this is about a part of the result; {READ_RESULT}(result_id="{digest_id(full_text)}") reads it]'
 
 
 def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
@@ -194,7 +194,7 @@ def _shorten_value(text: str, max_chars: int, result_id: str) -> str:
     value = shorten_result(text, max_chars)
     if not result_id:
         return value
-    return f'{value}\n[{READ_RESULT}(result_id="{result_id}") reads all of it]'
+    return f'{value}\n[{READ_RESULT}(result_id="{result_id}") reads it]'
 
 
 def digest_id(text: str) -> str:

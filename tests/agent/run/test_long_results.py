@@ -378,7 +378,7 @@ def test_compressing_model_is_sent_no_more_than_the_agents_model_would_read(says
     assert text_tokens(summarizer.sent[0]) < DEFAULT_RESULT_TOKENS + 100
     shown, page, *_ = (message.content for message in model.requests[-1].messages if message.role is Role.TOOL)
     assert shown.startswith(begins)
-    assert f'this is about a part of the result; read_result(result_id="{ID}") reads all of it' in shown
+    assert f'this is about a part of the result; read_result(result_id="{ID}") reads it' in shown
     assert ROWS[4000] in page
 
 
