@@ -82,7 +82,6 @@ bench: .venv-bench/ready .venv-price/ready  ## speed, as ratios inside one run, 
 	.venv-bench/bin/python -m benchmarks.tools
 	.venv-bench/bin/python -m benchmarks.agent
 	.venv-bench/bin/python -m benchmarks.replies
-	.venv-bench/bin/python -m benchmarks.signs
 	.venv-bench/bin/python -m benchmarks.slow_clients --seconds 20
 	.venv-price/bin/python -m benchmarks.price
 

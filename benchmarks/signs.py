@@ -2,7 +2,8 @@
 
     python -m benchmarks.signs
 
-Each figure is the time from the webhook to the call that arrives at a fake platform, through web, Redis and worker.
+Each figure is the time from the webhook to the call that arrives at a fake platform, through web,
+Redis and worker. `benchmarks.price` has it in its table.
 """
 
 from __future__ import annotations
@@ -22,12 +23,20 @@ from benchmarks.table import HEAD, Row, show
 from benchmarks.thinker import COMMAND
 from sayso.channels.types import SignedWebhook
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET, FakePlatforms
+from sayso.testing.platforms.fake_platforms import (
+    SLACK_SIGNING_SECRET,
+    TELEGRAM_SECRET,
+    FakePlatforms,
+)
 
 #: Messages that are measured on each platform, after one that is not.
 MESSAGES = 10
-#: Seconds that the model thinks, and the goals in seconds.
-MODEL_SECONDS, SLACK_GOAL, TELEGRAM_GOAL = 0.5, 0.3, 0.6
+#: Seconds that the model thinks.
+MODEL_SECONDS = 0.5
+#: The most seconds until Slack shows that the bot thinks.
+SLACK_GOAL = 0.3
+#: The most seconds until Telegram shows the first words.
+TELEGRAM_GOAL = 0.6
 #: Seconds between two looks at what a platform got.
 LOOK_SECONDS = 0.001
 TEXT = f"{COMMAND}{MODEL_SECONDS}"
@@ -82,7 +91,7 @@ def slack_status_seconds(stack: Stack, platforms: FakePlatforms) -> float:
 
 
 def telegram_words_seconds(stack: Stack, platforms: FakePlatforms) -> float:
-    """Return the median seconds until Telegram shows the first words of an answer in a private chat."""
+    """Return the median seconds until Telegram shows the first words in a private chat."""
 
     def hook(number: int) -> tuple[str, SignedWebhook]:
         update = signing.telegram_text(number, TEXT, user=5_000_000_000 + number)
@@ -97,7 +106,10 @@ def _median(
     hook: Callable[[int], tuple[str, SignedWebhook]],
     is_sign: Callable[[Call], bool],
 ) -> float:
-    """Send messages of different people, one after the other. Return the median seconds until the sign of each."""
+    """Send messages of different people, one after the other, and await the sign of each.
+
+    Return the median seconds.
+    """
     seconds = []
     with httpx.Client(base_url=stack.public_url) as web:
         for number in range(1, MESSAGES + 2):

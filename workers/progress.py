@@ -59,8 +59,8 @@ class BackgroundTask:
         finally:
             self._calling = False
 
-    def finish_beside(self) -> asyncio.Task[Any] | None:
-        """Let the task end beside the turn's reply. Return it if a call is under way, which it finishes first."""
+    def end_in_background(self) -> asyncio.Task[Any] | None:
+        """End the task without waiting for it. Return it if a call is under way, which may finish first."""
         self.is_over = True
         if self._task is None or self._task.done():
             return None
@@ -286,7 +286,7 @@ class ProgressIndicator:
         """
         if not isinstance(self._channel, RemovesTyping) or self._is_foreign_tap():
             return
-        under_way = self._typing.finish_beside()
+        under_way = self._typing.end_in_background()
         if under_way is not None:
             await asyncio.wait({under_way}, timeout=LAST_CALL_SECONDS)
             under_way.cancel()

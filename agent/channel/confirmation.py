@@ -98,7 +98,7 @@ class ConfirmationHandler:
         answer = await self._answer_outcome(context, stored, outcome)
         answer = _with_state_check(context, answer, stored.action)
         answer = self._prompts.offer_undo(context, answer, effects)
-        answer = _settling(answer, stored, intent)
+        answer = _with_settled_answer(answer, stored, intent)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
     def repeats_answer(self, turn: Turn, last: SettledAnswer | None) -> bool:
@@ -139,7 +139,7 @@ class ConfirmationHandler:
             answer = await self._answer_outcome(context, stored, text)
         ended_by = _intent_of_ending(stored)
         if ended_by and press.intent == ended_by:
-            answer = _settling(answer, stored, ended_by)
+            answer = _with_settled_answer(answer, stored, ended_by)
         answer = _with_state_check(context, answer, stored.action)
         return await self.with_closed_prompt(context, answer, stored, stored.state, outcome)
 
@@ -192,11 +192,8 @@ class ConfirmationHandler:
         is_open = live.state in WAITING_STATES and not action.is_expired(context.received_at)
         is_shown = live.state == "shown" and is_open
         if answer.intent == "cancel" and live.state in WAITING_STATES:
-            if (
-                is_shown
-                and _is_new_words(live, context.turn.text)
-                and names_effect(self._parser, context.turn.text, action)
-            ):
+            may_ask_again = is_shown and _is_new_words(live, context.turn.text)
+            if may_ask_again and names_effect(self._parser, context.turn.text, action):
                 return self._ask_again(context, live)
             return await self._cancel(context, live)
         if answer.intent == "confirm":
@@ -221,7 +218,8 @@ class ConfirmationHandler:
         | may be an answer, in new words | the open question, MAX_UNCLEAR_ANSWERS times | stays |
         | anything else | that of the model | is dropped |
         """
-        message, language = context.turn.text, live.action.language
+        message = context.turn.text
+        language = live.action.language
         repeats_request = _repeats_request(context, live)
         if repeats_request and 0 < context.seq <= live.seen:
             return NO_ANSWER
@@ -231,9 +229,10 @@ class ConfirmationHandler:
             asking = read_asking(self._parser, message, live.action)
             if asking or repeats_request:
                 return self._explain(context, live, is_brief=asking == "waits")
-            if _is_new_words(live, message) and is_unclear(self._parser, message, language):
+            is_new = _is_new_words(live, message)
+            if is_new and is_unclear(self._parser, message, language):
                 return self._ask_again(context, live)
-            if _is_new_words(live, message) and is_misspelled_asking(self._parser, message, language):
+            if is_new and is_misspelled_asking(self._parser, message, language):
                 return self._explain(context, live)
         return await self.drop_and_run(context, live)
 
@@ -478,7 +477,7 @@ class ConfirmationHandler:
         answer = _with_state_check(context, answer, outcome.record)
         answer = self._prompts.offer_undo(context, answer, outcome.effects)
         answer = self._prompts.offer_choices(context, answer, choices)
-        answer = _settling(answer, stored, "confirm")
+        answer = _with_settled_answer(answer, stored, "confirm")
         return await self.with_closed_prompt(context, answer, stored, state, text)
 
     async def _answer_outcome(
@@ -507,18 +506,21 @@ class ConfirmationHandler:
         self._outcomes.write_outcome(context, stored, "dropped" if refusal else "denied")
         answer = fixed_answer(context, outcome).changed(transition=transition)
         if not refusal:
-            answer = _settling(answer, stored, "cancel")
+            answer = _with_settled_answer(answer, stored, "cancel")
         return await self.with_closed_prompt(context, answer, stored, "cancelled", outcome)
 
 
-def _settling(answer: TurnAnswer, stored: StoredAction, intent: SettledIntent) -> TurnAnswer:
+def _with_settled_answer(answer: TurnAnswer, stored: StoredAction, intent: SettledIntent) -> TurnAnswer:
     """Return the answer marked as the outcome of a yes or no, so that the same again needs no answer.
 
     An outcome that asks something itself, offers choices, or refuses a yes is not marked: the next yes
     may answer it.
     """
-    change, language, preview = answer.change, stored.action.language, stored.action.preview
-    refusals = (_texts_of(stored).unsafe(preview), _texts_of(stored).tool_changed(preview))
+    change = answer.change
+    language = stored.action.language
+    preview = stored.action.preview
+    texts = _texts_of(stored)
+    refusals = (texts.unsafe(preview), texts.tool_changed(preview))
     for reply, _ in change.replies:
         if invites_answer(reply.text, language) or reply.text.startswith(refusals):
             return answer
@@ -533,8 +535,10 @@ def _intent_of_ending(stored: StoredAction) -> SettledIntent | None:
     """Return what its person said to an action that has ended; None if it ended otherwise."""
     if stored.state in EXECUTED_STATES:
         return "confirm"
-    was_refused = stored.outcome_text.startswith(_texts_of(stored).cancelled(stored.action.preview))
-    return "cancel" if stored.state == "cancelled" and was_refused else None
+    if stored.state != "cancelled":
+        return None
+    denial = _texts_of(stored).cancelled(stored.action.preview)
+    return "cancel" if stored.outcome_text.startswith(denial) else None
 
 
 def _repeats_request(context: TurnContext, live: StoredAction) -> bool:

@@ -103,8 +103,13 @@ class Bot:
         keys = {"platform": self.person.platform, **self.person.keys(self.platforms)}
         lines = [f'    {key}: "{value}"' for key, value in keys.items()]
         channel = "\n".join([*lines, self._channel])
-        model, url = MODELS[self._vendor], self.recorder.url(self._vendor)
-        return BOT.format(model=model, url=url, name=CHANNEL, channel=channel, **self._fields)
+        return BOT.format(
+            model=MODELS[self._vendor],
+            url=self.recorder.url(self._vendor),
+            name=CHANNEL,
+            channel=channel,
+            **self._fields,
+        )
 
     def receive(self, hook: SignedWebhook) -> None:
         """Let the web process accept a webhook. No worker takes it up yet."""

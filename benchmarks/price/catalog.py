@@ -18,7 +18,11 @@ from sayso.agent import Tool
 from sayso.agent.tools.parameter import ToolParameter
 from tests.agent.providers.recorder import ModelRecorder
 
-SMALL, LARGE, REQUESTS = 20, 240, 8
+#: The tools of a small and of a large catalog.
+SMALL = 20
+LARGE = 240
+#: The requests of one conversation.
+REQUESTS = 8
 #: The selector whose cost is measured.
 SELECTOR = "    selector: {embedding: {}}"
 #: What the catalog of the benchmark `selection` lacks to LARGE tools: operations on these things.
@@ -171,13 +175,17 @@ class CatalogModel:
     def __init__(self) -> None:
         self.found = 0
         self._calls = 0
-        self._tool, self._text = "", ""
-        self._has_called = self._has_searched = False
+        self._tool = ""
+        self._text = ""
+        self._has_called = False
+        self._has_searched = False
 
     def begin(self, request: Request) -> None:
         """Start the next request."""
-        self._tool, self._text = request.tool, request.text
-        self._has_called = self._has_searched = False
+        self._tool = request.tool
+        self._text = request.text
+        self._has_called = False
+        self._has_searched = False
 
     def __call__(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to one request of the bot."""

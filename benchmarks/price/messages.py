@@ -5,32 +5,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks.price.bot import Bot
 from benchmarks.price.chats import SHOP
-from benchmarks.price.people import SlackPerson, TelegramPerson, WhatsAppPerson
+from benchmarks.price.people import WhatsAppPerson
 from benchmarks.price.rows import Row
 from benchmarks.price.shop import DANGEROUS, PROMPT, call_step
 from benchmarks.price.units import Encode
+from benchmarks.signs import (
+    MODEL_SECONDS,
+    SLACK_GOAL,
+    TELEGRAM_GOAL,
+    signs_stack,
+    slack_status_seconds,
+    telegram_words_seconds,
+)
 from sayso.testing.platforms.webhooks import JPEG
 
 ASK = "Please refund 12 euros of order 1007, the pears were bad."
 REFUND = call_step(DANGEROUS, {"order_id": "1007", "amount": 12.0, "reason": "bad pears"}, 1)
 ANSWER = {"text": "How can I help you with that?"}
-#: The seconds that a model takes for its first word, and for each further word.
-MODEL_SECONDS, WORD_SECONDS = 0.5, 0.03
-LONG_ANSWER = {
-    "text": "The pears come from the Altes Land. " * 12,
-    "delay": MODEL_SECONDS,
-    "pause": WORD_SECONDS,
-}
-#: The seconds between the photos of an album, and for which a worker works on it.
-PHOTO_SECONDS, ALBUM_SECONDS = 0.3, 4.0
-#: The seconds between two messages of a person, after which no rate limit delays anything.
-PAUSE_SECONDS = 1.5
-#: The most seconds that the benchmark waits for a sign of life.
-PATIENCE = 5.0
+#: The seconds between the photos of an album.
+PHOTO_SECONDS = 0.3
+#: The seconds for which a worker works on an album.
+ALBUM_SECONDS = 4.0
 
 
 def rows(_: Encode) -> Iterator[Row]:
@@ -39,9 +37,12 @@ def rows(_: Encode) -> Iterator[Row]:
     yield from _question("“what is it?”, then yes", ["what is it?", "yes"], messages=3, done=1)
     yield from _question("yes twice", ["yes", "yes"], messages=2, done=1)
     yield from _question("late yes twice", ["yes", "yes"], messages=2, done=0, late=True)
-    yield Row("Slack direct message: first sign of life", _slack_status(), 0.3, unit="s")
+    with signs_stack() as (stack, platforms):
+        slack = slack_status_seconds(stack, platforms)
+        telegram = telegram_words_seconds(stack, platforms)
+    yield Row("Slack direct message: first sign of life", slack, SLACK_GOAL, unit="s")
     what = f"Telegram, `streaming: true`: first text with a model of {MODEL_SECONDS:g} s"
-    yield Row(what, _telegram_text(), 0.6, unit="s")
+    yield Row(what, telegram, TELEGRAM_GOAL, unit="s")
 
 
 def _album() -> Iterator[Row]:
@@ -86,39 +87,3 @@ def _question(
         yield Row(f"WhatsApp, {what}: messages", len(texts), messages)
         yield Row("the same: model calls after the question", len(bot.recorder.bodies) - asked, 0)
         yield Row("the same: refunds", refunds, done, at_least=bool(done))
-
-
-def _slack_status() -> float:
-    """Return the seconds until a direct message on Slack shows a sign of life."""
-    with Bot("openai", PROMPT, SHOP, person=SlackPerson()) as bot:
-        answer = {**ANSWER, "delay": MODEL_SECONDS}
-        return _seconds_until(bot, "assistant.threads.setStatus", answer)
-
-
-def _telegram_text() -> float:
-    """Return the seconds until a person on Telegram reads the first words of a streamed answer."""
-    with Bot("openai", PROMPT, SHOP, channel="    streaming: true", person=TelegramPerson()) as bot:
-        return _seconds_until(bot, "sendMessageDraft", LONG_ANSWER)
-
-
-def _seconds_until(bot: Bot, method: str, answer: dict[str, Any]) -> float:
-    """Return the seconds from a message of the person to a call of this method.
-
-    An answer that comes first ends the wait, too. A message before it warms up.
-    """
-    bot.recorder.script(ANSWER, answer)
-    bot.say("Hello!")
-    time.sleep(PAUSE_SECONDS)
-    calls, sent = len(bot.platforms.calls), len(bot.platforms.sent)
-
-    began = time.monotonic()
-    turn = threading.Thread(target=bot.say, args=("Do you have pears?",))
-    turn.start()
-    while time.monotonic() < began + PATIENCE:
-        new_calls = bot.platforms.calls[calls:]
-        if len(bot.platforms.sent) > sent or method in [call["method"] for call in new_calls]:
-            break
-        time.sleep(0.002)
-    seconds = time.monotonic() - began
-    turn.join()
-    return seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,8 +11,10 @@ from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 
-#: The name of the one channel of each bot, and the address of its web process.
-CHANNEL, WEB = "shop", "http://localhost"
+#: The name of the one channel of each bot.
+CHANNEL = "shop"
+#: The address of its web process.
+WEB = "http://localhost"
 
 
 class Person(Protocol):
@@ -93,31 +94,3 @@ class WhatsAppPerson:
 
     def _signed(self, form: dict[str, str]) -> SignedWebhook:
         return webhooks.whatsapp_hook(f"{WEB}/hooks/{CHANNEL}", fakes.TWILIO_AUTH_TOKEN, form)
-
-
-@dataclass(slots=True)
-class SlackPerson:
-    """A person in a direct message on Slack."""
-
-    platform: str = "slack"
-    chat: str = "D0ADA"
-    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-
-    @property
-    def conversation(self) -> Conversation:
-        """The direct message."""
-        return Conversation(CHANNEL, self.chat)
-
-    def keys(self, platforms: FakePlatforms) -> dict[str, str]:
-        """Return the keys of the channel in the YAML besides `platform`."""
-        return {
-            "bot_token": "${SLACK_BOT_TOKEN}",
-            "signing_secret": "${SLACK_SIGNING_SECRET}",
-            "api_url": platforms.slack_url,
-        }
-
-    def text(self, text: str) -> SignedWebhook:
-        """Return the signed webhook of a typed message."""
-        timestamp = f"1795204{next(self._numbers):03}.000100"
-        body = webhooks.slack_text(timestamp, text, channel=self.chat)
-        return webhooks.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())

@@ -15,8 +15,10 @@ from benchmarks.price.shop import DANGEROUS, PROMPT, TOOLS, call_step, conversat
 from benchmarks.price.units import Encode, Price, openai_price
 from tests.agent.providers.recorder import ModelRecorder
 
-#: The size of the long result in bytes, and the turns after it.
-RESULT_BYTES, TURNS = 200_000, 7
+#: The size of the long result in bytes.
+RESULT_BYTES = 200_000
+#: The turns after it.
+TURNS = 7
 REPORT = "[benchmarks.price.shop_tools, benchmarks.price.report_tool]"
 
 

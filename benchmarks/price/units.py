@@ -18,12 +18,18 @@ Encode = Callable[[str], Sequence[object]]
 #: The prefixes that earlier requests wrote to the cache.
 Written = set[tuple[object, ...]]
 
-#: The shortest prefix that is cached, and the steps in which OpenAI's prefixes grow, in tokens.
-LEAST, STEP = 1024, 128
-#: The share of the full price for what is read from the cache, and for what Anthropic writes to it.
-READ, WRITE = 0.1, 1.25
-#: The most marks in one request of Anthropic, and the blocks before a mark that it looks through.
-MARKS, LOOKBACK = 4, 20
+#: The shortest prefix that is cached, in tokens.
+LEAST = 1024
+#: The steps in which OpenAI's prefixes grow, in tokens.
+STEP = 128
+#: The share of the full price for what is read from the cache.
+READ = 0.1
+#: The share of the full price for what Anthropic writes to the cache.
+WRITE = 1.25
+#: The most marks in one request of Anthropic.
+MARKS = 4
+#: The blocks before a mark that Anthropic looks through.
+LOOKBACK = 20
 #: Letters in one token, where no tokenizer is installed.
 LETTERS = 4
 

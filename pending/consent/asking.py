@@ -59,8 +59,10 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
 
     words = bare_words(message).split()
     found: set[Asking] = {_asking_of(each.asking_phrases, words) for each in all_languages()}
-    if "asks" in found or "waits" in found:
-        return "asks" if "asks" in found else "waits"
+    if "asks" in found:
+        return "asks"
+    if "waits" in found:
+        return "waits"
     asked = " ".join(_without_effect(words, action))
     return "asks" if asked in parser.only(action.language).asking_phrases.which else ""
 
@@ -98,6 +100,7 @@ def is_plain_answer(parser: ConfirmParser, message: str) -> bool:
 
 def _asking_of(phrases: AskingPhrases, words: Sequence[str]) -> Asking:
     """Return what words ask that are made of these phrases: "wait, what is it?" is "asks"."""
+    # By a number of words, what these first words may ask; nothing if they are not made of phrases.
     reached: list[set[Asking]] = [set() for _ in range(len(words) + 1)]
     reached[0].add("")
     for start, before in enumerate(reached):

@@ -101,7 +101,7 @@ def test_yes_again_is_answered_after_another_message_of_the_bot(make_bot):
 
 
 def test_yes_again_is_answered_after_a_minute(make_bot):
-    """It is no slip of an impatient finger any more."""
+    """So late it answers something else."""
     bot = asked(make_bot)
     bot.say("yes")
     bot.rig.pass_time(REPEAT_MS / 1000 + 1)

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import pytest
 
+from benchmarks.price.bot import MODELS
 from benchmarks.price.prompts import PARTS
 from sayso.agent.providers.model_messages import FENCE_RULE
 from tests.agent.providers.api import KEY
@@ -29,12 +30,6 @@ from tests.agent.providers.recorder import ModelRecorder
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-MODELS = {
-    "openai": "openai:gpt-4.1-mini",
-    "openai-responses": "openai-responses:gpt-4.1-mini",
-    "anthropic": "anthropic:claude-sonnet-5",
-    "gemini": "gemini:gemini-2.5-flash",
-}
 #: The rule as JSON has it: some vendors' parts are JSON.
 FENCE = json.dumps(FENCE_RULE)[1:-1]
 PROMPT = "You help the people of a fruit shop."

@@ -165,7 +165,7 @@ def test_other_message_asks_nothing_about_the_question(words):
 
 @pytest.mark.parametrize("words", ["waht is it?", "wiat", "holdon", "wich one", "how mcuh"])
 def test_misspelled_question_is_recognized_in_its_language(words):
-    """One wrong letter is a slip of the finger."""
+    """One wrong letter, or two that are swapped, make no other message."""
     assert is_misspelled_asking(EVERYTHING, words, "en")
 
 
