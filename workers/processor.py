@@ -215,7 +215,8 @@ class ConversationProcessor:
 
     async def _work(self, held: HeldLease, work: NextItem) -> None:
         """Send replies and answer turns, until nothing is left or other conversations should have their share."""
-        until, turns = self.clock() + MAX_SECONDS, 0
+        until = self.clock() + MAX_SECONDS
+        turns = 0
         album = AlbumWait()
         album_sign: BackgroundTask | None = None
         if work is None:

@@ -108,7 +108,9 @@ class LongTexts:
         if room < len(beginning):
             return f"{beginning} [cut, was {reference.chars} characters]"
         text = self._load(reference)
-        return with_lost_note(beginning, reference) if text is None else shorten(text, room)
+        if text is None:
+            return with_lost_note(beginning, reference)
+        return shorten(text, room)
 
     def _load(self, reference: KeptText) -> str | None:
         try:
@@ -138,7 +140,10 @@ def _full_text(message: Mapping[str, Any]) -> str:
 def _stored_part(message: Mapping[str, Any], text: str, reference: KeptText | None) -> dict[str, str]:
     """Return the content that stays in Redis of a message with this long text."""
     if message["role"] != Role.TOOL.value:
-        return {"content": shorten(text, MAX_CUT_CHARS) if reference is None else text[:BEGINNING_CHARS]}
+        content = text[:BEGINNING_CHARS]
+        if reference is None:
+            content = shorten(text, MAX_CUT_CHARS)
+        return {"content": content}
     if "full_text" in message and reference is not None:
         return {}  # it was shortened at the end of its turn
     if reference is None:  # there is nothing to read on in, so more of it stays

@@ -359,7 +359,8 @@ def _with_outcomes(message: Message, links: tuple[ActionLink, ...], entries: Seq
         outcome = _common_outcome([link.outcome for link in links])
         content = {"outcome": outcome, "actions": list(entries)}
     text = storable(json.dumps(content, ensure_ascii=False))
-    (result,) = shorten_for_history([replace(message, content=text, actions=links, kept=None, full_text="")])
+    with_outcome = replace(message, content=text, actions=links, kept=None, full_text="")
+    (result,) = shorten_for_history([with_outcome])
     return result
 
 

@@ -366,7 +366,8 @@ def _places(text: str, words: str, offset: int) -> Iterator[tuple[int, int]]:
             continue
         if start >= 0:
             yield start, end
-        start, end = first, last
+        start = first
+        end = last
     if start >= 0:
         yield start, end
 

@@ -73,7 +73,8 @@ class AgentLoop:
         session: Session | None,
     ) -> None:
         self.memory = memory
-        self._shown_tools = ShownTools(toolset, selector, config.tool_policy, can_find=not config.routing_only)
+        can_find = not config.routing_only
+        self._shown_tools = ShownTools(toolset, selector, config.tool_policy, can_find=can_find)
         self._provider = provider
         self._config = config
         self._model_caller = model_caller

@@ -348,7 +348,8 @@ class ModelCaller:
         that follow.
         """
         if error.kind == "too_long":
-            tokens, limit = _spoken_tokens(request.messages), run.max_transcript_tokens
+            tokens = _spoken_tokens(request.messages)
+            limit = run.max_transcript_tokens
             run.max_transcript_tokens = tokens // 2
             self.limit_results(run)
             shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())

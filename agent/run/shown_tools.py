@@ -199,9 +199,16 @@ class ShownTools:
         name = next(each for each in names if each not in taken)
         metadata = ToolMetadata(source=SEARCH)
         finder = Tool(
-            name, _FINDER_DESCRIPTION, _FINDER_SCHEMA, find, screen_output=True, read_only=True, metadata=metadata
+            name,
+            _FINDER_DESCRIPTION,
+            _FINDER_SCHEMA,
+            find,
+            screen_output=True,
+            read_only=True,
+            metadata=metadata,
         )
-        return finder if self._policy is None or self._policy.without_denied([finder]) else None
+        is_denied = self._policy is not None and not self._policy.without_denied([finder])
+        return None if is_denied else finder
 
 
 def _offer_of(schemas: list[dict[str, Any]]) -> Offer:

@@ -279,7 +279,8 @@ class ToolRegistry:
         """Raise ToolValidationError for a name that comes twice, or that a tool of another than these sources has."""
         names = [tool.name for tool in tools]
         twice = sorted({name for name in names if names.count(name) > 1})
-        others = {name for name, each in self._tools.items() if not each.source or each.source not in sources}
+        own = set(sources) - {""}  # tools that were registered one by one have no source
+        others = {name for name, each in self._tools.items() if each.source not in own}
         taken = sorted(others.intersection(names))
         if twice or taken:
             problem = _same_name((twice or taken)[0])

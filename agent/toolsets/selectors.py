@@ -204,7 +204,9 @@ def _own_kind(selector: ToolSelector) -> object:
     A subclass with a `select` of its own may restrict.
     """
     kinds = (EmbeddingSelector, AllOf, AnyOf, Always, FailOpen)
-    return selector if any(type(selector).select is kind.select for kind in kinds) else None
+    if any(type(selector).select is kind.select for kind in kinds):
+        return selector
+    return None
 
 
 def _parts_of(selector: object) -> list[ToolSelector]:

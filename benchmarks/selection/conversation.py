@@ -19,13 +19,16 @@ from sayso.agent import Agent, AgentConfig, ConversationMemory, EmbeddingSelecto
 from sayso.agent.messages import Role, UsageStats
 from sayso.agent.providers.base import Completion, ProviderRequest
 
-#: The requests of a conversation, and how many conversations of each kind are measured.
-REQUESTS, CONVERSATIONS = 8, 10
-FINDER, CALLER = "find_tools", "call_tool"
+#: The requests of a conversation.
+REQUESTS = 8
+#: How many conversations of each kind are measured.
+CONVERSATIONS = 10
+#: The tool that finds others, and the one that calls a tool by its name.
+FINDER = "find_tools"
+CALLER = "call_tool"
+_ENTRIES = [f"A-{at}: Ada Hopper, on 2026-11-{at}, two items, open until Friday" for at in range(11, 23)]
 #: The result of every tool: as long as those of shops usually are.
-RESULT = "\n".join(
-    ["Done.", *(f"A-{at}: Ada Hopper, on 2026-11-{at}, two items, open until Friday" for at in range(11, 23))]
-)
+RESULT = "\n".join(["Done.", *_ENTRIES])
 
 
 class Anew:
@@ -138,12 +141,16 @@ def _body(request: ProviderRequest) -> Body:
     """Return a request in the form of OpenAI's chat completions, as far as the price needs it."""
     messages = [{"role": "system", "content": request.system_prompt}]
     for message in request.messages:
-        calls = [{"function": {"name": each.tool_name, "arguments": each.parameters}} for each in message.tool_calls]
+        calls = [{"function": _function(call)} for call in message.tool_calls]
         messages.append({"role": str(message.role), "content": message.content, "tool_calls": calls})
     return {
         "tools": [{"type": "function", "function": dict(tool)} for tool in request.tools or ()],
         "messages": messages,
     }
+
+
+def _function(call: ToolCall) -> dict[str, Any]:
+    return {"name": call.tool_name, "arguments": call.parameters}
 
 
 def mixed_conversations() -> list[list[Request]]:
@@ -163,7 +170,8 @@ def topical_conversations() -> list[list[Request]]:
 
 
 def _english() -> list[Request]:
-    return [each for part in ("open", "held_out") for each in read_requests(part) if each.language == "en"]
+    requests = [*read_requests("open"), *read_requests("held_out")]
+    return [each for each in requests if each.language == "en"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +183,10 @@ class Figures:
     stable: float
     found: float
 
+    def __str__(self) -> str:
+        shares = f"{self.stable:.0%} | {self.found:.0%}"
+        return f"{self.calls:.0f} | {self.units / 1000:.1f}k | {shares}"
+
 
 def measured(way: Way, conversations: Sequence[Sequence[Request]], encode: Encode) -> Figures:
     """Return the figures of a way."""
@@ -182,7 +194,8 @@ def measured(way: Way, conversations: Sequence[Sequence[Request]], encode: Encod
     found = 0
     for requests in conversations:
         model = Model()
-        agent = Agent(way.tools, model, AgentConfig(system_prompt=PROMPT), ConversationMemory(200), way.selector)
+        config = AgentConfig(system_prompt=PROMPT)
+        agent = Agent(way.tools, model, config, ConversationMemory(200), way.selector)
         for request in requests:
             model.begin(request)
             agent.run(request.text)
@@ -204,10 +217,11 @@ def table() -> Iterator[str]:
     """Yield the table of all ways."""
     encode, unit = best_encoding()
     kinds = {"mixed": mixed_conversations(), "topical": topical_conversations()}
-    yield f"Means of {CONVERSATIONS} conversations of {REQUESTS} requests with {len(all_tools())} tools; {unit}:"
+    measure = f"{CONVERSATIONS} conversations of {REQUESTS} requests with {len(all_tools())} tools"
+    yield f"Means of {measure}; {unit}:"
     yield f"| way | {' | '.join(f'{kind}: calls | units | stable | found' for kind in kinds)} |"
     yield f"|---|{'---|' * 4 * len(kinds)}"
     for way in ways():
         rows = [measured(way, conversations, encode) for conversations in kinds.values()]
-        cells = [f"{row.calls:.0f} | {row.units / 1000:.1f}k | {row.stable:.0%} | {row.found:.0%}" for row in rows]
+        cells = [str(row) for row in rows]
         yield f"| {way.name} | {' | '.join(cells)} |"

@@ -85,7 +85,9 @@ class CacheHitCollector(Collector):
                 reads[model] += int(sample.value)
 
         ratio = GaugeMetricFamily(
-            "sayso_model_cache_hit_ratio", "Share of prompt tokens read from the vendor's cache.", labels=["model"]
+            "sayso_model_cache_hit_ratio",
+            "Share of prompt tokens read from the vendor's cache.",
+            labels=["model"],
         )
         for model in sorted(prompts):
             if prompts[model]:

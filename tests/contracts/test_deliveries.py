@@ -699,7 +699,8 @@ def test_messages_that_a_platform_charges_are_counted_by_day(rig):
     classes = ("service", "service", "utility", "free")
     held, reply = said(rig, *(Reply(name) for name in classes))
     for name in classes:
-        sent, first = Sent(price_class=name), reply
+        sent = Sent(price_class=name)
+        first = reply
         reply = rig.outbox.mark_delivered(held, first, sent)
         rig.outbox.mark_delivered(held, first, sent)
     assert rig.deliveries.paid_messages(0) == {("chat", "service"): 2, ("chat", "utility"): 1}

@@ -47,7 +47,8 @@ def system(server: S3Server) -> Iterator[System]:
 def check_picture(system: System, person: Person) -> None:
     """Fail unless the next messages are the words and the chart, byte for byte: one message on WhatsApp."""
     messages = person.hears(1 if isinstance(person, WhatsAppPerson) else 2)
-    words, picture = messages[0], messages[-1]
+    words = messages[0]
+    picture = messages[-1]
     assert "Sales in 2026" in words["text"]
     blob = system.http.get(f"{system.platforms.url}/blobs/{picture['media']['sha256']}").content
     assert blob.startswith(b"\x89PNG")

@@ -134,7 +134,8 @@ def test_the_chart_arrives_as_a_picture(system: System, kind: type[Person], name
     person = kind(system, name)
     person.say("sales chart")
     messages = person.hears(1 if kind is WhatsAppPerson else 2)
-    words, picture = messages[0], messages[-1]
+    words = messages[0]
+    picture = messages[-1]
     assert "Sales in 2026" in words["text"]
     assert picture["media"]["filename"].endswith(".png") or picture["media"]["mime"] == "image/png"
     blob = system.http.get(f"{system.platforms.url}/blobs/{picture['media']['sha256']}").content

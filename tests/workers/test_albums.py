@@ -80,7 +80,8 @@ def test_album_of_a_server_whose_clock_was_ahead_waits_no_longer():
 
 def test_person_sees_typing_while_the_parts_of_an_album_are_awaited():
     """A photo that is sent alone waits, too. The turn shows the sign once more."""
-    signs, signs_before_each_wait = [], []
+    signs = []
+    signs_before_each_wait = []
 
     async def show_typing(turn) -> float:
         signs.append(turn.media[0].ref)
@@ -132,7 +133,8 @@ def test_each_part_begins_the_wait_anew():
 
 def test_parts_of_an_unnamed_album_in_any_order_with_a_duplicate_are_one_turn():
     """WhatsApp promises no order, Twilio may repeat a webhook, and the caption stands at any file."""
-    first, second = part("a", group=UNNAMED_ALBUM, text="look"), part("b", group=UNNAMED_ALBUM)
+    first = part("a", group=UNNAMED_ALBUM, text="look")
+    second = part("b", group=UNNAMED_ALBUM)
     room = room_where([[first, second]])
     room.rig.accept(second)
     assert room.work() == ["b a look"]

@@ -171,7 +171,8 @@ class Lamp(FakeChannel):
 
     def __init__(self, *, slow: bool = False) -> None:
         super().__init__()
-        self.calls, self.arrives = [], asyncio.Event()
+        self.calls = []
+        self.arrives = asyncio.Event()
         if not slow:
             self.arrives.set()
 

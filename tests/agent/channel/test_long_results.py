@@ -36,7 +36,8 @@ class Reader:
     """A model that believes its history: what it reads on is what the history says it can."""
 
     def __init__(self):
-        self.requests, self.tools = [], []
+        self.requests = []
+        self.tools = []
 
     async def acomplete(self, **request):
         """Answer with what the last result says, or call the tool that the user's words ask for."""
@@ -71,7 +72,8 @@ def story(request, tmp_path):
     """Return a bot whose workers share a folder for texts."""
     redis = request.param == "redis"
     made = Story(RedisRig(request.getfixturevalue("redis_client")) if redis else MemoryRig(), [])
-    made.model, made.tools = Reader(), [orders, export]
+    made.model = Reader()
+    made.tools = [orders, export]
     made.texts = TextFiles(LocalObjects(tmp_path / "texts"))
     return made
 

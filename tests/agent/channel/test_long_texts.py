@@ -97,7 +97,8 @@ def test_forged_reference_reads_nothing(tmp_path: Path, ref: Any):
 
 def test_short_texts_use_no_disk():
     """Neither storing nor reading them touches the disk, up to the longest user message."""
-    texts, short = LongTexts(Untouchable(), ANA), [result("x" * MAX_WHOLE_CHARS), Message(Role.USER, "hello")]
+    texts = LongTexts(Untouchable(), ANA)
+    short = [result("x" * MAX_WHOLE_CHARS), Message(Role.USER, "hello")]
     assert shown(texts, through_redis(texts, short)) == [message.content for message in short]
 
 

@@ -25,7 +25,9 @@ class WhatsAppChat:
 
     def __init__(self, platforms: fakes.FakePlatforms, media: MemoryMedia) -> None:
         platforms.reset()
-        self.platforms, self.rig, self.refunded = platforms, MemoryRig(), []
+        self.platforms = platforms
+        self.rig = MemoryRig()
+        self.refunded = []
         self._sids = (f"SM{number:032x}" for number in itertools.count(1))
 
         @tool(requires_approval=True, preview="Refund order {order}")

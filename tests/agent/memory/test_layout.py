@@ -42,7 +42,9 @@ def roles_of(request):
 
 def remembering_agent(folder, *answers):
     """Return an agent for which each memory knows something."""
-    entities, graph, knowledge = EntityMemory(Reader()), KnowledgeGraphMemory(Reader()), KnowledgeMemory(folder)
+    entities = EntityMemory(Reader())
+    graph = KnowledgeGraphMemory(Reader())
+    knowledge = KnowledgeMemory(folder)
     entities.update([Entity("Alice")])
     graph.update([Triple("Alice", "manages", "Alpha")])
     knowledge.remember("likes tea", persistent=True)
@@ -62,7 +64,8 @@ def test_what_changes_stands_directly_before_the_users_message(tmp_path):
     assert (roles_of(first), roles_of(second)) == ("suasu", "suasuat")
     assert first.messages == second.messages[:5]
     assert first.system_prompt == second.system_prompt == "Be brief."
-    background, remembered = first.messages[0].content, first.messages[3].content
+    background = first.messages[0].content
+    remembered = first.messages[3].content
     for known in ("They met.", "- [general] likes tea"):
         assert (known in background, known in remembered) == (True, False)
     for known in ("- Alice (unknown)", "- Alice manages Alpha"):

@@ -172,7 +172,9 @@ def test_oldest_exchanges_are_dropped_first():
 @pytest.mark.parametrize("limits", [{"max_messages": 20}, {"max_messages": 1000, "max_tokens": 180}])
 def test_history_begins_with_the_same_message_for_many_turns(limits):
     """A vendor's cache knows a request again only up to where it differs, so messages go seldom and many at once."""
-    memory, first_messages, sizes = ConversationMemory(**limits), [], []
+    memory = ConversationMemory(**limits)
+    first_messages = []
+    sizes = []
     for number in range(100):
         memory.add_many([Message(Role.USER, f"{number:020} and so on"), Message(Role.ASSISTANT, f"{number:040}")])
         first_messages.append(memory.get_history()[0].content)
@@ -186,7 +188,8 @@ def test_history_begins_with_the_same_message_for_many_turns(limits):
 @pytest.mark.parametrize("limits", [{"max_messages": 10}, {"max_messages": 1000, "max_tokens": 90}])
 def test_what_a_model_is_shown_of_a_waiting_history_moves_in_steps(limits):
     """While no summary can be made, messages stay, and a model is shown the newest, at most twice the limits."""
-    memory, shown = ConversationMemory(**limits), []
+    memory = ConversationMemory(**limits)
+    shown = []
     for number in range(60):
         texts = Message(Role.USER, f"{number:020} and so on"), Message(Role.ASSISTANT, f"{number:040}")
         memory.add_many(texts, trims=False)

@@ -300,7 +300,8 @@ def test_agents_own_conversation_has_a_key_and_a_batch_has_none() -> None:
 
 def test_side_calls_have_no_key() -> None:
     """The prompt of a summary has nothing in common with that of the conversation."""
-    provider, side = Recorder(), Recorder()
+    provider = Recorder()
+    side = Recorder()
     config = AgentConfig(summarize_on_trim=True, summarize_provider=side, summarize_model="m")
     agent = Agent((), provider, config, ConversationMemory(max_messages=2))
     agent.run("One")
@@ -357,7 +358,8 @@ def test_tokens_of_a_fallback_are_counted_for_its_own_model(server: Server, vend
     """The share of cached tokens of the first model stays true, also where both models are of one vendor."""
     server.script({"status": 500}, {"text": "Hi", "usage": [100, 0, 40]})
     models = (f"model-before-{vendor}", f"model-before-{vendor}-mini")
-    first, second = MAKERS["openai"](server.url), MAKERS[vendor](server.url)
+    first = MAKERS["openai"](server.url)
+    second = MAKERS[vendor](server.url)
     first.default_model, second.default_model = models
     Agent((), FallbackProvider([first, second]), AgentConfig(max_retries=0, observers=[MetricsObserver()])).run("Hello")
     body = metrics_endpoint(ROOT).answer("")[2].decode()

@@ -71,7 +71,8 @@ def read(answers, **config):
 
 def test_text_of_the_middle_reads_back_in_pages():
     """From mark to mark and page to page, no character is missing and none comes twice."""
-    found, offset = "", 0
+    found = ""
+    offset = 0
     while offset < len(LONG):
         (page,) = read([ToolCall("read_result", {"result_id": ID, "offset": offset})])
         heading, _, text = page.partition("\n<<<data ")
@@ -359,7 +360,8 @@ class Summarizer:
     """A cheap model that records what it is sent."""
 
     def __init__(self, says="5000 orders"):
-        self.says, self.sent = says, []
+        self.says = says
+        self.sent = []
 
     async def acomplete(self, *, messages, **request):
         """Return the summary."""

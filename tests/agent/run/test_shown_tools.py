@@ -80,7 +80,9 @@ def talk(
     return [[schema["name"] for schema in request.tools] for request in model.requests]
 
 
-REFUND, ROOM, PARCEL = "refund invoice 5", "book a room", "track my parcel"
+REFUND = "refund invoice 5"
+ROOM = "book a room"
+PARCEL = "track my parcel"
 
 
 def test_small_catalog_is_shown_whole() -> None:
@@ -219,11 +221,13 @@ class DyingJournal(NoJournal):
 def test_worker_that_takes_over_shows_what_was_found_before() -> None:
     """The names stand in the journaled result: nothing is searched again."""
     journal = DyingJournal()
-    search, refund = ToolCall("find_tools", {"query": "refund"}, "c1"), ToolCall("refund_invoice", {"which": "5"}, "c2")
+    search = ToolCall("find_tools", {"query": "refund"}, "c1")
+    refund = ToolCall("refund_invoice", {"which": "5"}, "c2")
     first = Agent(TOOLS, ScriptedProvider([search, refund]), selector=NEAREST)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(first.arun("Geld", journal=journal))
-    journal.unread, journal.recorded = [*journal.recorded], []
+    journal.unread = [*journal.recorded]
+    journal.recorded = []
     model = ScriptedProvider([refund, "done"])
     asyncio.run(Agent(TOOLS, model, selector=NEAREST).arun("Geld", journal=journal))
     assert [schema["name"] for schema in model.requests[0].tools or ()][:2] == ["find_tools", "refund_invoice"]

@@ -124,7 +124,8 @@ def test_source_that_loses_its_tools_is_listed_again_until_its_names_are_free(mo
     monkeypatch.setattr(live, "FIRST_PAUSE_SECONDS", 0.001)
     monkeypatch.setattr(live, "LONGEST_PAUSE_SECONDS", 0.001)
     registry = Registry()
-    early, late = Provider(["a"], ["b"]), Provider(["a", "c"])
+    early = Provider(["a"], ["b"])
+    late = Provider(["a", "c"])
 
     def replace_tools(source: str, tools: list[Tool]) -> dict[str, str]:
         losses = ToolRegistry.replace_source(registry, source, tools, gives_way=["late"] if source == "early" else [])

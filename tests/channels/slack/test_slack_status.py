@@ -15,7 +15,8 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import SCOPES, FakeSlack
 from tests.channels.harness import MemoryMedia, slack, slack_hook
 
-DIRECT, BY_ID = Conversation("sl", "D0ADA"), Conversation("sl", "U0ADA")
+DIRECT = Conversation("sl", "D0ADA")
+BY_ID = Conversation("sl", "U0ADA")
 THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 TS = "1795205300.001100"
 
@@ -32,7 +33,8 @@ def fake(platforms: FakePlatforms) -> Iterator[FakeSlack]:
     fake = platforms.fakes["slack"]
     assert isinstance(fake, FakeSlack)
     yield fake
-    fake.scopes, fake.status_error = SCOPES, ""
+    fake.scopes = SCOPES
+    fake.status_error = ""
 
 
 def message(conversation: Conversation, message_id: str = TS) -> Turn:

@@ -193,7 +193,8 @@ def test_long_draft_shows_its_beginning(channel, platforms: FakePlatforms, text:
 
 def test_drafts_have_their_own_rate_limit(channel):
     """platforms.md 2.4: the 20 messages a minute of a group include edits."""
-    private, group = channel.rate_limit(CHAT), channel.rate_limit(GROUP)
+    private = channel.rate_limit(CHAT)
+    group = channel.rate_limit(GROUP)
     assert (private.draft_gap, private.draft_delay) == (1.0, 0.0)
     assert (group.draft_gap, group.draft_delay) == (4.0, 4.0)
 

@@ -78,7 +78,8 @@ def test_message_within_the_window_is_a_service_message(media: MemoryMedia, plat
 @pytest.mark.parametrize("templates", [{TEMPLATE: ("news", "approved")}, {}], ids=["approved", "unknown to Twilio"])
 def test_template_is_charged_by_its_category(media: MemoryMedia, platforms: FakePlatforms, monkeypatch, templates):
     """Twilio is asked once for many messages. The message goes out whatever the answer is."""
-    setup, asked = platforms.fakes["twilio"].setup, []
+    setup = platforms.fakes["twilio"].setup
+    asked = []
     answer = setup.answer
     monkeypatch.setattr(setup, "templates", templates)
     monkeypatch.setattr(setup, "answer", lambda call: asked.append(call.route) or answer(call))

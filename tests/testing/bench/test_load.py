@@ -12,7 +12,8 @@ from tests.channels.harness import MemoryMedia, slack
 
 def test_status_is_no_answer() -> None:
     """The channel shows and removes "is thinking…" around each answer."""
-    conversation, failures = Conversation("desk", "D0000001"), []
+    conversation = Conversation("desk", "D0000001")
+    failures = []
     turn = Turn("e", conversation, "U1", text="hi", message_id="1795204800.000001")
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -139,7 +139,8 @@ def test_invalid_call_is_refused(call, method: str, params: dict, error: str):
 
 def test_status_ends_with_a_message_in_its_thread_alone(call, platforms: FakePlatforms):
     """platforms.md 3.3: neither an edit nor a message elsewhere removes it, but an empty status does."""
-    statuses, there = platforms.fakes["slack"].statuses, {"channel_id": "C0OPS", "thread_ts": "1.2"}
+    statuses = platforms.fakes["slack"].statuses
+    there = {"channel_id": "C0OPS", "thread_ts": "1.2"}
     ts = call("chat.postMessage", **ASKED)[0]["ts"]
     for ending in ({"thread_ts": "1.2"}, {}):
         call(SET_STATUS, **there, status="is thinking…")
