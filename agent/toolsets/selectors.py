@@ -165,7 +165,7 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
     """
     match _own_kind(selector):
         case EmbeddingSelector() as embedding:
-            return _Needed(embedding)
+            return _NeededTools(embedding)
         case AllOf(selectors=parts):
             shortenings = [each for each in map(shortening_of, parts) if each is not None]
             return AllOf(*shortenings) if shortenings else None
@@ -182,7 +182,7 @@ def shortening_of(selector: ToolSelector) -> ToolSelector | None:
     return None
 
 
-class _Needed:
+class _NeededTools:
     """Selects the tools that the user's latest message clearly asks for."""
 
     select_seconds = None

@@ -31,7 +31,7 @@ _ENTRIES = [f"A-{at}: Ada Hopper, on 2026-11-{at}, two items, open until Friday"
 RESULT = "\n".join(["Done.", *_ENTRIES])
 
 
-class Anew:
+class NearestTools:
     """Selects the five nearest tools for each message, whatever was shown before."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def ways() -> list[Way]:
     catalog = [_answering(tool) for tool in all_tools()]
     return [
         Way("all shown", catalog),
-        Way("the five nearest to each message", catalog, Anew()),
+        Way("the five nearest to each message", catalog, NearestTools()),
         Way("`find_tools` and `call_tool` alone, schemas in the results", [*generic_tools(catalog)]),
         Way("`find_tools` alone, what it finds is added", catalog, OnlyFound()),
         Way("what a message needs is added, and `find_tools` (default)", catalog, EmbeddingSelector()),
