@@ -286,7 +286,9 @@ class ConversationState:
         settled = self.settled
         if settled is None or settled.user != user or settled.last != self.said:
             return None
-        return settled if received_at - settled.at <= REPEAT_MS / 1000 else None
+        if received_at - settled.at > REPEAT_MS / 1000:
+            return None
+        return settled
 
     def set_timers(self, queued: QueuedTurn, change: TurnChange) -> None:
         """Remove the timers that a change silences, and set its new ones."""

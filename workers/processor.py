@@ -546,7 +546,8 @@ def _joined(
     above: tuple[Reply, str], below: tuple[Reply, str], channel: Channel
 ) -> tuple[Reply, str] | None:  # fmt: skip
     """Return two replies as one, None if they must stay apart."""
-    (first, first_pid), (second, pid) = above, below
+    first, first_pid = above
+    second, pid = below
     is_plain = bool(first.text) and not (first.media or first.buttons or first_pid)
     if not is_plain or first.only_for != second.only_for:
         return None

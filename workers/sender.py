@@ -312,8 +312,9 @@ class ReplySender:
         if reply.media is None:
             marked = replace(reply, text=texts.repeated(reply.text))
         else:
-            asked = texts.maybe_missing(reply.media.filename)
-            text = f"{texts.repeated(reply.text)}\n\n{asked}" if reply.text else asked
+            text = texts.maybe_missing(reply.media.filename)
+            if reply.text:
+                text = f"{texts.repeated(reply.text)}\n\n{text}"
             marked = Reply(text, language=reply.language)
         # A message of the maximum length is sent without the mark: the platform would refuse it.
         if len(channel.split(marked)) > 1:

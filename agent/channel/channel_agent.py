@@ -222,7 +222,9 @@ class ChannelAgent:
         if self._confirmation.repeats_answer(turn, context.last_answer):
             about = context.last_answer.pending_action_id if context.last_answer else ""
             return NO_ANSWER.changed(about=about)
-        intent = read_answer(self.parser, turn.text, context.texts.language).intent if turn.decides else ""
+        intent = ""
+        if turn.decides:
+            intent = read_answer(self.parser, turn.text, context.texts.language).intent
         if intent == "confirm":
             question = await self._prompts.find_question_elsewhere(turn, context.received_at)
             if question:

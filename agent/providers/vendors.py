@@ -549,7 +549,9 @@ class OpenAIProvider(VendorProvider):
         OpenAI itself marks the last message, whose end the next turn does not repeat. It ignores marks on answers.
         """
         knows_marks = profile.get("openai_supports_prompt_cache_breakpoints", False)
-        return "user message" if knows_marks and request.conversation_key is not None else None
+        if not knows_marks or request.conversation_key is None:
+            return None
+        return "user message"
 
     def accepted(self, model: str) -> Collection[str]:
         """Return the types. Only audio models accept audio; others answer 400. Other servers are sent images only."""

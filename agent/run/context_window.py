@@ -59,7 +59,11 @@ def fit_transcript(
 
 def shorten_results(messages: Sequence[Message], max_tokens: int) -> list[Message]:
     """Return the messages with each tool result in about `max_tokens` tokens."""
-    return [shorten_message(each, max_tokens) if each.role is Role.TOOL else each for each in messages]
+    shortened = list(messages)
+    for at, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            shortened[at] = shorten_message(message, max_tokens)
+    return shortened
 
 
 def _newest_exchanges(history: Sequence[Message], max_tokens: int, step: int) -> Sequence[Message]:

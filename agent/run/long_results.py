@@ -256,7 +256,9 @@ class RunResults:
     async def _text(self, message: Message) -> str:
         if message.kept is None:
             return message.full_text or message.content
-        text = await self.load(message.kept) if self.load is not None else None
+        text: str | None = None
+        if self.load is not None:
+            text = await self.load(message.kept)
         if text is None:
             raise ToolError(
                 f"the rest of this result of {message.tool_name!r} is not stored any more. Call the tool again"
@@ -304,8 +306,10 @@ async def _read_result(
         heading = f"Its tool gave {lost[2]}; {not_kept}. {heading}"
 
     # An instruction may go on in the next page, so the whole text is screened, as it was at first.
-    is_short = len(text) <= MAX_INLINE_CHARS
-    kinds = suspicions(text) if is_short else await call_in_thread(suspicions, text)
+    if len(text) <= MAX_INLINE_CHARS:
+        kinds = suspicions(text)
+    else:
+        kinds = await call_in_thread(suspicions, text)
     shown = marked(name, page, kinds) if kinds else fenced(page)
     return f"Result {result_id.strip().lower()} of {name}, {len(text)} characters. {heading}\n{shown}"
 
@@ -318,7 +322,9 @@ def _page(text: str, offset: int, max_bytes: int) -> tuple[str, str]:
     end = offset + most
     if end < len(text):
         end = last_boundary(text, offset, end)
-    following = f"The next ones: offset={end}." if end < len(text) else "This is its end."
+    following = "This is its end."
+    if end < len(text):
+        following = f"The next ones: offset={end}."
     return f"Characters {offset} to {end}. {following}", text[offset:end]
 
 

@@ -131,7 +131,9 @@ class ShownTools:
 
     def _tools(self) -> list[Tool]:
         tools = self._toolset.all()
-        return self._policy.without_denied(tools) if self._policy is not None else tools
+        if self._policy is None:
+            return tools
+        return self._policy.without_denied(tools)
 
     async def _allowed(self, run: RunState, tools: list[Tool]) -> list[Tool]:
         """Return the tools that the current user may use."""
@@ -192,7 +194,9 @@ class ShownTools:
             found = await self._embedding.nearest(query, tools, FOUND_TOOLS)
             if not found:  # the embedder may fail, and then words are compared
                 found = await self._offline.nearest(query, tools, FOUND_TOOLS)
-            return "\n".join([_FOUND, *map(_line, found)]) if found else NOT_FOUND
+            if not found:
+                return NOT_FOUND
+            return "\n".join([_FOUND, *map(_line, found)])
 
         taken = {tool.name for tool in self._toolset.all()}
         names = chain(FINDER_NAMES, (f"{FINDER_NAMES[0]}_{number}" for number in count(2)))

@@ -87,7 +87,9 @@ def _with_sorted_sets(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         items = as_object(schema.get("items") or {})
         changed = [_with_sorted_sets(each, items) for each in value]
-        return sorted(changed, key=json.dumps) if schema.get("uniqueItems") else changed
+        if schema.get("uniqueItems"):
+            changed.sort(key=json.dumps)
+        return changed
     return value
 
 

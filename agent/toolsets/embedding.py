@@ -122,7 +122,9 @@ class EmbeddingSelector:
         if len(given) <= self.top_k:
             return given
         nearest = await self.nearest(query, given)
-        return [tool for tool in given if tool in nearest] if nearest else given
+        if not nearest:
+            return given
+        return [tool for tool in given if tool in nearest]
 
     async def nearest(self, query: str, tools: Sequence[Tool], count: int | None = None) -> list[Tool]:
         """Return the `count` tools nearest to a text, by default `top_k`, the nearest first.

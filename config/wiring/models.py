@@ -162,7 +162,9 @@ class Models:
     def _build(self, channel: str) -> Provider:
         providers = [provider for _, provider in self.chain(channel)]
         provider = FallbackProvider(providers) if len(providers) > 1 else providers[0]
-        return provider if self._settings.agent_of(channel).native_tools else TextToolProvider(provider)
+        if self._settings.agent_of(channel).native_tools:
+            return provider
+        return TextToolProvider(provider)
 
     def _provider(self, section: ModelAccess, agent: AgentSettings, path: Path_) -> Provider:
         """Return the provider of a section that names a model, created on first use."""

@@ -64,7 +64,9 @@ def read_asking(parser: ConfirmParser, message: str, action: PendingAction) -> A
     if "waits" in found:
         return "waits"
     asked = " ".join(_without_effect(words, action))
-    return "asks" if asked in parser.only(action.language).asking_phrases.which else ""
+    if asked in parser.only(action.language).asking_phrases.which:
+        return "asks"
+    return ""
 
 
 def is_misspelled_asking(parser: ConfirmParser, message: str, language: str) -> bool:
