@@ -245,7 +245,12 @@ def _answering(provider: Provider, model: str, usage: UsageStats | None) -> tupl
 def _wrapped(provider: Any) -> list[Any]:
     """Return the providers inside of a provider, in the order in which they are asked; itself, if it wraps none."""
     inner = getattr(provider, "provider", None)
-    providers = getattr(provider, "providers", None) or ([inner] if inner is not None else [])
+    providers = list(getattr(provider, "providers", None) or ())
+    if not providers and inner is not None:
+        providers = [inner]
     if not providers:
         return [provider]
-    return [each for wrapped in providers for each in _wrapped(wrapped)]
+    asked: list[Any] = []
+    for wrapped in providers:
+        asked += _wrapped(wrapped)
+    return asked

@@ -59,7 +59,9 @@ class ExplicitCaches:
         """Return the name of the cache for a prompt, "" without one."""
         with self._lock:
             prompt = self._prompts.get(key)
-            return prompt.name if prompt and self._clock() < prompt.until else ""
+            if prompt is None or self._clock() >= prompt.until:
+                return ""
+            return prompt.name
 
     def note_miss(self, key: str, fields: Mapping[str, Any], create: CreateCache) -> None:
         """Note that a request read nothing from the implicit cache. Create a cache if it will pay."""

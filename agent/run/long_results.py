@@ -100,8 +100,9 @@ def is_long(text: str) -> bool:
 
 
 def kept_part(text: str, max_chars: int = MAX_FULL_CHARS) -> str:
-    """Return a result as far as it is kept for reading on: the whole, or beginning and end in `max_chars` characters.
+    """Return what is stored of a result for `read_result`.
 
+    That is the whole text, or its beginning and end in `max_chars` characters.
     The end is kept because totals, errors and the last lines of logs are there. A fence stays around its text.
     """
     if len(text) <= max_chars:
@@ -182,7 +183,9 @@ def _shorten_json(text: str, max_chars: int, result_id: str) -> str | None:
     share = max(max_chars // max(len(entries), 1), MIN_PAGE_TOKENS)
     for entry in entries:
         for name, part in entry.items():
-            written = part if isinstance(part, str) else json.dumps(part, ensure_ascii=False)
+            written = part
+            if not isinstance(part, str):
+                written = json.dumps(part, ensure_ascii=False)
             if len(written) > share:
                 entry[name] = _shorten_value(written, share, result_id)
     written = json.dumps(value, ensure_ascii=False)
@@ -294,7 +297,9 @@ async def _read_result(
         raise ToolError("there are no results to read here")
     name, stored = await results.find(result_id)
     _, text, _ = fence_parts(stored)
-    lost = _LOST_MIDDLE_MARK.search(text) if len(text) >= MIN_CUT_CHARS else None
+    lost: re.Match[str] | None = None
+    if len(text) >= MIN_CUT_CHARS:
+        lost = _LOST_MIDDLE_MARK.search(text)
     max_bytes = max(results.max_tokens - FRAME_TOKENS, MIN_PAGE_TOKENS) * BYTES_PER_TOKEN
     words = search.strip()[:MAX_SEARCH_CHARS]
     if words:

@@ -205,7 +205,9 @@ class ModelCaller:
         if limit is not None:
             current = [*run.messages, *run.rejected]
             messages = fit_transcript(run.history, current, max_tokens=limit, result_tokens=run.result_tokens)
-        return run.with_context(without_files(messages) if run.names_files_only else messages)
+        if run.names_files_only:
+            messages = without_files(messages)
+        return run.with_context(messages)
 
     def limit_results(self, run: RunState) -> None:
         """Decide how many tokens the model reads of one result in this step, and whether it is shown `read_result`."""

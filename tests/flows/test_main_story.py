@@ -109,7 +109,7 @@ def test_tap_runs_the_action_once_and_a_second_tap_is_told_so(
     [(WhatsAppPerson, 44, "INV-15"), (TelegramPerson, 45, "INV-18"), (SlackPerson, 46, "INV-19")],
 )
 def test_a_deletion_is_undone_once_by_its_button(system: System, kind: type[Person], name: int, invoice: str) -> None:
-    """The outcome carries an Undo button; a second tap restores nothing more, and is told so where that is free."""
+    """The outcome carries an Undo button; a second tap restores nothing more. Channels without a price say so."""
     person = kind(system, name)
     person.say(f"delete invoice {invoice}")
     person.hears()
