@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sayso.channels.base import (
     AdapterDeps,
@@ -21,6 +21,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.client import (
     FILE_ORIGINS,
     SLACK,
@@ -31,12 +32,15 @@ from sayso.channels.slack.client import (
     translated_repeatable,
 )
 from sayso.channels.slack.incoming import RequestParser, slack_signed
-from sayso.channels.slack.outgoing import first_section, is_user, link_text, message_of, pieces_of
+from sayso.channels.slack.outgoing import first_section, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.status import ThinkingStatus
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+
+if TYPE_CHECKING:
+    from slack_sdk.web.async_client import AsyncWebClient
 
 #: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack names no limit for the
 #: whole workspace.
@@ -56,9 +60,13 @@ class SlackChannel:
         self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._web = PooledSessions(partial(new_client, self._token, self._api_url))
-        self._status = ThinkingStatus(name, self._web)
+        self._status = ThinkingStatus(name, self.client_of)
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
+
+    async def client_of(self, chat: str) -> AsyncWebClient:
+        """Return a client with the token of a chat's workspace. All calls to Slack go through it."""
+        return self._web.here()
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Parse a signed request. A repeated one is parsed like the first, which may never have arrived."""
@@ -141,7 +149,8 @@ class SlackChannel:
         from slack_sdk.errors import SlackApiError, SlackClientError
 
         try:
-            answer = await self._web.here().files_info(file=file_id)
+            client = await self.client_of("")
+            answer = await client.files_info(file=file_id)
         except SlackApiError as exc:
             raise FetchError(f"Slack error {error_code(exc.response) or 'unknown_error'}") from None
         except (SlackClientError, ClientError, OSError) as exc:
@@ -162,60 +171,64 @@ class SlackChannel:
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = message_of([slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation)
         if reply.edits:
-            edited = await self._edit(message, reply.edits)
+            edited = await self._edit(message, reply.edits, to)
             if edited or reply.optional:
                 return edited or Receipt("")
-        return await self._post(message, to.thread, reply.only_for)
+        return await self._post(message, to, reply.only_for)
 
     async def place(self, conversation: Conversation) -> Conversation:
         """Return the conversation in which to post: for a person, the direct message, which is opened if needed.
 
         Raises SendError. Opening it shows nothing to the person.
         """
-        user = conversation.chat
-        if not is_user(user):
+        person = conversation.chat
+        if not is_user(person):
             return conversation
-        if user not in self._direct_messages:
+        if person not in self._direct_messages:
+            team, user = split_place(person)
+            client = await self.client_of(person)
             with translated_repeatable():
-                channel = (await self._web.here().conversations_open(users=user)).get("channel")
+                channel = (await client.conversations_open(users=user)).get("channel")
             chat = channel.get("id") if isinstance(channel, dict) else None
             if not isinstance(chat, str) or not chat:
                 raise Unreachable("Slack named no direct message")
-            self._direct_messages[user] = chat
-        return replace(conversation, chat=self._direct_messages[user])
+            self._direct_messages[person] = join_place(team, chat)
+        return replace(conversation, chat=self._direct_messages[person])
 
-    async def _edit(self, message: dict[str, Any], ts: str) -> Receipt | None:
+    async def _edit(self, message: dict[str, Any], ts: str, to: Conversation) -> Receipt | None:
         """Replace an earlier message; None if Slack cannot. Repeating it does no harm."""
         from slack_sdk.errors import SlackApiError
 
         with translated_repeatable():
             try:
-                return await self._call("chat.update", {**message, "ts": ts})
+                return await self._call("chat.update", {**message, "ts": ts}, to)
             except SlackApiError as exc:
                 if reaction_to(error_code(exc.response)) != "repost":
                     raise
                 return None
 
-    async def _post(self, message: dict[str, Any], thread: str, only_for: str = "") -> Receipt:
-        place = {"thread_ts": thread} if thread else {}
+    async def _post(self, message: dict[str, Any], to: Conversation, only_for: str = "") -> Receipt:
+        place = {"thread_ts": to.thread} if to.thread else {}
         with translated():
             if only_for:
-                await self._call("chat.postEphemeral", {**message, "user": only_for, **place})
+                shown_to = {"user": split_place(only_for).id}
+                await self._call("chat.postEphemeral", {**message, **shown_to, **place}, to)
                 return Receipt("")  # its id cannot be used for an edit
             no_preview = {"unfurl_links": False, "unfurl_media": False}
-            return await self._call("chat.postMessage", {**message, **no_preview, **place})
+            return await self._call("chat.postMessage", {**message, **no_preview, **place}, to)
 
-    async def _call(self, method: str, message: dict[str, Any]) -> Receipt:
+    async def _call(self, method: str, message: dict[str, Any], to: Conversation) -> Receipt:
         """Call a method, and again without blocks if Slack refuses them. Raises SlackApiError."""
         from slack_sdk.errors import SlackApiError
 
+        client = await self.client_of(to.chat)
         try:
-            answer = await self._web.here().api_call(method, json=message)
+            answer = await client.api_call(method, json=message)
         except SlackApiError as exc:
             if not message["blocks"] or reaction_to(error_code(exc.response)) != "plain":
                 raise
             # Without the key, an edited message would keep its blocks.
-            answer = await self._web.here().api_call(method, json={**message, "blocks": []})
+            answer = await client.api_call(method, json={**message, "blocks": []})
         return _receipt(answer)
 
     async def _share(self, reply: Reply, media: Media, to: Conversation, conversation: Conversation) -> Receipt:
@@ -230,13 +243,14 @@ class SlackChannel:
                 url = self._media.url(media.ref, filename=media.filename, mime_type=media.mime_type)
                 link = slack_mrkdwn(link_text(media, size_of(file), url))
                 texts = [text for text in (comment, link) if text]
-                return await self._post(message_of(texts, (), to.chat, conversation), to.thread)
+                return await self._post(message_of(texts, (), to.chat, conversation), to)
         return Receipt("")
 
     async def _upload(self, media: Media, file: BinaryIO, to: Conversation, comment: str) -> None:
         """Upload a file and show it. Raises SendError."""
         size = size_of(file)
-        web, name = self._web.here(), media.filename or "file"
+        web = await self.client_of(to.chat)
+        name = media.filename or "file"
         with translated_repeatable():  # an uploaded file is invisible until it is shared
             offer = await web.files_getUploadURLExternal(filename=name, length=size)
             session: Any = web.session
@@ -252,7 +266,7 @@ class SlackChannel:
         with translated():
             await web.files_completeUploadExternal(
                 files=[{"id": str(offer["file_id"]), "title": name}],
-                channel_id=to.chat,
+                channel_id=split_place(to.chat).id,
                 thread_ts=to.thread or None,
                 initial_comment=comment or None,
             )

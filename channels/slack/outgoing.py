@@ -10,6 +10,7 @@ from typing import Any
 from sayso.channels.markdown import button_text, slack_mrkdwn
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
+from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.incoming import ROW_MARK, THREAD_MARK, USER_MARK
 from sayso.channels.types import Button, Conversation, Media, Reply, joined_labels, readable_size
 
@@ -63,7 +64,7 @@ def first_section(md: str) -> str:
 
 
 def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation) -> Block:
-    """Return the parameters of a message: a section for each mrkdwn text, then the buttons in rows.
+    """Return the parameters of a message into a chat: a section for each mrkdwn text, then the buttons in rows.
 
     `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
     """
@@ -71,7 +72,7 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
     blocks: list[Block] = [
         {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts
     ]
-    mark = f"{USER_MARK}{conversation.chat}" if is_user(conversation.chat) else f"{THREAD_MARK}{conversation.thread}"
+    mark = _mark_of(conversation)
     for row, start in enumerate(range(0, len(buttons), ROW_LIMIT)):
         elements = []
         for number, button in enumerate(buttons[start : start + ROW_LIMIT], start):
@@ -83,7 +84,23 @@ def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conve
             elements.append(element if button.style == "default" else {**element, "style": button.style})
         block_id = f"{mark}{ROW_MARK}{row}" if row else mark
         blocks.append({"type": "actions", "block_id": block_id, "elements": elements})
-    return {"channel": chat, "text": "\n".join(texts), "blocks": blocks, "parse": "none", "link_names": False}
+    return {
+        "channel": split_place(chat).id,
+        "text": "\n".join(texts),
+        "blocks": blocks,
+        "parse": "none",
+        "link_names": False,
+    }
+
+
+def _mark_of(conversation: Conversation) -> str:
+    """Return the beginning of the block ids of a conversation, by which a tap finds it again.
+
+    A tap's own fields do not always name the workspace that its message was sent in.
+    """
+    team, chat = split_place(conversation.chat)
+    mark = f"{USER_MARK}{chat}" if is_user(chat) else f"{THREAD_MARK}{conversation.thread}"
+    return join_place(team, mark)
 
 
 def link_text(media: Media, size: int, url: str) -> str:
@@ -92,11 +109,6 @@ def link_text(media: Media, size: int, url: str) -> str:
     # As code it is no link, which Slack would make of a name such as a.zip.
     shown = as_markdown(name) if "`" in name else f"`{name}`"
     return f"{shown} ({readable_size(size)}): {url}"
-
-
-def is_user(chat: str) -> bool:
-    """Return whether a chat is named by a person's id, for which Slack opens a direct message on demand."""
-    return chat.startswith(("U", "W"))
 
 
 def _length(md: str) -> int:

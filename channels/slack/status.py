@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from sayso.channels.http import PooledSessions, retry_after
+from sayso.channels.http import retry_after
+from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, reaction_to
 
 if TYPE_CHECKING:
@@ -46,14 +47,14 @@ class ThinkingStatus:
     def __init__(
         self,
         channel: str,
-        web: PooledSessions[AsyncWebClient],
+        client_of: Callable[[str], Awaitable[AsyncWebClient]],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._channel = channel
-        self._web = web
+        self._client_of = client_of
         self._clock = clock
-        #: Until when a chat shows no status, by its id; "" stands for all chats.
+        #: Until when a chat shows no status. The id of a workspace stands for all of its chats, "" without one.
         self._refused_until: dict[str, float] = {}
         #: Keeps the calls for one message in their order: a status that is shown after its removal would stay.
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -78,8 +79,9 @@ class ThinkingStatus:
             if self._is_refused(chat):
                 return False
             try:
-                await self._web.here().assistant_threads_setStatus(
-                    channel_id=chat,
+                client = await self._client_of(chat)
+                await client.assistant_threads_setStatus(
+                    channel_id=split_place(chat).id,
                     thread_ts=ts,
                     status=status,
                 )
@@ -91,11 +93,15 @@ class ThinkingStatus:
             return True
 
     def _is_refused(self, chat: str) -> bool:
-        until = max(self._refused_until.get("", 0.0), self._refused_until.get(chat, 0.0))
+        team = split_place(chat).team
+        until = max(self._refused_until.get(team, 0.0), self._refused_until.get(chat, 0.0))
         return self._clock() < until
 
     def _learn(self, chat: str, error: SlackApiError) -> None:
-        """Remember a refusal: of the app, or of one chat. A fault of Slack's own says nothing of the next call."""
+        """Remember a refusal: of the app in a workspace, or of one chat.
+
+        A fault of Slack's own says nothing of the next call.
+        """
         response = error.response
         code = error_code(response)
         reaction = reaction_to(code)
@@ -110,7 +116,7 @@ class ThinkingStatus:
         if len(self._refused_until) >= MAX_CHATS:
             self._refused_until.clear()
         is_of_app = code in _APP_ERRORS or reaction in ("down", "scope")
-        self._refused_until["" if is_of_app else chat] = self._clock() + seconds
+        self._refused_until[split_place(chat).team if is_of_app else chat] = self._clock() + seconds
         extra = {
             "channel": self._channel,
             "reason": code or http_status,

@@ -110,7 +110,7 @@ def test_refusal_is_learned(channel: SlackChannel, fake: FakeSlack, platforms: F
 def test_refused_status_is_tried_again_later(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
     """An operator may add the scope meanwhile. Where nothing is shown, nothing is removed."""
     now = [0.0]
-    status = ThinkingStatus("sl", channel._web, clock=lambda: now[0])
+    status = ThinkingStatus("sl", channel.client_of, clock=lambda: now[0])
     fake.scopes = fake.scopes - {"chat:write"}
 
     async def scene() -> None:
@@ -126,7 +126,7 @@ def test_refused_status_is_tried_again_later(channel: SlackChannel, fake: FakeSl
 def test_busy_method_rests_as_long_as_slack_asks(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
     """platforms.md 3.4: 429 with Retry-After."""
     now = [0.0]
-    status = ThinkingStatus("sl", channel._web, clock=lambda: now[0])
+    status = ThinkingStatus("sl", channel.client_of, clock=lambda: now[0])
     fake.status_error = "429"
 
     async def scene() -> None:

@@ -1,0 +1,31 @@
+"""The id of a workspace in front of what is in it: a chat, a person or a file, such as `T01/C02`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_IN_WORKSPACE = re.compile(r"([TE][A-Z0-9]{1,40})/(.+)", re.DOTALL)
+
+
+class Place(NamedTuple):
+    """What Slack knows as two values. `team` is "" for a channel of one workspace, which has one token."""
+
+    team: str
+    id: str
+
+
+def split_place(text: str) -> Place:
+    """Return the workspace and the id that Slack's methods take: `T01/C02` is C02 in T01."""
+    match = _IN_WORKSPACE.fullmatch(text)
+    return Place(match[1], match[2]) if match else Place("", text)
+
+
+def join_place(team: str, text: str) -> str:
+    """Return what `split_place` splits."""
+    return f"{team}/{text}" if team else text
+
+
+def is_user(chat: str) -> bool:
+    """Return whether a chat is named by a person's id, for which Slack opens a direct message on demand."""
+    return split_place(chat).id.startswith(("U", "W"))
