@@ -10,6 +10,8 @@ from pydantic_core import SchemaValidator, to_jsonable_python
 
 #: Parts of pydantic's core schemas that hold values, or nothing that validates.
 _NO_SCHEMAS = ("default", "expected", "members", "metadata", "serialization", "cls")
+#: Parts that may be a mapping with names of the user's as keys: a parameter may be called "type" or "default".
+_BY_OWN_NAME = ("fields", "choices")
 _JSON_SCALARS = (str, int, float, bool, type(None))
 
 
@@ -35,13 +37,22 @@ def _with_readers(part: Any) -> Any:
         return part
     choices = {"literal": part.get("expected"), "enum": part.get("members")}.get(part.get("type", ""))
     if not choices:
-        return {key: each if key in _NO_SCHEMAS else _with_readers(each) for key, each in part.items()}
+        return {key: _part_with_readers(key, each) for key, each in part.items()}
     read = _reader(choices, are_values_read=part["type"] == "enum")
     if read is None:
         return part
     inner = {key: each for key, each in part.items() if key != "ref"}
     outer = {"type": "function-before", "function": {"type": "no-info", "function": read}, "schema": inner}
     return {**outer, "ref": part["ref"]} if "ref" in part else outer
+
+
+def _part_with_readers(key: str, value: Any) -> Any:
+    """Return the value of a key of a core schema, with readers in all schemas that it holds."""
+    if key in _NO_SCHEMAS:
+        return value
+    if key in _BY_OWN_NAME and isinstance(value, dict):
+        return {name: _with_readers(each) for name, each in value.items()}
+    return _with_readers(value)
 
 
 def _reader(choices: Sequence[Any], *, are_values_read: bool) -> Callable[[Any], Any] | None:

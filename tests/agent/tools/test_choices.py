@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from sayso.agent import Agent, ChannelAgent, ScriptedProvider, Tool, ToolCall, ToolParameterError, tool
+from sayso.agent.tools.parameter import ToolParameter
 
 
 class Kind(Enum):
@@ -116,6 +117,14 @@ def test_schema_offers_what_a_call_accepts(hint: Any, offered: list[Any], receiv
 def test_choices_are_read_at_any_depth(hint: Any, given: Any, received: Any):
     """In unions, lists, models and dataclasses."""
     assert of_type(hint).run_raw({"a": given}) == received
+
+
+@pytest.mark.parametrize("name", ["type", "default", "expected", "metadata", "fields", "choices"])
+def test_parameter_may_have_the_name_of_a_part_of_a_schema(name: str):
+    """Its choices are read as those of any other parameter."""
+    parameter = ToolParameter(name=name, param_type=Literal[Kind.CAT])
+    made = Tool("feed", "Feed.", [parameter], lambda **given: given[name])
+    assert made.run_raw({name: "cat"}) is Kind.CAT
 
 
 def test_choice_is_the_same_after_a_yes():
