@@ -31,9 +31,8 @@ from sayso.channels.types import SignedWebhook
 from sayso.config.server.processes import FILE as UP_FILE
 from sayso.config.server.processes import Running
 from sayso.config.settings.channels import AnyChannel
-from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.loader import ConfigError, find_public_url
 from sayso.config.settings.schema import Settings
-from sayso.config.wiring.bootstrap import find_public_url
 from sayso.config.wiring.data_folder import bot_ids, known_keys
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.libraries import library_problems

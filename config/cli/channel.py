@@ -127,7 +127,7 @@ def _open_setup(settings: Settings, name: str, options: SetupOptions | None, cur
     """
     from sayso.channels.registry import open_setup
     from sayso.channels.setup import SetupError, hook_url
-    from sayso.config.wiring.bootstrap import find_public_url
+    from sayso.config.settings.loader import find_public_url
 
     check_channel(settings, name)
     channel, url = settings.channels[name], find_public_url(settings)
@@ -261,7 +261,7 @@ def manifest(
     The bot's own token and secret may still be missing.
     """
     from sayso.channels.slack.setup import manifest as build_manifest
-    from sayso.config.wiring.bootstrap import find_public_url
+    from sayso.config.settings.loader import find_public_url
 
     actions = {"validate": validate, "create": create, "update": app_id is not None}
     chosen = [action for action, is_chosen in actions.items() if is_chosen]
@@ -297,7 +297,7 @@ async def _send_manifest(
     """Send a manifest to Slack and return its answer as lines. Raises SetupError."""
     from sayso.channels.setup import check_outside
     from sayso.channels.slack.setup import VARIABLE, SlackApps
-    from sayso.config.wiring.bootstrap import find_public_url
+    from sayso.config.settings.loader import find_public_url
 
     slack = cast("SlackSettings", settings.channels[channel])  # `_slack_channel` chose it
     if not slack.api_url:

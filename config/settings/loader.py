@@ -53,6 +53,8 @@ UNREAD = "unread"
 _GIVE_ONE = "give a YAML file with --config or SAYSO_CONFIG"
 #: The configuration in the current folder that is used when none is given.
 DEFAULT = Path("sayso.yaml")
+#: The address of the bot where none is configured.
+DEFAULT_URL = "http://127.0.0.1:8000"
 #: What `sayso demo` runs: it needs no account.
 DEMO = Path(__file__).parents[1] / "demo.yaml"
 #: What YAML takes for its own in an unquoted reference between { } or [ ], and the private-use characters that stand
@@ -95,6 +97,11 @@ def default_config() -> Path:
         cure = "run this where sayso.yaml is, give one with --config or SAYSO_CONFIG, or write one with `sayso init`"
         raise ConfigError([f"no configuration: there is no sayso.yaml in {Path.cwd()}: {cure}"])
     return file
+
+
+def find_public_url(settings: Settings, given: str = "") -> str:
+    """Return where platforms reach the web: by the configuration, as given, by SAYSO_PUBLIC_URL, or on this machine."""
+    return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:

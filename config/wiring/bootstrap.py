@@ -24,7 +24,7 @@ from sayso.channels.storage.media import MediaFiles
 from sayso.channels.storage.objects import StoreRefused, StoreUnavailable
 from sayso.channels.storage.s3 import Bucket
 from sayso.channels.types import Turn
-from sayso.config.settings.loader import ConfigError, check_consoles
+from sayso.config.settings.loader import ConfigError, check_consoles, find_public_url
 from sayso.config.settings.schema import Settings
 from sayso.config.wiring.access import access_config
 from sayso.config.wiring.agents import (
@@ -63,9 +63,6 @@ from sayso.workers.spool import FOLDER as SPOOL
 from sayso.workers.spool import Spool, SpoolFile
 
 log = logging.getLogger(__name__)
-
-#: The address of the bot where none is configured.
-DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +184,6 @@ def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
         return registry.open_channel(name, settings.channels[name], deps)
     except ValueError as exc:
         raise ConfigError([settings.problem(("channels", name), str(exc))]) from exc
-
-
-def find_public_url(settings: Settings, given: str = "") -> str:
-    """Return where platforms reach the web: by the configuration, as given, by SAYSO_PUBLIC_URL, or on this machine."""
-    return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 
 def _check_disks(settings: Settings, data: Path, *, is_worker: bool) -> None:

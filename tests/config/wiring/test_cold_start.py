@@ -49,6 +49,9 @@ SDKS = {"twilio", "telegram", "slack_sdk", "slack_bolt"}
 #: Packages that only the web, an example, a download or an adapter's own SDK needs.
 FOREIGN = {"flask", "werkzeug", "jinja2", "waitress", "matplotlib", "httpx", "requests"}
 
+#: Libraries of models and of tools from elsewhere.
+MODELS = {"pydantic_ai", "openai", "anthropic", "google", "genai_prices", "mcp"}
+
 
 @pytest.fixture
 def loaded(tmp_path: Path, redis_url: str):
@@ -132,14 +135,28 @@ def test_a_web_process_starts_without_any_vendors_library(loaded):
     assert not ready & (SDKS | {"matplotlib", "httpx", "requests"})
 
 
-@pytest.mark.parametrize(
-    "args", [["redis", "status"], ["deliveries", "list"], ["people", "list", "bot"], ["migrate"], ["trace", "SM404"]]
-)
-def test_commands_of_an_operator_load_no_agent_and_no_library_of_a_vendor(tmp_path: Path, redis_url: str, args):
+#: Commands that an operator types often. None of them runs an agent or asks a platform.
+SMALL_COMMANDS = [
+    ["redis", "status"],
+    ["deliveries", "list"],
+    ["people", "list", "bot"],
+    ["migrate"],
+    ["trace", "SM404"],
+    ["channel", "manifest", "desk"],
+]
+
+
+@pytest.mark.parametrize("args", SMALL_COMMANDS)
+def test_small_commands_load_no_agent_and_no_library_of_the_web_a_model_or_a_platform(
+    tmp_path: Path, redis_url: str, args
+):
     """The agent alone takes as long as a whole command."""
     file = tmp_path / "bot.yaml"
+    telegram, slack = PLATFORMS["telegram"], PLATFORMS["slack"]
     file.write_text(
-        f"tools: [sayso.examples.invoices]\nchannels:\n  bot: {PLATFORMS['telegram'][:-1]}, access: {{}}}}\n"
+        "public_url: https://bot.example.com\nagent: {model: 'openai:gpt-5-mini', api_key: '${SECRET}'}\n"
+        "tools: [sayso.examples.invoices]\n"
+        f"channels:\n  bot: {telegram[:-1]}, access: {{}}}}\n  desk: {slack}\n"
     )
     code = (
         "import contextlib, json, sys\nfrom sayso.config.cli.main import main\n"
@@ -150,5 +167,5 @@ def test_commands_of_an_operator_load_no_agent_and_no_library_of_a_vendor(tmp_pa
     environment = {**os.environ, "REDIS_URL": redis_url, "SECRET": "s3cret"}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100, env=environment)
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "sayso.config.wiring.redis_parts" in loaded, done.stderr
-    assert not loaded & (SDKS | FOREIGN | {"sayso.agent", "sayso.channels.markdown", "openai", "anthropic", "google"})
+    assert "sayso.config.settings.loader" in loaded, done.stderr
+    assert not loaded & (SDKS | FOREIGN | MODELS | {"sayso.agent", "sayso.channels.markdown"})
