@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The parts of a definition that a tool needs. The others inform only, or say that it is harmless.
 _NEEDED = ("name", "description", "inputSchema")
+#: Why a tool that only runs as a task is left out (protocol of 2025-11-25, `execution.taskSupport`).
+AS_TASK = "it must be called as a task, with an answer that is fetched later, which is not supported"
 #: The parts of a schema whose null means that there are none.
 _NULLABLE = ("properties", "required", "$defs", "definitions")
 
@@ -96,6 +98,10 @@ def usable_definition(definition: Any) -> dict[str, Any]:
     """
     if not isinstance(definition, dict):
         raise ValueError("its definition is no object")
+    # Before anything is dropped: a plain call of such a tool is refused by its server.
+    execution = definition.get("execution")
+    if isinstance(execution, dict) and execution.get("taskSupport") == "required":
+        raise ValueError(AS_TASK)
     schema = definition.get("inputSchema")
     if isinstance(schema, dict):
         definition = {**definition, "inputSchema": _mended(schema)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,8 +31,11 @@ from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_, SourceSettings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, tool_policy
 from sayso.config.wiring.libraries import library_problems
-from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, own_names
+from sayso.config.wiring.tools import OpenTools, build_selector, is_remote, names_of_remote, own_names
 
+#: How long a check waits for remote sources, in seconds: longer than a connection may take, since
+#: a check that gives up too early fails.
+CHECK_SECONDS = 30.0
 #: What becomes of a call, by the decision of the policy.
 DECISIONS: Mapping[Decision, str] = {"allow": "runs at once", "review": "asks first", "deny": "never runs"}
 _GROUPS = {"mention": "", "always": "answers every message of a group", "never": "not in groups"}
@@ -65,34 +68,48 @@ class ChannelDescription:
 
 @dataclass(frozen=True, slots=True)
 class BotDescription:
-    """All channels of a bot, sources that did not answer, and warnings. `str()` is what `sayso check` prints."""
+    """All channels of a bot, sources whose tools are unknown, and warnings. `str()` is what `sayso check` prints.
+
+    `unreachable` has a line for each source that did not answer, `not_asked` the names of the sources
+    that were left alone because the check is offline.
+    """
 
     channels: tuple[ChannelDescription, ...]
     unreachable: tuple[str, ...]
     warnings: tuple[str, ...]
+    not_asked: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [line for channel in self.channels for line in channel.lines()]
-        return "\n".join([*lines, *self.unreachable, *self.warnings])
+        not_asked = [f"tools of {name!r}: not asked" for name in self.not_asked]
+        return "\n".join([*lines, *not_asked, *self.unreachable, *self.warnings])
 
 
-def describe(settings: Settings, *, seconds: float = OPEN_SECONDS) -> BotDescription:
+def describe(
+    settings: Settings,
+    *,
+    seconds: float = CHECK_SECONDS,
+    offline: bool = False,
+) -> BotDescription:
     """Return what each channel answers with and may do. Remote sources have this many seconds to answer.
 
-    The libraries of all configured features are imported. No model is asked. Raises ConfigError.
+    The libraries of all configured features are imported. No model is asked; with `offline` no
+    remote source either, whose tools are then unknown. Raises ConfigError.
     """
     problems = library_problems(settings)
     if problems:
         raise ConfigError(problems)
     deps = AgentDeps.open(settings, Path())
-    opened = load_bot_tools(settings, remote=True, strict=True, seconds=seconds)
+    opened = load_bot_tools(settings, remote=not offline, strict=True, seconds=seconds)
     opened.close()
+    not_asked = tuple(names_of_remote(settings)) if offline else ()
     channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
     # A pattern that names no tool is no error, since a rule may be older than its tool. But a misspelled one restricts
     # nothing. While a source does not answer, not all tools are known.
-    in_policies = () if opened.problems else _in_policies(settings, opened)
-    warnings = (*opened.left_out, *_in_sources(settings), *in_policies, *unknown_prices(settings))
-    return BotDescription(channels, opened.problems, warnings)
+    in_policies = () if opened.problems or not_asked else _in_policies(settings, opened)
+    in_sources = _in_sources(settings, opened.unreachable, offline=offline)
+    warnings = (*opened.left_out, *in_sources, *in_policies, *unknown_prices(settings))
+    return BotDescription(channels, opened.problems, warnings, not_asked)
 
 
 def _describe_channel(settings: Settings, name: str, deps: AgentDeps, opened: OpenTools) -> ChannelDescription:
@@ -213,13 +230,16 @@ def unknown_prices(settings: Settings) -> Iterator[str]:
             yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
 
 
-def _in_sources(settings: Settings) -> Iterator[str]:
+def _in_sources(settings: Settings, unreachable: Collection[int], *, offline: bool) -> Iterator[str]:
     """Yield a warning for each pattern of a source that names none of its tools.
 
-    `confirm` may name a tool with or without its namespace.
+    `confirm` may name a tool with or without its namespace. Sources whose tools are unknown are skipped:
+    the `unreachable` ones, by position, and with `offline` all remote ones.
     """
     for index, source in enumerate(settings.tools):
         if isinstance(source, str) or not (patterns := list(_patterns(source, ("tools", index)))):
+            continue
+        if index in unreachable or (offline and is_remote(source)):
             continue
         try:
             names = own_names(source, settings.origin.folder)

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from sayso.channels.setup import CheckResult
 
 
-@click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json"])
+@click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json", "sayso check --offline"])
 @click.argument("files", nargs=-1, metavar="")
+@click.option("--offline", is_flag=True, help="Ask no MCP server and no URL for its tools.")
 @pass_options
-def check(options: Options, files: tuple[str, ...]) -> None:
+def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     """Check a configuration and print what each channel may do.
 
-    Exits with 1 where the file has a problem, each with its line and its cure; warnings do not count.
+    Exits with 1 where the file has a problem, each with its line and its cure, and where a source of
+    tools cannot be reached; warnings do not count.
     """
     from sayso.config.checks.describe import describe
     from sayso.config.settings.loader import ConfigError, load_settings
@@ -44,7 +46,7 @@ def check(options: Options, files: tuple[str, ...]) -> None:
     with clear_errors():
         file = options.file(running=False)
     try:
-        description = describe(load_settings(file))
+        description = describe(load_settings(file), offline=offline)
     except ConfigError as exc:
         if not file.is_file():
             fail(str(exc))
@@ -52,8 +54,16 @@ def check(options: Options, files: tuple[str, ...]) -> None:
         if not options.as_json:
             click.echo(f"Error: {exc}", err=True)
         sys.exit(FINDING)
-    lines = [*str(description).splitlines(), f"{file}: ok"]
-    options.print({"file": str(file), "problems": [], **asdict(description)}, lines)
+    unreachable = description.unreachable
+    lines = str(description).splitlines()
+    if not unreachable:
+        lines.append(f"{file}: ok")
+    options.print({"file": str(file), "problems": list(unreachable), **asdict(description)}, lines)
+    if unreachable:
+        if not options.as_json:
+            count = f"{len(unreachable)} source{'s' * (len(unreachable) > 1)} of tools"
+            click.echo(f"Error: {file}: {count} cannot be reached; --offline checks the rest", err=True)
+        sys.exit(FINDING)
 
 
 @click.command(cls=SaysoCommand, examples=["sayso doctor", "sayso doctor --model --json"])

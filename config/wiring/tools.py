@@ -65,6 +65,8 @@ class OpenTools:
     executor_factories: dict[str, ExecutorFactory] = field(default_factory=dict)
     watched: dict[str, WatchedSource] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    #: The positions in the YAML of the remote sources that did not answer.
+    unreachable: frozenset[int] = frozenset()
     #: The tools of open sources that cannot be used, with the place of the source and the reason.
     left_out: tuple[str, ...] = ()
     live: ToolsetRefresher | None = None
@@ -145,14 +147,20 @@ def open_tools(
     if problems and strict:
         raise ConfigError(problems)
     live = None
-    silent: list[str] = []
+    unreachable: dict[int, str] = {}
     if remote:
-        live, silent = _open_remote(settings, opened.registry, seconds)
+        live, unreachable = _open_remote(settings, opened.registry, seconds)
     if live:
         by_source = live.left_out()
         for index, source in enumerate(settings.tools):
             left_out += _left_out_lines(settings, index, source, by_source.get(_id(index), {}))
-    return replace(opened, problems=(*problems, *silent), left_out=tuple(left_out), live=live)
+    return replace(
+        opened,
+        problems=(*problems, *unreachable.values()),
+        unreachable=frozenset(unreachable),
+        left_out=tuple(left_out),
+        live=live,
+    )
 
 
 def _left_out_lines(settings: Settings, index: int, source: AnySource, left_out: Mapping[str, str]) -> Iterator[str]:
@@ -274,9 +282,9 @@ def _name(source: AnySource) -> str:
 
 def _open_remote(
     settings: Settings, registry: ToolRegistry, seconds: float
-) -> tuple[ToolsetRefresher | None, list[str]]:
+) -> tuple[ToolsetRefresher | None, dict[int, str]]:
     """Connect to the remote sources. Return what keeps their tools up to date, None without any source, and a problem
-    for each that does not answer in time.
+    for each that does not answer in time, by its position in the YAML.
     """
     names, sources = {}, []
     for index, source in enumerate(settings.tools):
@@ -285,7 +293,7 @@ def _open_remote(
             provider = tool_provider(source, settings.origin.folder)
             sources.append(LiveSource(_id(index), names[index], provider, source.namespace or "", source.confirm))
     if not sources:
-        return None, []
+        return None, {}
     ids = [source.id for source in sources]
 
     def replace_tools(source: str, tools: list[Tool]) -> Mapping[str, str]:
@@ -296,16 +304,21 @@ def _open_remote(
     atexit.register(live.close)  # also for a process whose start fails later
     reasons = live.open(seconds)
     waits = "the bot runs without its tools, and tries again until it answers"
-    return live, [
-        settings.problem(("tools",), f"{name!r} does not answer yet: {reasons[_id(index)]}; {waits}", index)
+    return live, {
+        index: settings.problem(("tools",), f"{name!r} does not answer yet: {reasons[_id(index)]}; {waits}", index)
         for index, name in names.items()
         if _id(index) in reasons
-    ]
+    }
 
 
 def _id(index: int) -> str:
     """Return the id of a source in the registry. Two lines of the YAML may name the same module."""
     return f"tools.{index}"
+
+
+def names_of_remote(settings: Settings) -> list[str]:
+    """Return how the sources are called that have to be asked for their tools, in the order of the YAML."""
+    return [_name(source) for source in settings.tools if is_remote(source)]
 
 
 def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, folder: Path) -> list[str]:

@@ -41,6 +41,8 @@ def listed(*definitions: Any) -> tuple[dict[str, Tool], dict[str, str]]:
         ({"inputSchema": {"type": "array"}}, "inputSchema.type: Input should be 'object'"),
         ({"inputSchema": {**OBJECT, "required": "a"}}, "inputSchema.required: Input should be a valid list"),
         ({"inputSchema": {**OBJECT, "properties": {"a": {"type": "banana"}}}}, "its schema is none: at properties/a"),
+        ({"inputSchema": OBJECT, "execution": {"taskSupport": "required"}}, "it must be called as a task"),
+        ({"inputSchema": OBJECT, "execution": {"taskSupport": "required"}, "icons": 5}, "it must be called as a task"),
     ],
 )
 def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], why: str, caplog):
@@ -50,6 +52,12 @@ def test_tool_that_cannot_be_used_is_left_out_alone(definition: dict[str, Any], 
     assert left_out["odd"].startswith(why)
     (logged,) = [record.__dict__ for record in caplog.records if record.message == "mcp.tool_left_out"]
     assert (logged["tool"], logged["why"]) == ("odd", left_out["odd"])
+
+
+def test_tool_that_may_run_as_a_task_is_called_plainly():
+    """Only tools that must run as tasks are left out."""
+    tools, left_out = listed({"name": "slow", "inputSchema": OBJECT, "execution": {"taskSupport": "optional"}})
+    assert (sorted(tools), left_out) == (["good", "slow"], {})
 
 
 def test_second_tool_of_a_name_is_left_out_with_a_reason(caplog):
