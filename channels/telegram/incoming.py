@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from sayso.channels.links import MAX_ADDRESSES, address_note, with_address
 from sayso.channels.mentions import without_mentions
+from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
+from sayso.channels.telegram.rich_incoming import RichContent, read_rich_message
 from sayso.channels.types import (
     AddressChange,
     Conversation,
-    Media,
     Received,
     SignedWebhook,
     Tap,
@@ -23,24 +24,12 @@ from sayso.channels.types import (
     storable,
 )
 
-TelegramJson = Mapping[str, Any]
-#: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram names none. An
-#: animation is sent as a document too.
-_FILES = {
-    "animation": "video/mp4",
-    "document": "application/octet-stream",
-    "voice": "audio/ogg",
-    "audio": "audio/mpeg",
-    "video": "video/mp4",
-    "video_note": "video/mp4",
-}
 #: Content that people see but bots cannot read.
 _UNREADABLE = {
     "paid_media": "paid media",
     "story": "a story",
-    "game": "a game",
-    "checklist": "a checklist",
-    "rich_message": "a message with rich formatting",
+    "giveaway": "a giveaway",
+    "giveaway_winners": "the winners of a giveaway",
 }
 
 
@@ -68,6 +57,22 @@ def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
+def _quoted(message: TelegramJson) -> str:
+    """Return the text of the message that this one replies to, or the part of it that its author chose."""
+    if "quote" in message:
+        return _readable(message["quote"])
+    original = message.get("reply_to_message") or {}
+    if "rich_message" in original:
+        text = read_rich_message(original["rich_message"]).text
+        return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}…"
+    if "checklist" in original:
+        number = message.get("reply_to_checklist_task_id")
+        chosen = (task for task in original["checklist"].get("tasks") or () if task.get("id") == number)
+        task = next(chosen, None)
+        return str(task.get("text", "")) if task else _checklist(original["checklist"])
+    return _readable(original)
+
+
 def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
     """Return the text with each addition at its place."""
     for place, addition in reversed(additions):
@@ -75,33 +80,14 @@ def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
     return text
 
 
-def _media_of(message: TelegramJson) -> tuple[Media, ...]:
-    """Return the file of a message, which has at most one, with Telegram's file_id."""
-    if message.get("photo"):
-        largest = message["photo"][-1]
-        return (Media(largest["file_id"], "image/jpeg", size=int(largest.get("file_size") or 0)),)
-    sticker = message.get("sticker", {})
-    if sticker and not (sticker.get("is_animated") or sticker.get("is_video")):  # models cannot read moving stickers
-        return (_file(sticker, "image/webp"),)
-    return next(((_file(message[kind], mime),) for kind, mime in _FILES.items() if kind in message), ())
+def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
+    """Return a digest of the text, the files and the other content that its author may edit.
 
-
-def _file(file: TelegramJson, mime_type: str) -> Media:
-    return Media(
-        ref=file["file_id"],
-        mime_type=file.get("mime_type") or mime_type,
-        filename=file.get("file_name") or "",
-        size=int(file.get("file_size") or 0),
-    )
-
-
-def _content_of(message: TelegramJson) -> str:
-    """Return a digest of the text, the file and the other content that its author may edit.
-
-    The id of a file for downloads may change, and so may buttons, by the bot through which the message was sent.
+    Buttons may change by the bot through which the message was sent, and anyone may mark a task of a checklist as done.
     """
-    files = [*(message.get("photo") or ())[-1:], *(message[kind] for kind in ("sticker", *_FILES) if kind in message)]
-    ids = (str(file.get("file_unique_id") or file.get("file_id") or "") for file in files)
+    ids = rich.file_ids if rich else file_ids(message)
+    if "checklist" in message:
+        message = {**message, "checklist": _without_marks(message["checklist"])}
     return content_digest(_readable(message), *ids, *_content_notes(message))
 
 
@@ -163,6 +149,21 @@ def full_name(person: TelegramJson) -> str:
     return " ".join(str(person[part]) for part in ("first_name", "last_name") if person.get(part))
 
 
+def _checklist(checklist: TelegramJson) -> str:
+    """Describe a checklist, each task with its mark."""
+    tasks = (
+        f"{'[x]' if task.get('completion_date') else '[ ]'} {task.get('text', '')}"
+        for task in checklist.get("tasks") or ()
+    )
+    return f"checklist {checklist.get('title', '')}: {'; '.join(tasks)}"
+
+
+def _without_marks(checklist: TelegramJson) -> TelegramJson:
+    """Return a checklist as its author wrote it, without the marks of what is done."""
+    tasks = [{"text": task.get("text", "")} for task in checklist.get("tasks") or ()]
+    return {"title": checklist.get("title", ""), "tasks": tasks}
+
+
 _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "forward_origin": _origin,
     "via_bot": lambda bot: f"written by the bot @{bot.get('username', '')}",
@@ -173,9 +174,18 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "dice": lambda dice: f"dice {dice['emoji']} showing {dice['value']}",
     "poll": lambda poll: f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}",
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
+    "checklist": _checklist,
+    "game": lambda game: f"game {game['title']}: {game['description']}",
+    "invoice": lambda invoice: f"invoice {invoice['title']}: {invoice['description']}",
+    # Its words may be quoted, struck out or folded, so they never confirm an action.
+    "rich_message": lambda _: "a message with rich formatting",
 }
 #: Marks of a text that say that its author does not say these words.
 _MARKS_OF_OTHERS = {"strikethrough": "struck out", "blockquote": "quoted", "expandable_blockquote": "quoted"}
+#: Most characters of a rich message that is replied to: as many as another message has.
+MAX_QUOTED_CHARS = 4096
+#: Most @names that are looked for in a text without entities: as many entities as Telegram formats.
+MAX_NAMES = 100
 #: Most such parts of a message that are noted.
 MAX_MARKED_PARTS = 5
 #: Most characters of each such part.
@@ -220,6 +230,12 @@ class UpdateParser:
         return Received(ignored=f"update of kind {kind!r}")
 
     def _message(self, event_id: str, message: TelegramJson) -> Received:
+        if "business_connection_id" in message or "guest_query_id" in message:
+            # Its chat belongs to another account: people there do not write to the bot.
+            return Received(ignored="sent to a person's own account, or to a guest bot")
+        rich = read_rich_message(message["rich_message"]) if "rich_message" in message else None
+        if rich:
+            message = {**message, "text": rich.text}
         text = _text_of(message)
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
             here = str(message["chat"]["id"])
@@ -241,7 +257,7 @@ class UpdateParser:
                 message_id=_message_id(message),
                 kind="anonymous",
                 in_group=True,
-                content=_content_of(message),
+                content=_content_of(message, rich),
             )
             return Received(turns=(turn,))
         if "direct_messages_topic" in message:
@@ -250,12 +266,12 @@ class UpdateParser:
             return Received(ignored="not sent by a person")
         if "forum_topic_reopened" in message:
             return Received(addresses=(AddressChange(self._conversation(message), ""),), ignored="a topic was reopened")
-        turn = self._turn(event_id, message)
+        turn = self._turn(event_id, message, rich)
         if not (text or turn.media or turn.notes):
             return Received(ignored="message without text or a file")
         return Received(turns=(turn,))
 
-    def _turn(self, event_id: str, message: TelegramJson) -> Turn:
+    def _turn(self, event_id: str, message: TelegramJson, rich: RichContent | None) -> Turn:
         text, person, original = _text_of(message), message["from"], message.get("reply_to_message", {})
         addressed = self._addressed(message, text)
         notes = _notes_of(message) if addressed else (*_notes_of(message), *_other_receiver(message))
@@ -271,18 +287,18 @@ class UpdateParser:
             user_id=str(person["id"]),
             user_name=full_name(person),
             text=text,
-            media=_media_of(message),
+            media=rich.media if rich else media_of(message),
             message_id=_message_id(message),
             addressed=addressed,
             language=str(person.get("language_code") or ""),
-            quoted=_readable(message.get("quote", original)),
+            quoted=_quoted(message),
             notes=notes,
             group=str(message.get("media_group_id", "")),
             in_group=_in_group(message),
             replied_to=replied_to,
             replied_to_button=next(buttons, ""),
             ephemeral="ephemeral_message_id" in message,
-            content=_content_of(message),
+            content=_content_of(message, rich),
             written_at=float(message.get("date") or 0),
         )
 
@@ -437,7 +453,7 @@ def _entities(message: TelegramJson, text: str) -> Iterator[TelegramJson]:
     if entities:
         yield from entities
         return
-    for name in re.finditer(r"(?<!\w)@\w+", text):
+    for name in islice(re.finditer(r"(?<!\w)@\w+", text), MAX_NAMES):
         units = [len(part.encode("utf-16-le")) // 2 for part in (text[: name.start()], name.group())]
         yield {"type": "mention", "offset": units[0], "length": units[1]}
 

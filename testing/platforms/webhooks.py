@@ -99,6 +99,14 @@ def telegram_photo(
     return {"update_id": update_id, "message": message}
 
 
+def telegram_rich(
+    update_id: int, *blocks: dict[str, Any], user: int = 5123456789, chat: int | None = None, **extra: Any
+) -> Update:
+    """Return the update of a rich message; private unless `chat` is negative."""
+    message = {**_telegram_message(update_id, user, chat), "rich_message": {"blocks": list(blocks)}, **extra}
+    return {"update_id": update_id, "message": message}
+
+
 def telegram_tap(update_id: int, data: str, *, user: int = 5123456789, chat: int | None = None, **extra: Any) -> Update:
     """Return the update of a tapped inline button; `extra` goes into the message with the button."""
     message = {**_telegram_message(update_id, 7000000001, chat or user), "text": "?", **extra}

@@ -75,6 +75,32 @@ def sl_tap(number: int, data: str, chat: str = "D0ADA", thread: str = "", messag
     return sl_act(trigger, chat, thread, tap=Tap(data, trigger), message_id=message)
 
 
+RICH = """# Angebot
+
+Bitte bis Freitag an uns (https://example.com/a?b=1) senden.
+
+1. Äpfel
+- [x] Birnen
+
+| Ware | Preis |
+| --- | --- |
+| Äpfel | 3 € |
+
+[details: Mehr]
+```python
+x < 1
+```
+
+$$a^2$$
+
+> wie besprochen
+> — Bob
+
+[map of 52.5163,13.3777]
+
+[photo] Der Stand
+
+[button: Karte (https://example.com/karte)]"""
 MENTION = sl("1795204900.000200", "Status von #ops?", "C0OPS", "1795204800.000150")
 DIRECT = sl("1795204800.000100", "Hallo & guten Tag <b>")
 GREETING = wa("SM00000000000000000000000000000001", "Hallo, wann habt ihr offen? 👋 ß &+%")
@@ -178,6 +204,8 @@ TURNS = {
     "telegram/ephemeral": tg(900000115, 0, "/status", FORUM, ephemeral=True),
     "telegram/text_mention": tg(900000116, 216, "🙋🏽, bitte", FORUM),
     "telegram/anonymous_admin": ANONYMOUS,
+    "telegram/rich_message": tg(900000130, 230, RICH, media=(PHOTO,), notes=("a message with rich formatting",)),
+    "telegram/checklist": tg(900000131, 231, notes=("checklist Einkauf: [x] Milch; [ ] Brot",)),
     "telegram/mention_of_another": tg(900000117, 217, "@ada_t schreib an me@acme_bot", FORUM, addressed=False),
     "telegram/topic_of_ours": tg(900000118, 218, "hallo zusammen", FORUM, "12", addressed=False),
     "telegram/tap_inaccessible": tg(900000119, 99, tap=Tap("c:41:y", "22005000000000002")),

@@ -1,0 +1,50 @@
+"""The files of a Telegram message, as Media with Telegram's file_id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sayso.channels.types import Media
+
+TelegramJson = Mapping[str, Any]
+#: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram names none. An
+#: animation is sent as a document too.
+_FILES = {
+    "animation": "video/mp4",
+    "document": "application/octet-stream",
+    "voice": "audio/ogg",
+    "voice_note": "audio/ogg",
+    "audio": "audio/mpeg",
+    "video": "video/mp4",
+    "video_note": "video/mp4",
+}
+
+
+def media_of(message: TelegramJson) -> tuple[Media, ...]:
+    """Return the file of a message, or of a block of a rich message. Both have at most one."""
+    if message.get("photo"):
+        largest = message["photo"][-1]
+        return (Media(largest["file_id"], "image/jpeg", size=int(largest.get("file_size") or 0)),)
+    sticker = message.get("sticker", {})
+    if sticker and not (sticker.get("is_animated") or sticker.get("is_video")):  # models cannot read moving stickers
+        return (_file(sticker, "image/webp"),)
+    return next(((_file(message[kind], mime),) for kind, mime in _FILES.items() if kind in message), ())
+
+
+def _file(file: TelegramJson, mime_type: str) -> Media:
+    return Media(
+        ref=file["file_id"],
+        mime_type=file.get("mime_type") or mime_type,
+        filename=file.get("file_name") or "",
+        size=int(file.get("file_size") or 0),
+    )
+
+
+def file_ids(message: TelegramJson) -> list[str]:
+    """Return the ids of the files of a message, or of a block, that stay the same when people edit it.
+
+    The id of a file for downloads may change.
+    """
+    files = [*(message.get("photo") or ())[-1:], *(message[kind] for kind in ("sticker", *_FILES) if kind in message)]
+    return [str(file.get("file_unique_id") or file.get("file_id") or "") for file in files]

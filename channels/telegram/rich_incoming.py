@@ -1,0 +1,256 @@
+"""Reads a rich message of Telegram (Bot API 10.1) as text for the model, with the files that are inside it.
+
+What has a meaning stays: headings, lists, tables, quotes, code, formulas, addresses behind words, and what is struck
+out. What is only a look, such as bold words, is dropped, as in other messages of Telegram.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sayso.channels.links import MAX_ADDRESSES, with_address
+from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
+from sayso.channels.types import Media
+
+#: How deep lists, objects and texts in each other are read. Telegram accepts 16 levels of blocks and formatting, each
+#: of which takes up to three of these.
+MAX_DEPTH = 48
+#: The most characters that are read. Telegram accepts 32,768 characters of text; tables and addresses add some.
+MAX_CHARS = 50_000
+#: The most files that are read of one message, as many as an album has.
+MAX_FILES = 10
+#: The most columns of a table in Telegram.
+_MAX_COLUMNS = 20
+#: Stands for what is nested too deep.
+TOO_DEEP = "[what is nested deeper is left out]"
+
+
+@dataclass(frozen=True, slots=True)
+class RichContent:
+    """What a rich message says: its text, its first files, and the ids of all its files that edits do not change."""
+
+    text: str
+    media: tuple[Media, ...]
+    file_ids: tuple[str, ...]
+
+
+def read_rich_message(rich: TelegramJson) -> RichContent:
+    """Read a rich message. Raises AttributeError, KeyError, TypeError or ValueError for a malformed one."""
+    reader = _Reader()
+    text = reader.blocks(rich.get("blocks") or (), 0)
+    if len(text) > MAX_CHARS:
+        text = f"{text[:MAX_CHARS]}\n[{len(text) - MAX_CHARS} more characters are left out]"
+    return RichContent(text, tuple(reader.media), tuple(reader.file_ids))
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads one rich message, and collects its files."""
+
+    media: list[Media] = field(default_factory=list)
+    file_ids: list[str] = field(default_factory=list)
+    addresses: int = 0
+
+    def blocks(self, blocks: Sequence[TelegramJson], depth: int, between: str = "\n\n") -> str:
+        """Return the text of blocks."""
+        if depth > MAX_DEPTH:
+            return TOO_DEEP
+        return between.join(filter(None, (self._block(block, depth) for block in blocks)))
+
+    def _block(self, block: TelegramJson, depth: int) -> str:
+        """Return the text of one block. A block of an unknown kind is named, and what is known of it follows."""
+        kind = str(block.get("type") or "")
+        read = _BLOCKS.get(kind)
+        if read:
+            return read(self, block, depth)
+        unknown = f"[a block of the kind {kind!r}, which cannot be read here]"
+        return f"{unknown}\n{self.content(block, depth)}".strip()
+
+    def paragraph(self, block: TelegramJson, depth: int) -> str:
+        """Return a text."""
+        return self._text(block.get("text"), depth)
+
+    def heading(self, block: TelegramJson, depth: int) -> str:
+        """Return a heading in Markdown."""
+        size = min(max(int(block.get("size") or 1), 1), 6)
+        return f"{'#' * size} {self._text(block.get('text'), depth)}"
+
+    def code(self, block: TelegramJson, depth: int) -> str:
+        """Return code in a fence that is longer than any run of backticks in it."""
+        code, fence = self._text(block.get("text"), depth), "```"
+        while fence in code:
+            fence += "`"
+        return f"{fence}{block.get('language') or ''}\n{code}\n{fence}"
+
+    def formula(self, block: TelegramJson, depth: int) -> str:
+        """Return a formula in LaTeX."""
+        return f"$${block.get('expression') or ''}$$"
+
+    def items(self, block: TelegramJson, depth: int) -> str:
+        """Return a list."""
+        return "\n".join(self._item(item, depth) for item in block.get("items") or ())
+
+    def quote(self, block: TelegramJson, depth: int) -> str:
+        """Return a quote in Markdown, with its source."""
+        return _indented(self.content(block, depth), "> ")
+
+    def details(self, block: TelegramJson, depth: int) -> str:
+        """Return what people may fold, folded or not."""
+        return f"[details: {self._text(block.get('summary'), depth)}]\n{self.content(block, depth)}"
+
+    def map(self, block: TelegramJson, depth: int) -> str:
+        """Return the center of a map."""
+        location = block.get("location") or {}
+        place = f"[map of {location.get('latitude')},{location.get('longitude')}]"
+        return f"{place} {self._caption(block, depth)}".rstrip()
+
+    def buttons(self, block: TelegramJson, depth: int) -> str:
+        """Return a row of buttons."""
+        return " ".join(self._button(button, depth) for button in block.get("buttons") or ())
+
+    def file(self, block: TelegramJson, depth: int) -> str:
+        """Return the place of a file in the text, and keep the file."""
+        self.file_ids += file_ids(block)
+        name = str(block["type"]).replace("voice_note", "voice message")
+        if len(self.media) < MAX_FILES:
+            self.media += media_of(block)
+        else:
+            name = f"{name}, left out: only the first {MAX_FILES} files of a message are read"
+        return f"[{name}] {self._caption(block, depth)}".rstrip()
+
+    def table(self, block: TelegramJson, depth: int) -> str:
+        """Return a table in Markdown. A cell that covers several places leaves the others empty."""
+        lines = [self._caption(block, depth)]
+        covered: dict[int, int] = {}
+        for number, cells in enumerate(block.get("cells") or ()):
+            row = self._row(cells, covered, depth)
+            lines.append(f"| {' | '.join(row)} |")
+            if number == 0 and any(cell.get("is_header") for cell in cells):
+                lines.append("|" + " --- |" * len(row))
+        return "\n".join(filter(None, lines))
+
+    def content(self, block: TelegramJson, depth: int) -> str:
+        """Return the text and the blocks inside a block, with its caption and its source."""
+        parts = [
+            self._text(block.get("text"), depth),
+            self.blocks(block.get("blocks") or (), depth + 1),
+            self._caption(block, depth),
+        ]
+        credit = self._text(block.get("credit"), depth)
+        if credit:
+            parts.append(f"— {credit}")
+        return "\n".join(filter(None, parts))
+
+    def _caption(self, block: TelegramJson, depth: int) -> str:
+        """Return the caption of a block, which for a table is a text, else a text with its source."""
+        caption = block.get("caption")
+        if isinstance(caption, dict) and "type" not in caption:
+            credit = self._text(caption.get("credit"), depth)
+            text = self._text(caption.get("text"), depth)
+            return f"{text} — {credit}" if credit else text
+        return self._text(caption, depth)
+
+    def _item(self, item: TelegramJson, depth: int) -> str:
+        """Return an item of a list, with its number or letter and its check mark."""
+        label = str(item.get("label") or "")
+        marker = label if any(char.isalnum() for char in label) else "-"
+        if item.get("has_checkbox"):
+            marker += " [x]" if item.get("is_checked") else " [ ]"
+        content = self.blocks(item.get("blocks") or (), depth + 1, "\n")
+        return f"{marker} {_indented(content, '  ').lstrip(' ')}".rstrip()
+
+    def _row(self, cells: Sequence[TelegramJson], covered: dict[int, int], depth: int) -> list[str]:
+        """Return the cells of a row. `covered`: how many further rows a cell above covers, by column."""
+        row: list[str] = []
+        waiting = list(reversed(cells))
+        while len(row) < _MAX_COLUMNS and (waiting or any(covered.get(at) for at in range(len(row), _MAX_COLUMNS))):
+            if covered.get(len(row)) or not waiting:
+                covered[len(row)] = max(covered.get(len(row), 0) - 1, 0)
+                row.append("")
+                continue
+            cell = waiting.pop()
+            text = self._text(cell.get("text"), depth)
+            width = min(max(int(cell.get("colspan") or 1), 1), _MAX_COLUMNS - len(row))
+            height = max(int(cell.get("rowspan") or 1), 1)
+            for place in range(len(row), len(row) + width):
+                covered[place] = height - 1
+            row += [" ".join(text.split()).replace("|", "\\|"), *[""] * (width - 1)]
+        return row
+
+    def _button(self, button: TelegramJson, depth: int) -> str:
+        """Return a button, with the address that it opens."""
+        return f"[button: {self._linked(self._text(button.get('text'), depth), button.get('url'))}]"
+
+    def _text(self, text: Any, depth: int) -> str:
+        """Return a text, which is a string, a list of texts, or a formatted text."""
+        if not text:
+            return ""
+        if isinstance(text, str):
+            return text
+        if depth > MAX_DEPTH:
+            return TOO_DEEP
+        if isinstance(text, list):
+            return "".join(self._text(part, depth + 1) for part in text)
+        return self._formatted(text, depth + 1)
+
+    def _formatted(self, text: TelegramJson, depth: int) -> str:
+        inner = self._text(text.get("text"), depth)
+        if text.get("type") in ("button", "custom_emoji", "mathematical_expression"):
+            return self._symbol(text, depth)
+        match text.get("type"):
+            case "strikethrough":
+                return f"~~{inner}~~"
+            case "superscript":
+                return f"^{inner}"
+            case "subscript":
+                return f"_{inner}"
+            case "url":
+                return self._linked(inner, text.get("url"))
+            case "anchor":
+                return ""
+        return inner or f"[text of the kind {text.get('type')!r}, which cannot be read here]"
+
+    def _symbol(self, text: TelegramJson, depth: int) -> str:
+        """Return what stands in a text without a text of its own: a button, an emoji or a formula."""
+        if text["type"] == "button":
+            return self._button(text.get("button") or {}, depth)
+        if text["type"] == "custom_emoji":
+            return str(text.get("alternative_text") or "")
+        return f"${text.get('expression') or ''}$"
+
+    def _linked(self, words: str, address: Any) -> str:
+        """Return words with the address behind them, as in other messages."""
+        if not address or self.addresses >= MAX_ADDRESSES:
+            return words
+        self.addresses += 1
+        return with_address(words, str(address))
+
+
+def _indented(text: str, margin: str) -> str:
+    return "\n".join(f"{margin}{line}".rstrip() for line in text.split("\n"))
+
+
+#: How each kind of block is read.
+_BLOCKS: dict[str, Callable[[_Reader, TelegramJson, int], str]] = {
+    "paragraph": _Reader.paragraph,
+    "footer": _Reader.paragraph,
+    "thinking": _Reader.paragraph,
+    "heading": _Reader.heading,
+    "pre": _Reader.code,
+    "mathematical_expression": _Reader.formula,
+    "divider": lambda *_: "---",
+    "anchor": lambda *_: "",
+    "list": _Reader.items,
+    "blockquote": _Reader.quote,
+    "expandable_blockquote": _Reader.quote,
+    "pullquote": _Reader.quote,
+    "table": _Reader.table,
+    "details": _Reader.details,
+    "map": _Reader.map,
+    "buttons": _Reader.buttons,
+    "collage": _Reader.content,
+    "slideshow": _Reader.content,
+    **dict.fromkeys(("photo", "video", "animation", "audio", "voice_note", "document"), _Reader.file),
+}
