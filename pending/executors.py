@@ -28,9 +28,16 @@ ExecutorFactory = Callable[[PendingAction], Executor | None]
 Reconciler = Callable[[PendingAction], Any]
 
 
-#: How the tool of an action compares with the one that its user was shown. `gone`: nothing may run the action any
-#: more, such as after its tool was removed or denied. `unknown`: it could not be found out.
-Comparison = Literal["same", "changed", "gone", "unknown"]
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the tool of an action compares with the one that its user was shown.
+
+    `gone`: nothing may run the action any more, such as after its tool was removed or denied. `unknown`: it could not
+    be found out. `why` is what the preview says by now in place of a question, in words for the user.
+    """
+
+    state: Literal["same", "changed", "gone", "unknown"]
+    why: str = ""
 
 
 class ToolKinds(Protocol):
@@ -97,7 +104,7 @@ class Executors:
         has_own = action.pending_action_id in self._closures or action.kind in self._factories
         if self.tools is not None:
             return await self.tools.compare(action, render=render, has_own=has_own)
-        return "same" if has_own else "gone"
+        return Comparison("same" if has_own else "gone")
 
     def reconciler(self, kind: str) -> Reconciler | None:
         """Return the reconciler of this kind."""

@@ -302,9 +302,11 @@ class Settlement:
         with _confirmed(claim, action):
             for each in actions:
                 comparison = await self._executors.compare(each, render=render)
-                match comparison:
+                match comparison.state:
                     case "changed":
-                        return _refused_outcome(action, texts.tool_changed(each.preview))
+                        why = as_markdown(_bounded(storable(redact(comparison.why))))
+                        text = "\n".join(filter(None, [texts.tool_changed(each.preview), why]))
+                        return _refused_outcome(action, text)
                     case "gone":
                         return _no_executor_outcome(action, texts.unsafe(each.preview))
                     case "unknown":

@@ -48,6 +48,7 @@ from sayso.agent.run.long_results import shorten_for_history
 from sayso.agent.run.state import NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
+from sayso.agent.tools.definition import PreviewRefused
 from sayso.agent.tools.screening import unfenced
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import role_of_user
@@ -84,7 +85,7 @@ MAX_PREFACE_CHARS = 1000
 MAX_MEMORIES = 5000
 
 #: The beginnings of typed results which say that there is nothing to ask for.
-_NO_TARGET = tuple(f'{{"kind": "{kind}"' for kind in (NotFound.kind, Ambiguous.kind))
+_NO_TARGET = tuple(f'{{"kind": "{each.kind}"' for each in (NotFound, Ambiguous, PreviewRefused))
 #: Reasons to end a run whose reply is the agent's own text.
 _OWN_REPLY_REASONS = ("answer", "terminal")
 
@@ -657,14 +658,14 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
 def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts) -> list[str]:
     """Return what the user is told of calls that did nothing beside a question: they failed, or found no target.
 
-    The run has ended before a model could report them. Calls of tools that only read are left out, and so are
-    those of tools that the question is about: their names would be read as if the question had failed.
+    The run has ended before a model could report them. Calls of tools that only read are left out. So are the names of
+    failed tools that the question is about: they would be read as if the question had failed.
     """
     last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
     asking: set[str] = set()
     for action in proposal.steps or (proposal.head,):
         asking |= {action.kind, action.asked_by}
-    acting = {tool.name for tool in tools if not tool.read_only} - asking
+    acting = {tool.name for tool in tools if not tool.read_only}
     uncertain = {call.id for call in result.unclear}
     failed: list[str] = []
     reports: list[str] = []
@@ -673,10 +674,10 @@ def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Propos
         if message.tool_name not in acting or is_done:
             continue
         content = unfenced(message.content)
-        if content.startswith("Error"):
-            failed.append(f"`{message.tool_name}`")
-        elif content.startswith(_NO_TARGET):
+        if content.startswith(_NO_TARGET):
             reports.append(as_markdown(result_text(content)))
+        elif content.startswith("Error") and message.tool_name not in asking:
+            failed.append(f"`{message.tool_name}`")
     if failed:
         reports.append(texts.failed_beside(", ".join(dict.fromkeys(failed))))
     return reports

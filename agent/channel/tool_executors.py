@@ -81,15 +81,16 @@ class ToolExecutors:
             refusal = self._why_gone(action, has_own=has_own)
             if refusal:
                 log.warning(refusal, extra=ids)
-                return "gone"
+                return Comparison("gone")
             for tool in filter(None, map(self._find, sorted(names))):
-                if await self._compare_with(tool, action, render=render) == "changed":
+                comparison = await self._compare_with(tool, action, render=render)
+                if comparison.state == "changed":
                     log.warning("pending.tool_changed", extra=ids)
-                    return "changed"
+                    return comparison
         except Exception as exc:  # previews and injectors are the author's code
             log.error("pending.not_compared", extra=ids, exc_info=original_error(exc))
-            return "unknown"
-        return "same"
+            return Comparison("unknown")
+        return Comparison("same")
 
     def _why_gone(self, action: PendingAction, *, has_own: bool) -> str:
         """Return the log event that says why nothing may run an action by now, "" if something may.
@@ -125,14 +126,14 @@ class ToolExecutors:
         if tool.config_injector is not None:  # it may block, and there may be no event loop here
             await run_with_timeout(tool.schema, PREVIEW_SECONDS)
         if not _is_same_definition(tool, action):
-            return "changed"
+            return Comparison("changed")
         has_preview = action.tool_digest and not action.asked_by and action.kind == tool.name
         if not (render and has_preview):
-            return "same"
+            return Comparison("same")
         try:
             return await self._compare_preview(tool, action)
         except ToolParameterError:  # it does not take the arguments any more
-            return "changed"
+            return Comparison("changed")
 
     async def _compare_preview(self, tool: Tool, action: PendingAction) -> Comparison:
         """Make the preview again and compare it with the one that was shown. Raises ToolError, TimedOut."""
@@ -140,20 +141,20 @@ class ToolExecutors:
         seconds = min(limit for limit in limits if limit is not None)
         draft = await run_with_timeout(lambda: tool.draft(action.args), seconds)
         if isinstance(draft.preview, ToolResult):  # by now there is nothing to propose
-            return "changed"
+            return Comparison("changed", result_text(serialize(draft.preview)))
         if draft.values_digest or action.values_digest:
             is_same = draft.values_digest == action.values_digest
-            return "same" if is_same else "changed"
+            return Comparison("same" if is_same else "changed")
 
         preview = readable(draft.text)
         if preview.split() == action.preview.split():  # white space says nothing else
-            return "same"
+            return Comparison("same")
         # The record has the arguments in another order than the model gave them, and a set has none.
         values = tool.validate(action.args).values()
         has_any_order = tool.preview is None or any(map(_has_any_order, values))
         if has_any_order and _has_same_words(preview, action.preview):
-            return "same"
-        return "changed"
+            return Comparison("same")
+        return Comparison("changed")
 
     def reconciler(self, kind: str, own: Reconciler | None) -> Reconciler | None:
         """Return what finds out how an interrupted action of this kind ended. None: nothing can, or may."""

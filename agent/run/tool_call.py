@@ -24,9 +24,10 @@ from sayso.agent.run.state import CallOutcome, RunState, text_digest, unknown_ou
 from sayso.agent.run.tool_results import cache_key, load_result, with_summary
 from sayso.agent.tools.arguments import ValidatedArguments
 from sayso.agent.tools.call_texts import ChunkCallback, serialize
-from sayso.agent.tools.definition import RESULTS, SEARCH
+from sayso.agent.tools.definition import RESULTS, SEARCH, ProposalDraft
 from sayso.agent.tools.errors import (
     EffectUnknownError,
+    PreviewError,
     ToolError,
     ToolExecutionError,
     ToolNotFoundError,
@@ -167,13 +168,13 @@ class ToolCaller:
         """Log an exception of a tool or its preview with the trace's ids. A ToolError is logged without traceback."""
         raised = original_error(error)
         is_expected = isinstance(raised, ToolError)
-        ids = {
-            "tool": call.tool_name,
-            "reference": f"{self._events.run_id}/{call.id}",
-            "error": type(raised).__name__,
-        }
+        ids = {"tool": call.tool_name, "reference": self._reference(call), "error": type(raised).__name__}
         level = logging.WARNING if is_expected else logging.ERROR
         log.log(level, "tool.failed", extra=ids, exc_info=None if is_expected else raised)
+
+    def _reference(self, call: ToolCall) -> str:
+        """Return what finds the call in the log."""
+        return f"{self._events.run_id}/{call.id}"
 
     async def _report_end(self, call: ToolCall, run: ToolRun, began: float) -> None:
         error, milliseconds = run.error, (perf_counter() - began) * 1000
@@ -196,6 +197,8 @@ class ToolCaller:
             text = str(exc)
             content = unknown_outcome(await result_for_model(tool, text))
             return ToolRun(replace(_outcome(call, content, text), unclear=True), error=exc)
+        except PreviewError as exc:  # its own text is for the log alone
+            return ToolRun(CallOutcome(call, f"Error: {exc} (reference {self._reference(call)})"), error=exc)
         except ToolError as exc:
             return ToolRun(await _error_outcome(request, exc), error=exc)
 
@@ -207,23 +210,33 @@ class ToolCaller:
         if decision.decision == "allow":
             return await self._run_or_reuse(request, chunks)
         if in_channel_run():
-            limits = [limit for limit in (config.tool_timeout_seconds, tool.metadata.timeout) if limit is not None]
-            try:
-                async with execution_timeout(min(limits, default=None)):
-                    draft = await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
-            except TimeoutError as exc:
-                raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+            draft = await self._draft(request)
             return ToolRun(await _proposal_outcome(request, draft.propose(decision.reason)))
         # The person approves the arguments that run, even if defaults are created anew for each call. A value that JSON
         # cannot represent, such as a secret, runs as it was given.
         try:
             parameters: Mapping[str, Any] = tool.validate_record(request.call.parameters)
             approved = deepcopy(dict(parameters))
+            if callable(tool.preview) and config.confirm_action is not None:
+                draft = await self._draft(request)
+                if isinstance(draft.preview, ToolResult):  # there is nothing to approve
+                    return ToolRun(await _proposal_outcome(request, draft.preview))
         except ToolParameterError:
             approved, parameters = request.checked.json, request.call.parameters
         await require_approval(tool, approved, decision.reason, config.confirm_action, config.approval_timeout)
         value = await invoke(tool, parameters, config.tool_timeout_seconds, chunks)
         return await self._finished_run(request, value)
+
+    async def _draft(self, request: ToolRequest) -> ProposalDraft:
+        """Return the preview of a call. Raises ToolError."""
+        tool = request.tool
+        limits = [self._config.tool_timeout_seconds, tool.metadata.timeout]
+        seconds = min((limit for limit in limits if limit is not None), default=None)
+        try:
+            async with execution_timeout(seconds):
+                return await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
+        except TimeoutError as exc:
+            raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
 
     async def _run_or_reuse(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, or return its cached result. Whether the run ends is decided by the raw result."""

@@ -22,7 +22,7 @@ from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, e
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import with_context
-from sayso.pending.executors import ToolResult, as_json, effect_in_words, result_in_words
+from sayso.pending.executors import PendingConfirmation, ToolResult, as_json, effect_in_words, result_in_words
 from sayso.pending.proposals import current_context
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
@@ -122,7 +122,8 @@ def preview_text(
         given = {name: value for name, value in args.items() if value is not None or name not in optional}
         listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
         text = f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
-    if not isinstance(text, str | CheckedPreview | ToolResult):
+    is_question = isinstance(text, PendingConfirmation)  # it would end the run as if it had been stored
+    if is_question or not isinstance(text, str | CheckedPreview | ToolResult):
         raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
     words = text.text if isinstance(text, CheckedPreview) else text
     if isinstance(words, str) and not words.strip():

@@ -93,11 +93,12 @@ class ReceivedFile:
     load: Callable[[str], bytes] = field(repr=False, compare=False)
 
     def read(self) -> bytes:
-        """Return the bytes. Raises ValueError for a file that was deleted: files are kept for a week."""
+        """Return the bytes. Raises FileNotReceived for a file that was deleted: files are kept for a week."""
         try:
             return self.load(self.ref)
         except KeyError:
-            raise ValueError(f"file {self.filename!r} was deleted after a week: it must be sent again") from None
+            problem = f"file {self.filename!r} was deleted after a week: it must be sent again"
+            raise FileNotReceived(problem) from None
 
 
 #: Lists the files of the current user, oldest first.
@@ -115,6 +116,10 @@ class ResultSource(Protocol):
 
     async def find(self, wanted: str) -> tuple[str, str]:
         """Return the name of the tool and the whole text of a result, by its id. Raises ToolError."""
+
+
+class FileNotReceived(ToolError, ValueError):
+    """Raised when there is no such file of the user; the text says which there are, in words for model and user."""
 
 
 class SchedulingError(ToolError):
@@ -355,7 +360,7 @@ def received_file(name: str = "") -> ReceivedFile:
     with other brackets and without invisible characters.
 
     A tool that runs after a confirmation finds the files that were there when it was proposed: a file that arrives in
-    between cancels the question, as any other message does. Raises ValueError, in words for the model, for no file.
+    between cancels the question, as any other message does. Raises FileNotReceived, a ToolError and a ValueError.
     """
     files = received_files()
     matches = [each for each in files if not name or each.filename.casefold() == name.casefold()]
@@ -366,7 +371,7 @@ def received_file(name: str = "") -> ReceivedFile:
         return matches[-1]
     names = [each.filename for each in files[-MAX_LISTED_FILES:]]
     available = f"there are {names!r}" if names else "no file was sent in this conversation yet"
-    raise ValueError(f"file {name!r} was not sent: {available}" if name else available)
+    raise FileNotReceived(f"file {name!r} was not sent: {available}" if name else available)
 
 
 def _letters_of(name: str) -> str:

@@ -321,6 +321,15 @@ class AlreadyPending(ToolResult):
     message: str = ""
 
 
+@dataclass(frozen=True)
+class PreviewRefused(ToolResult):
+    """The result when a preview raised a ToolError: nothing was asked. `message` has its words."""
+
+    kind: ClassVar[str] = "refused"
+
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
     """A call's recorded arguments and its preview. A ToolResult as `preview` means that there is nothing to propose.

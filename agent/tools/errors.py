@@ -5,7 +5,8 @@ ToolError
 ├── ToolValidationError
 │   └── ToolParameterError
 ├── ToolExecutionError
-│   └── EffectUnknownError
+│   ├── EffectUnknownError
+│   └── PreviewError
 └── ToolLoadError
 """
 
@@ -97,6 +98,14 @@ class ToolExecutionError(ToolError):
 
 class EffectUnknownError(ToolExecutionError):
     """Raised when a call may have taken effect: another system gave no answer, or the tool took too long."""
+
+
+class PreviewError(ToolExecutionError):
+    """Raised when the code of a preview failed. The text names the type of the error, and never quotes it."""
+
+    def __init__(self, *, tool_name: str, error: BaseException) -> None:
+        message = f"cannot preview {tool_name!r} ({type(error).__name__}): nothing was asked"
+        super().__init__(message, tool_name=tool_name, error=error)
 
 
 class ToolLoadError(ToolError):

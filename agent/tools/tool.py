@@ -25,10 +25,12 @@ from sayso.agent.tools.call_texts import (
     join_chunks,
     preview_text,
     serialize,
+    shorten,
     with_reason,
 )
 from sayso.agent.tools.context import ArtifactsOfCall
 from sayso.agent.tools.definition import (
+    PreviewRefused,
     ProposalDraft,
     ToolDefinition,
     ToolMetadata,
@@ -40,6 +42,7 @@ from sayso.agent.tools.definition import (
 from sayso.agent.tools.errors import (
     FATAL_ERRORS,
     EffectUnknownError,
+    PreviewError,
     ToolError,
     ToolExecutionError,
     ToolValidationError,
@@ -58,6 +61,8 @@ from sayso.pending.context import context_parameters
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import current_context, running_tool
 
+#: Most characters of the words with which a preview refuses. They are stored, and people read them in a chat.
+MAX_REFUSAL_CHARS = 2_000
 #: Runs a sync function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -371,12 +376,16 @@ class Tool(ToolDefinition):
         """Ask the user of the current channel run to confirm the call; `reason` is why they are asked.
 
         Returns the PendingConfirmation, or another result when there is nothing to propose. Raises ToolExecutionError
-        when no user could answer, or when the preview fails.
+        when no user could answer, and PreviewError when the preview fails.
         """
         return self.draft(params).propose(reason)
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
-        """Return what `propose` would ask, without asking. Raises ToolParameterError, ToolExecutionError."""
+        """Return what `propose` would ask, without asking. Raises ToolParameterError and PreviewError.
+
+        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError, whose
+        words become a PreviewRefused.
+        """
         args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
         optional = {each.name for each in self.parameters if not each.required and each.default is None}
@@ -384,11 +393,13 @@ class Tool(ToolDefinition):
             shown = preview_text(self.name, self.preview, values, optional)
             draft = ProposalDraft(self, args, shown, self.definition_digest)
             _ = draft.values_digest  # values that JSON cannot express fail here
-            return draft
         except (Exception, SystemExit) as exc:
-            raise ToolExecutionError(
-                f"cannot preview {self.name!r}: {type(exc).__name__}: {exc}", tool_name=self.name, error=exc
-            ) from exc
+            words = exc.words_for_person if isinstance(exc, ToolError) else ""
+            if not words.strip():
+                raise PreviewError(tool_name=self.name, error=exc) from exc
+            refused = PreviewRefused(message=shorten(words, MAX_REFUSAL_CHARS))
+            draft = ProposalDraft(self, args, refused, self.definition_digest)
+        return draft
 
     def _in_stored_order(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments in one order: those of the tool as it names them, and the keys in them by alphabet.

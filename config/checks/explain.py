@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from sayso.agent import Tool
 from sayso.agent.guards.policy import PolicyDecision, effective_decision
+from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.definition import MEMORY
-from sayso.agent.tools.errors import ToolError
+from sayso.agent.tools.errors import PreviewError, ToolError
 from sayso.agent.tools.registry import unknown_tool
 from sayso.agent.toolsets.selectors import Visibility, roles_in, would_show
+from sayso.channels.redaction import redact
 from sayso.config.checks.describe import DECISIONS
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.schema import Settings
@@ -207,10 +209,12 @@ class _Call:
         """Add the exact question that the user would read and the action would be sealed with."""
         try:
             result = self.tool.propose(raw_args)
+        except PreviewError as exc:  # models and users do not read the error itself
+            return replace(explanation, problem=redact(f"{exc}: {exc.error}"))
         except ToolError as exc:
             return replace(explanation, problem=str(exc))
         if not self.run.proposals:
-            return replace(explanation, problem=f"there is nothing to ask: {result.to_json()}")
+            return replace(explanation, problem=f"there is nothing to ask: {result_text(result.to_json())}")
         action = self.run.proposals[0]
         question = ExpectedQuestion(action.preview, action.ttl_seconds, bool(action.code))
         return replace(explanation, verdict="asks", question=question)

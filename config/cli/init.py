@@ -63,13 +63,17 @@ def list_tasks() -> str:
     return "\\n".join(f"- {task}" for task in load_tasks()) or "There are no tasks."
 
 
-@tool(requires_approval=True, preview="Delete the task {name}")
-def delete_task(name: str) -> str | NotFound:
-    """Delete a task."""
-    tasks = load_tasks()
-    if name not in tasks:
+def preview_deletion(name: str) -> str | NotFound:
+    """Return the question for the user. Without such a task nothing is asked."""
+    if name not in load_tasks():
         return NotFound("task", name)
-    FILE.write_text(json.dumps([task for task in tasks if task != name]))
+    return f"Delete the task {name}"
+
+
+@tool(requires_approval=True, preview=preview_deletion)
+def delete_task(name: str) -> str:
+    """Delete a task."""
+    FILE.write_text(json.dumps([task for task in load_tasks() if task != name]))
     return f"The task {name} is deleted."
 
 

@@ -41,12 +41,13 @@ def test_the_tool_of_the_readme_asks_before_it_acts(tmp_path: Path) -> None:
     (tmp_path / "fruit.py").write_text(block("python"))
     (tmp_path / "sayso.yaml").write_text(block("yaml"))
     command = [sys.executable, "-m", "sayso", "chat", "--data", str(tmp_path / "data")]
-    typed = "/discard_fruit fruit=apple\nyes\ncount fruit\n"
+    typed = "/discard_fruit fruit=fig\n/discard_fruit fruit=apple\nyes\ncount fruit\n"
     environ = {name: value for name, value in os.environ.items() if name != "SAYSO_CONFIG"}
     answers = subprocess.run(
         command, input=typed, capture_output=True, text=True, cwd=tmp_path, env=environ, check=True
     ).stdout
-    assert "Throw away every apple" in answers
+    assert 'I found no fruit for "fig".' in answers
+    assert "Throw away 3 apples" in answers
     assert "3 thrown away." in answers
     assert "5 pears" in answers
 

@@ -82,7 +82,8 @@ def test_changed_tool_does_not_run_by_an_old_yes(change: str):
     """The person is told that it has changed, and to ask again; no author has to think of `version`."""
     ran: list[Any] = []
     preview, second = changed_tools(ran)[change]
-    assert (answer(paying(ran, preview), second), ran) == (CHANGED, [])
+    why = '\nI found no account for "bob".' if change == "nothing to propose" else ""
+    assert (answer(paying(ran, preview), second), ran) == (f"{CHANGED}{why}", [])
 
 
 @pytest.mark.parametrize("preview", ["Pay {euros} EUR", lambda euros: f"Pay {euros} EUR", None])

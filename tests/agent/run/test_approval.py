@@ -129,7 +129,7 @@ def test_preview_without_a_match_goes_back_to_the_model(turn):
 
 
 def test_failing_preview_proposes_no_action(turn):
-    """The model reads the error, and the user sees no proposal."""
+    """The model reads that it failed, and the user sees no proposal."""
 
     @tool(requires_approval=True, preview=lambda invoice_id: 1 / 0)
     def delete_invoice(invoice_id: str) -> str:

@@ -214,12 +214,13 @@ def test_async_preview_is_refused_at_definition():
         replace(pay, preview=words)
 
 
-@pytest.mark.parametrize("words", [None, 5, b"Pay"])
-def test_preview_that_returns_no_text_is_an_error_for_the_model(words):
-    """It does not break the turn."""
+@pytest.mark.parametrize("words", [None, 5, b"Pay", PendingConfirmation("pay", "Pay")])
+def test_preview_that_returns_no_text_is_an_error_for_the_model(words, caplog):
+    """It does not break the turn, and the log has the cure."""
     bot = desk([replace(pay, preview=lambda cents: words)], ToolCall("pay", {"cents": 5}))
     assert bot.ask_channel("ana", "go").content == "understood"
-    assert "return text" in bot.agent.provider.requests[-1].messages[-1].content
+    assert "(TypeError): nothing was asked" in bot.agent.provider.requests[-1].messages[-1].content
+    assert "return text" in caplog.text
 
 
 def test_preview_has_the_time_limit_of_its_tool():

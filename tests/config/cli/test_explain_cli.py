@@ -182,7 +182,7 @@ def test_tool_that_asks_by_itself_is_reported_as_asking():
         (["send_letter"], "desk", "U1", 0, "may be denied by its arguments: deny_when: {tool: send_*"),
         (["send_letter", "too=x", "pages=[]"], "desk", "U1", 1, "'too' -> Did you mean 'to'?"),
         (["find_letter", "number=many"], "desk", "U1", 1, "Issue: 'number' is"),
-        (["close_account", "name=nobody"], "desk", "U1", 1, 'there is nothing to ask: {"kind": "not_found"'),
+        (["close_account", "name=nobody"], "desk", "U1", 1, 'there is nothing to ask: I found no account for "nobody"'),
     ],
 )  # fmt: skip
 def test_deciding_rule_is_shown_with_its_line(ask, folder, args, channel, user, status, words):
@@ -263,5 +263,5 @@ def test_failing_preview_is_reported(ask, folder):
     """Then no question would be asked, and nothing would run."""
     (folder / "tools.py").write_text(TOOLS.replace('name == "nobody"', "1 / 0"))
     result = ask("close_account", "name=x")
-    assert "question: cannot preview 'close_account': ZeroDivisionError" in result.output
+    assert "cannot preview 'close_account' (ZeroDivisionError): nothing was asked: division by zero" in result.output
     assert result.exit_code == 1
