@@ -265,6 +265,8 @@ class Reply:
     `edits`: the platform's id of the message to replace. Where that is impossible, the reply is sent as a new message,
     or left out if it is `optional`. An `optional` reply that edits nothing says nothing new, and is left out where the
     platform charges for each message.
+    `removes`: the message that it `edits` has no more use. A platform that can delete a message deletes it; elsewhere
+    the text replaces it.
     `only_for`: the id of the one person in a group who sees it, where the platform can do that.
     `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show it to the one who
     tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
@@ -280,6 +282,7 @@ class Reply:
     collapse: str = ""
     edits: str = ""
     optional: bool = False
+    removes: bool = False
     only_for: str = ""
     answers_tap: str = ""
     cause: str = ""

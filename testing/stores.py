@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
@@ -145,6 +146,18 @@ class MemoryFeed:
         with self._changed:
             self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
             return self._newer(conversation_id, start)
+
+    def find(self, conversation_id: str, entry_id: str) -> FeedEntry | None:
+        """Return the entry of an id, None if there is none."""
+        with self._changed:
+            return dict(self._entries.get(conversation_id, ())).get(entry_id)
+
+    def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
+        """Return the last `count` entries before an id, oldest first; the newest of all for ""."""
+        end = _order(before) if MESSAGE_ID.fullmatch(before) else (math.inf, 0)
+        with self._changed:
+            entries = self._entries.get(conversation_id, ())
+            return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) < end][-count:]
 
     def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, FeedEntry]]:
         entries = self._entries.get(conversation_id, ())

@@ -76,7 +76,7 @@ LET_GO_SECONDS = 2.0
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
 #: Seconds after which a user is told that their turn takes longer.
 NOTICE_AFTER = 30.0
-#: Replaces a draft whose answer has no text: only a file, or nothing after a stop.
+#: Replaces a draft whose answer has no text, only a file or nothing after a stop, where it cannot be deleted.
 NO_WORDS = "…"
 #: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
 LONG_CHARS = 5_000
@@ -518,11 +518,11 @@ def has_new_message(change: TurnChange) -> bool:
 
 
 def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:
-    """Let the first text replace the draft message `shown`; if there is no text, a sign replaces it."""
+    """Let the first text replace the draft message `shown`; if there is no text, the draft is removed."""
     for at, (reply, pid) in enumerate(replies):
         if reply.text and not (reply.media or reply.edits):
             return (*replies[:at], (replace(reply, edits=shown), pid), *replies[at + 1 :])
-    return ((Reply(NO_WORDS, edits=shown, optional=True), ""), *replies)
+    return ((Reply(NO_WORDS, edits=shown, optional=True, removes=True), ""), *replies)
 
 
 def join_replies(change: TurnChange, channel: Channel) -> TurnChange:

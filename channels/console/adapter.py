@@ -17,7 +17,17 @@ from sayso.channels.base import AdapterDeps, Forbidden, RateLimit, Unreachable
 from sayso.channels.console.incoming import ConsoleFiles, cookie_of, is_encrypted, is_same_origin, parse
 from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, page_html, pieces_of
 from sayso.channels.console.settings import ConsoleSettings
-from sayso.channels.console.store import CLEAR, SESSION_SECONDS, Feed, FeedEntry, Logins, StoreDown, time_of
+from sayso.channels.console.store import (
+    CLEAR,
+    PAGE_ENTRIES,
+    REMOVED,
+    SESSION_SECONDS,
+    Feed,
+    FeedEntry,
+    Logins,
+    StoreDown,
+    time_of,
+)
 from sayso.channels.setup import is_loopback
 from sayso.channels.types import (
     Conversation,
@@ -149,10 +159,9 @@ class ConsoleChannel:
             entry["files"] = [file_entry(media) for media in turn.media]
         try:
             await asyncio.to_thread(self.feed.append, conversation_id, entry)
-            await asyncio.to_thread(self.feed.append, conversation_id, {"type": "typing"})
         except StoreDown:
             _log.warning("console.typing_failed", extra={"conversation": conversation_id}, exc_info=True)
-        return 0.0  # the page shows the indicator until the next bubble
+        return 0.0  # the page shows the indicator until the turn is answered
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Show the unfinished answer. It replaces the last draft in the feed. Raises Unreachable."""
@@ -169,12 +178,15 @@ class ConsoleChannel:
         The page shows each delivery id once, so sending again is always safe.
         """
         conversation_id, reply = delivery.conversation.id, delivery.reply
-        entries = await _reach(self.feed.read, conversation_id, "", 0) if reply.edits else []
-        edited_type = next((entry["type"] for entry_id, entry in entries if entry_id == reply.edits), "")
+        edited = await _reach(self.feed.find, conversation_id, reply.edits) if reply.edits else None
+        edited_type = edited["type"] if edited else ""
         if edited_type == "bubble":
             await _reach(self.feed.append, conversation_id, {**bubble(delivery), "type": "edit", "of": reply.edits})
             return Receipt(reply.edits)
         if reply.edits and reply.optional and edited_type != "draft":
+            return Receipt("")
+        if reply.removes:
+            await _reach(self.feed.append, conversation_id, {"type": REMOVED}, reply.edits)
             return Receipt("")
         replaces = reply.edits if edited_type == "draft" else ""
         entry_id = await _reach(self.feed.append, conversation_id, bubble(delivery), replaces)
@@ -213,8 +225,19 @@ class ConsoleChannel:
 
         Raises StoreDown.
         """
+        return self._linked_entries(self.feed.read(self.conversation(user_id).id, after, block_ms))
+
+    def older_entries(self, user_id: str, before: str) -> tuple[list[tuple[str, FeedEntry]], bool]:
+        """Return a page of entries before an id, the newest page for "", and whether there are older ones.
+
+        Raises StoreDown.
+        """
+        entries = self.feed.read_back(self.conversation(user_id).id, before, PAGE_ENTRIES + 1)
+        return self._linked_entries(entries[-PAGE_ENTRIES:]), len(entries) > PAGE_ENTRIES
+
+    def _linked_entries(self, entries: Sequence[tuple[str, FeedEntry]]) -> list[tuple[str, FeedEntry]]:
         shown = []
-        for entry_id, entry in self.feed.read(self.conversation(user_id).id, after, block_ms):
+        for entry_id, entry in entries:
             links: FeedEntry = {}
             if entry.get("media"):
                 links["media"] = self._linked(entry["media"])

@@ -15,16 +15,20 @@ import redis
 
 from sayso.channels.base import StorageDown
 
-#: About how many entries of one conversation are stored.
-KEPT_ENTRIES = 200
-#: How long an idle conversation is stored, in seconds.
-KEPT_SECONDS = 7 * 24 * 3600
+#: About how many entries of one conversation are stored. A message is one, and so is each later edit of it.
+KEPT_ENTRIES = 1000
+#: How many entries the page loads at once.
+PAGE_ENTRIES = 60
+#: How long an idle conversation is stored, in seconds: as long as its history.
+KEPT_SECONDS = 30 * 24 * 3600
 #: The longest one Redis read may block, in milliseconds: well under redis-py's socket timeout of 5 s.
 MAX_BLOCK_MS = 2000
 #: The ids of entries. Browsers send some back.
 MESSAGE_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 #: The type of an entry that replaces all entries before it.
 CLEAR = "clear"
+#: The type of an entry that says that the draft before it was removed.
+REMOVED = "removed"
 
 FeedEntry = dict[str, Any]
 
@@ -69,6 +73,25 @@ class Feed:
         except redis.RedisError as exc:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
         return [(entry_id, json.loads(fields["entry"])) for entry_id, fields in entries]
+
+    def find(self, conversation_id: str, entry_id: str) -> FeedEntry | None:
+        """Return the entry of an id, None if there is none. Raises StoreDown."""
+        if not MESSAGE_ID.fullmatch(entry_id):
+            return None
+        try:
+            entries: Any = self._client.xrange(self._key(conversation_id), entry_id, entry_id)
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
+        return json.loads(entries[0][1]["entry"]) if entries else None
+
+    def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
+        """Return the last `count` entries before an id, oldest first; the newest of all for "". Raises StoreDown."""
+        end = f"({before}" if MESSAGE_ID.fullmatch(before) else "+"
+        try:
+            entries: Any = self._client.xrevrange(self._key(conversation_id), end, count=count)
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
+        return [(entry_id, json.loads(fields["entry"])) for entry_id, fields in reversed(entries)]
 
     def _key(self, conversation_id: str) -> str:
         return f"{self._prefix}feed:{conversation_id}"

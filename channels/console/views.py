@@ -49,8 +49,11 @@ MAX_WAITING = 20
 UPLOADS = re.compile(r".*/console/[^/]+/files")
 #: How long an event stream lasts, in seconds, so that an open page does not delay a restart.
 STREAM_SECONDS = 60.0
-#: Seconds after which a comment is sent on a silent stream, so that proxies keep it open.
-HEARTBEAT_SECONDS = 15.0
+#: Seconds after which a heartbeat is sent on a silent stream. The page takes a stream without one for broken, and
+#: proxies keep the connection open. Each read of the feed may take BLOCK_MS more.
+HEARTBEAT_SECONDS = 4.0
+#: What a heartbeat is: an event of its own type, because the page's script does not see comments.
+HEARTBEAT = "event: alive\ndata:\n\n"
 #: How long one read of the feed waits, in milliseconds.
 BLOCK_MS = 1000
 #: The header with the name of an uploaded file. In the URL it would be in the logs of every proxy.
@@ -84,6 +87,7 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
         (("/console", "/console/<name>"), views.page),
         (("/console/poll", "/console/<name>/poll"), views.poll),
         (("/console/events", "/console/<name>/events"), views.events),
+        (("/console/<name>/older",), views.older),
         (("/console/<name>/waiting",), views.waiting),
     ):
         for rule in rules:
@@ -142,6 +146,12 @@ class Views:
         channel = self._channel(name)
         entries = channel.entries(self._visitor(channel), flask.request.args.get("after", ""))
         return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
+
+    def older(self, name: str) -> flask.Response:
+        """Return a page of entries before the given one, and whether there are older ones."""
+        channel = self._channel(name)
+        entries, has_more = channel.older_entries(self._visitor(channel), flask.request.args.get("before", ""))
+        return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries], more=has_more)
 
     def events(self, name: str = "") -> flask.Response:
         """Stream the entries of the feed after the given one."""
@@ -272,20 +282,26 @@ def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value
 
 
 def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[], float]) -> Iterator[str]:
-    """Yield server-sent events until STREAM_SECONDS are over or the feed is down. The browser reconnects by itself."""
-    yield "retry: 1000\n: hello\n\n"
-    beat_at = started_at = clock()
+    """Yield server-sent events until STREAM_SECONDS are over or the feed is down. The browser reconnects by itself.
+
+    The first heartbeat follows the first read: only then is it known that the feed can be read.
+    """
+    yield "retry: 1000\n\n"
+    started_at = clock()
+    beat_at = -math.inf
+    block_ms = 0
     while (now := clock()) - started_at < STREAM_SECONDS:
-        if now - beat_at >= HEARTBEAT_SECONDS:
-            yield ": still here\n\n"
-            beat_at = now
         try:
-            entries = channel.entries(user_id, after, BLOCK_MS)
+            entries = channel.entries(user_id, after, block_ms)
         except StoreDown:
             _log.warning("console.feed_down", exc_info=True)
             return
         for after, entry in entries:  # the next read starts after the last one
             yield f"id: {after}\ndata: {json.dumps(entry)}\n\n"
+        if now - beat_at >= HEARTBEAT_SECONDS:
+            yield HEARTBEAT
+            beat_at = now
+        block_ms = BLOCK_MS
 
 
 @contextmanager

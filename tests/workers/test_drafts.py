@@ -519,7 +519,10 @@ def test_reply_that_edits_a_message_does_not_replace_the_draft():
 def test_draft_of_an_answer_without_text_does_not_stay(said):
     """After a stop, or with only a file, no half answer and no "still working" stays."""
     replies = tuple((reply, "") for reply in said)
-    assert processor.replace_draft("d1", replies) == ((Reply("…", edits="d1", optional=True), ""), *replies)
+    assert processor.replace_draft("d1", replies) == (
+        (Reply("…", edits="d1", optional=True, removes=True), ""),
+        *replies,
+    )
 
 
 @pytest.mark.parametrize(

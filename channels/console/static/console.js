@@ -6,14 +6,17 @@ const byId = (id) => document.getElementById(id);
 const [log, typing, form, input, suggestions] = ["log", "typing", "composer", "text", "suggestions"].map(byId);
 const [picker, chips, notice, newest, why] = ["picker", "picked", "notice", "newest", "why"].map(byId);
 const [send, stop, fresh, more] = ["send", "stop", "fresh", "more"].map(byId);
+const [earlier, loaded] = ["earlier", "loaded"].map(byId);
 const main = document.querySelector("main");
 
 const [POLL_MS, POLLS_BEFORE_STREAM] = [1500, 20];
-const [TYPING_MS, RETRY_MS] = [60_000, [600, 2000]];
-const SILENT_MS = 90_000; // a stream ends itself every minute, so one that is silent for longer is broken
+const RETRY_MS = [600, 2000];
+const SILENT_MS = 12_000; // a heartbeat comes every five seconds: without one the server is gone or hangs
+const POLL_TIMEOUT_MS = 10_000;
 const BUSY_MS = 800; // earlier messages are not read out
 const [CHECK_MS, STILL_MS, UNKNOWN_MS] = [4000, 8000, 60_000]; // to check messages; to show why nothing happens; to give up
 const [RESEND_MS, RESEND_MAX_MS] = [4000, 30_000]; // to send again, a little later each time
+const EARLIER_PX = 300; // earlier messages are loaded when the user is that close to the top
 const SURE_MS = 4000; // for the second tap on New chat
 const CLOCK_AHEAD_MS = page.now - Date.now(); // by how much the server's clock is ahead of ours
 const STORED = `sayso:${page.hook}`;
@@ -28,7 +31,13 @@ const ownMessages = new Map(); // event id -> our own message element
 const bubbles = new Map(); // id in the feed or id of the delivery -> the bot's message
 const receivedIds = new Set(); // event ids, and ids of deliveries, which the server may send twice
 let lastId = "";
-let typingTimer = 0;
+let firstId = ""; // of the oldest entry that is shown
+let hasEarlier = false; // whether the server has older entries
+let place = log; // where messages are added: the log, or a page of earlier messages that is being built
+let wasTextSent = false; // whether a text that closes questions is shown
+const lateEdits = new Map(); // id of a message that is not loaded -> the newest edit of it
+const lateTaps = new Set(); // data of tapped buttons that are not loaded
+let loadedActs = []; // messages and taps of the first page: event id and time
 let draft = null; // the unfinished answer
 let stream = null; // the event stream; none while the feed is polled
 const waiting = new Map(); // our messages and taps that are not answered yet: id -> { at, sent, seen }
@@ -42,21 +51,88 @@ let [offlineTimer, watchdog] = [0, 0]; // to show "offline"; to give up a silent
 let attachments = []; // files of the next message: { file, url, name }; the server gives the name
 let [isScrolledUp, lastTop] = [false, 0]; // while the user has scrolled up, nothing moves
 
+const VIEWS = { user: showUser, tap: showTap, draft: showDraft, removed: dropDraft, bubble: showBubble, edit: showEdit, clear: showClear };
+
 function show(id, entry) {
   lastId = id;
-  const at = new Date(parseInt(id, 10));
-  ({ user: showUser, tap: showTap, typing: showTyping, draft: showDraft, bubble: showBubble, edit: showEdit, clear: showClear })[entry.type]?.(entry, at, id);
+  firstId ||= id;
+  VIEWS[entry.type]?.(entry, timeIn(id), id);
+}
+
+const timeIn = (id) => new Date(parseInt(id, 10));
+
+// Shows the newest page. What is older is loaded when the user scrolls up.
+async function loadNewest() {
+  const page = await fetchOlder("");
+  if (!page) return setTimeout(loadNewest, POLL_MS);
+  for (const { at, ...entry } of page.entries) show(at, entry);
+  setEarlier(page.more);
+  openStream();
+}
+
+async function fetchOlder(before) {
+  const signal = AbortSignal.timeout(POLL_TIMEOUT_MS);
+  const answer = await fetch(`${page.older}?before=${encodeURIComponent(before)}`, { signal }).catch(() => null);
+  if ([401, 403].includes(answer?.status)) setState("offline", "session ended, reload");
+  else if (!answer?.ok) setState("offline");
+  return answer?.ok ? answer.json().catch(() => null) : null;
+}
+
+function setEarlier(more) {
+  hasEarlier = more;
+  earlier.hidden = !more;
+}
+
+// Adds a page of earlier messages on top. What the user reads stays where it is.
+async function loadEarlier() {
+  if (!hasEarlier || earlier.disabled) return;
+  earlier.disabled = true;
+  const page = await fetchOlder(firstId);
+  earlier.disabled = false;
+  if (!page) return;
+  log.ariaBusy = "true"; // they are not read out
+  const top = main.scrollTop;
+  const anchor = log.firstElementChild;
+  const before = anchor?.offsetTop;
+  log.prepend(earlierPage(page.entries));
+  setEarlier(page.more);
+  isScrolledUp = true;
+  if (anchor) main.scrollTop = top + anchor.offsetTop - before;
+  lastTop = main.scrollTop;
+  loaded.textContent = `${page.entries.length} earlier messages are shown.`;
+  setTimeout(() => (log.ariaBusy = "false"), BUSY_MS);
+}
+
+function earlierPage(entries) {
+  const closesQuestions = wasTextSent;
+  place = document.createDocumentFragment();
+  for (const { at, ...entry } of entries) if (["user", "tap", "bubble", "edit"].includes(entry.type)) VIEWS[entry.type](entry, timeIn(at), at);
+  if (closesQuestions) closeButtons();
+  const built = place;
+  place = log;
+  firstId = entries[0]?.at ?? firstId;
+  return built;
+}
+
+// Notes that a message or tap is under work. Of those that were in the feed before, the server is asked.
+function noteAct(id, at) {
+  dropDraft();
+  if (place !== log) return;
+  if (!isRestored) loadedActs.push({ id, at: at.getTime() });
+  else if (!waiting.has(id)) waiting.set(id, { at: at.getTime(), sent: true, seen: true });
+  markSeen(id);
+  showBusy();
 }
 
 function showUser(entry, at) {
-  if (!isFirst(entry.event)) return;
-  if (!entry.text.startsWith("/")) closeButtons(); // a command leaves a question open
   const known = ownMessages.get(entry.event);
+  noteAct(entry.event, at);
+  if (!isFirst(entry.event)) return;
+  if (!entry.text.startsWith("/")) closeButtons(), (wasTextSent = true); // a command leaves a question open
   if (known) removeRetry(known);
-  else addMessage("user", at, [userBubble(entry.text, entry.files ?? [])]);
-  setMark(known ?? log.lastElementChild, "seen");
-  if (!known && entry.text) sentTexts.push(entry.text);
-  markSeen(entry.event);
+  const message = known ?? addMessage("user", at, [userBubble(entry.text, entry.files ?? [])]);
+  setMark(message, "seen");
+  if (!known && entry.text) place === log ? sentTexts.push(entry.text) : sentTexts.unshift(entry.text);
 }
 
 // A new chat began. Keeps our messages that are not in the feed yet.
@@ -70,50 +146,53 @@ function showClear(entry) {
   markSeen(entry.event);
 }
 
-function showTap(entry) {
-  const button = [...log.querySelectorAll(".buttons button")].find((each) => each.dataset.data === entry.data);
-  markSeen(entry.event);
-  if (!isFirst(entry.event) || !button) return;
+function showTap(entry, at) {
+  const button = buttonsIn(place).find((each) => each.dataset.data === entry.data);
+  noteAct(entry.event, at);
+  if (!isFirst(entry.event)) return;
+  if (!button) return lateTaps.add(entry.data);
   removeRetry(button.closest(".message"));
   choose(button);
 }
 
-function showTyping(_entry, at) {
-  dropDraft();
-  const left = TYPING_MS - (Date.now() - at);
-  if (left > 0) setTyping(true, left);
-}
+const buttonsIn = (node) => [...node.querySelectorAll(".buttons button")];
 
-// Shows one draft at a time, in place of the typing indicator. An old draft was left by a worker that died.
+// Shows one draft at a time, in place of the typing indicator, until no turn is under work.
 function showDraft(entry, at) {
-  if (Date.now() - at > TYPING_MS) return;
-  setTyping(false);
   draft ??= Object.assign(addMessage("bot", at, [element("div", "bubble draft")]), { ariaHidden: "true" }); // read out once
   draft.querySelector(".bubble").replaceChildren(textOf(entry));
   showBusy();
 }
 
 function dropDraft() {
+  if (place !== log) return;
   draft?.remove();
   draft = null;
+  showBusy();
 }
 
 function showBubble(entry, at, id) {
-  setTyping(false);
   dropDraft();
-  checkWaiting();
+  if (isRestored && place === log) checkWaiting();
   if (!isFirst(entry.delivery)) return bubbles.set(id, bubbles.get(entry.delivery));
   const message = addMessage("bot", at, partsOf(entry, id, at));
   messageTexts.set(message, entry.text);
   if (entry.text) message.querySelector(".meta").append(copyButton(message));
   for (const name of [id, entry.delivery]) bubbles.set(name, message);
+  if (lateEdits.has(id)) edit(message, ...lateEdits.get(id));
+  buttonsIn(message).filter(({ dataset }) => lateTaps.has(dataset.data)).forEach((button) => choose(button));
 }
 
 // Replaces the text and the buttons of a message. Its file stays.
 function showEdit(entry, at) {
   const message = bubbles.get(entry.of);
-  checkWaiting();
-  if (!isFirst(entry.delivery) || !message) return;
+  if (isRestored && place === log) checkWaiting();
+  if (!isFirst(entry.delivery)) return;
+  if (message) edit(message, entry, at);
+  else if (!(lateEdits.get(entry.of)?.[1] > at)) lateEdits.set(entry.of, [entry, at]);
+}
+
+function edit(message, entry, at) {
   const [bubble, ...buttons] = partsOf(entry, entry.of, at);
   if (!entry.media) bubble.append(...message.querySelectorAll("figure, .file"));
   const hadFocus = message.querySelector(".buttons, .retry")?.contains(document.activeElement);
@@ -154,11 +233,12 @@ function element(tag, className = "", text = "") {
 const pressable = (className, text, onclick) => Object.assign(element("button", className, text), { type: "button", onclick });
 
 function addMessage(side, at, parts) {
-  const message = element("article", `message ${side}${Date.now() - at < 5000 ? " new" : ""}`);
+  const message = element("article", `message ${side}${place === log && Date.now() - at < 5000 ? " new" : ""}`);
   const meta = element("div", "meta");
   meta.append(timeOf(at));
   message.append(element("span", "sr", side === "user" ? "You: " : "Bot: "), ...parts, meta);
-  log.append(message);
+  place.append(message);
+  if (place !== log) return message;
   if (side === "user") toBottom();
   showSuggestions(false);
   return message;
@@ -276,18 +356,12 @@ function choose(button, chosen = true) {
 
 // A typed message answers or drops the open question, so its buttons are disabled. An offer, such as Undo, stays.
 function closeButtons() {
-  for (const row of log.querySelectorAll(".buttons:has(.primary, .danger)")) closeRow(row);
-}
-
-function setTyping(shown, milliseconds = 0) {
-  clearTimeout(typingTimer);
-  typingTimer = shown ? setTimeout(() => setTyping(false), milliseconds) : 0;
-  showBusy();
+  for (const row of place.querySelectorAll(".buttons:has(.primary, .danger)")) closeRow(row);
 }
 
 // Shows the typing indicator until everything is answered, and Stop while the composer is empty.
 function showBusy() {
-  const isBusy = waiting.size > 0 || typingTimer !== 0;
+  const isBusy = waiting.size > 0;
   typing.hidden = !isBusy || draft !== null;
   const canStop = (isBusy || draft !== null) && !input.value && !attachments.length;
   const hadFocus = [send, stop].includes(document.activeElement);
@@ -312,6 +386,7 @@ function markAnswered(id) {
   waiting.delete(id);
   setMark(ownMessages.get(id), "seen");
   store();
+  if (!waiting.size) dropDraft(); // its worker died, or the turn was stopped
   showBusy();
 }
 
@@ -319,14 +394,27 @@ function markAnswered(id) {
 async function checkWaiting() {
   const ids = [...waiting].filter(([, act]) => act.sent || act.seen).map(([id]) => id);
   if (!ids.length) return;
-  const query = new URLSearchParams(ids.slice(0, 20).map((id) => ["id", id]));
-  const answer = await fetch(`${page.waiting}?${query}`, { signal: AbortSignal.timeout(15_000) }).catch(() => null);
-  const found = answer?.ok ? await answer.json().catch(() => null) : null;
+  const { answer, found } = await stagesOf(ids.slice(0, 20));
   for (const [id, stage] of Object.entries(found?.stages ?? {})) {
     const isOld = Date.now() - (waiting.get(id)?.at ?? 0) > UNKNOWN_MS;
     if (stage === "done" || (stage === "unknown" && isOld)) markAnswered(id);
   }
   showCause(found ? found.cause : answer ? "Its storage cannot be reached." : "There is no connection.");
+}
+
+async function stagesOf(ids) {
+  const query = new URLSearchParams(ids.map((id) => ["id", id]));
+  const answer = await fetch(`${page.waiting}?${query}`, { signal: AbortSignal.timeout(15_000) }).catch(() => null);
+  return { answer, found: answer?.ok ? await answer.json().catch(() => null) : null };
+}
+
+// Shows which messages and taps of the first page are still under work.
+async function restoreWaiting() {
+  const acts = loadedActs.slice(-20);
+  const { found } = acts.length ? await stagesOf(acts.map(({ id }) => id)) : {};
+  for (const { id, at } of acts) if (found?.stages[id] === "waits" && !waiting.has(id)) waiting.set(id, { at, sent: true, seen: true });
+  if (!waiting.size) dropDraft();
+  showBusy();
 }
 
 function showCause(cause) {
@@ -370,11 +458,13 @@ const follow = new ResizeObserver(() => isScrolledUp || toBottom());
 for (const each of [main, log, typing]) follow.observe(each);
 
 main.onscroll = () => {
+  if (main.scrollTop < EARLIER_PX && main.scrollTop < lastTop) loadEarlier();
   if (main.scrollHeight - main.scrollTop - main.clientHeight < 120) isScrolledUp = false;
   else if (main.scrollTop < lastTop) isScrolledUp = true; // else the end moved away
   lastTop = main.scrollTop;
   newest.hidden = !isScrolledUp;
 };
+earlier.onclick = loadEarlier;
 newest.onclick = () => (toBottom(), input.focus());
 
 function setState(state, words = state) {
@@ -387,7 +477,7 @@ function setState(state, words = state) {
 // All earlier messages are shown.
 function finishLoading() {
   log.ariaBusy = "false";
-  if (!isRestored) (isRestored = true), restore();
+  if (!isRestored) (isRestored = true), restore(), restoreWaiting();
 }
 
 const newId = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -600,8 +690,18 @@ function removeRetry(message) {
 function openStream() {
   stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
   restartWatchdog();
-  stream.onopen = () => (restartWatchdog(), clearTimeout(offlineTimer), (offlineTimer = 0), setState("live"), flush(true));
-  stream.onmessage = (event) => (restartWatchdog(), show(event.lastEventId, JSON.parse(event.data)));
+  let isBack = true;
+  // An open connection proves nothing: a server that hangs has it too. Only what arrives does.
+  const arrived = () => {
+    restartWatchdog();
+    clearTimeout(offlineTimer);
+    offlineTimer = 0;
+    setState("live");
+    if (isBack) (isBack = false), flush(true);
+  };
+  stream.onopen = () => (isBack = true);
+  stream.addEventListener("alive", arrived);
+  stream.onmessage = (event) => (arrived(), show(event.lastEventId, JSON.parse(event.data)));
   stream.onerror = () => {
     if (stream.readyState === EventSource.CLOSED) return clearTimeout(watchdog), clearTimeout(offlineTimer), pollFeed(POLLS_BEFORE_STREAM);
     offlineTimer ||= setTimeout(() => setState("offline"), 3000); // a stream that ended normally is back within a second
@@ -610,7 +710,7 @@ function openStream() {
 
 function restartWatchdog() {
   clearTimeout(watchdog);
-  watchdog = setTimeout(reconnect, SILENT_MS);
+  watchdog = setTimeout(() => (setState("offline", "no answer"), reconnect()), SILENT_MS);
 }
 
 function reconnect() {
@@ -621,11 +721,11 @@ function reconnect() {
 }
 
 window.onoffline = () => setState("offline");
-window.ononline = () => (reconnect(), flush(true));
+window.ononline = () => stream && (reconnect(), flush(true));
 
 async function pollFeed(left) {
   if (!left) return openStream();
-  const signal = AbortSignal.timeout(15_000);
+  const signal = AbortSignal.timeout(POLL_TIMEOUT_MS);
   const answer = await fetch(`${page.poll}?after=${encodeURIComponent(lastId)}`, { signal }).catch(() => null);
   if ([401, 403].includes(answer?.status)) return setState("offline", "session ended, reload");
   const news = answer?.ok ? await answer.json().catch(() => null) : null;
@@ -743,4 +843,4 @@ if (fresh)
 
 showSuggestions(true);
 updateComposer();
-openStream();
+loadNewest();

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,9 @@ import redis
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Reply
-from sayso.testing.stores import MemoryFeed
 from tests.channels.parts import console_channel
 
-from .echo import KEYS, EchoApp
+from .echo import KEYS, EchoApp, HangingFeed
 
 
 @pytest.fixture(scope="session")
@@ -58,13 +58,15 @@ def media(tmp_path: Path) -> LocalMediaStore:
 
 
 @pytest.fixture
-def feed() -> MemoryFeed:
-    """Return a feed in memory."""
-    return MemoryFeed()
+def feed() -> Iterator[HangingFeed]:
+    """Yield a feed in memory, which a test may let hang."""
+    feed = HangingFeed()
+    yield feed
+    feed.works.set()
 
 
 @pytest.fixture
-def channel(feed: MemoryFeed, media: LocalMediaStore) -> ConsoleChannel:
+def channel(feed: HangingFeed, media: LocalMediaStore) -> ConsoleChannel:
     """Return a console channel called web, without a password."""
     return console_channel("web", feed=feed, media=media, keys=KEYS, suggestions=["list invoices"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import flask
@@ -84,12 +85,34 @@ class QuietFeed(MemoryFeed):
         return super().read(conversation_id, after, 0)
 
 
+class HangingFeed(MemoryFeed):
+    """A feed whose reads hang while `works` is not set, as in a process that does not go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.works = threading.Event()
+        self.works.set()
+
+    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+        """Return the entries after an id, once the feed works."""
+        self.works.wait()
+        return super().read(conversation_id, after, min(block_ms, 50))
+
+
 class DownFeed:
     """A feed whose store is unavailable."""
 
     def append(self, conversation_id: str, entry: FeedEntry, replaces: str = "") -> str:
         """Raise StoreDown."""
         raise StoreDown("cannot append to the feed: ConnectionError")
+
+    def find(self, conversation_id: str, entry_id: str) -> FeedEntry | None:
+        """Raise StoreDown."""
+        raise StoreDown("cannot read the feed: ConnectionError")
+
+    def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
+        """Raise StoreDown."""
+        raise StoreDown("cannot read the feed: ConnectionError")
 
     def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
         """Raise StoreDown."""

@@ -13,16 +13,19 @@ from werkzeug.serving import make_server
 
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.channels.types import Button, Delivery, Reply, Turn
+from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
 from sayso.pending.concurrency import run_sync
+from sayso.workers.processor import replace_draft
 
-from .echo import EchoApp
+from .echo import EchoApp, HangingFeed
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 #: Seconds that the page may take to show something; Playwright's default of five is too short on a busy machine.
 PATIENCE = 30.0
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run")
 expect.set_options(timeout=PATIENCE * 1000)
+#: Where the article `first` is in the window, in pixels.
+FIRST_TOP = "window.first.offsetTop - document.querySelector('main').scrollTop"
 #: One red pixel.
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc0000003010100"
@@ -79,6 +82,12 @@ def page(chromium: Browser, address: str):
 def upload(name: str, data: bytes) -> FilePayload:
     """Return a file as a file picker gives it."""
     return {"name": name, "mimeType": "image/png" if data is PNG else "text/html", "buffer": data}
+
+
+def _id_of(channel: ConsoleChannel, here: Conversation, delivery: str) -> str:
+    """Return the id of the message that a delivery became."""
+    entries = channel.feed.read(here.id, "", 0)
+    return next(entry_id for entry_id, entry in entries if entry.get("delivery") == delivery)
 
 
 def ask(page: Page) -> None:
@@ -168,6 +177,90 @@ def test_draft_grows_until_the_answer_replaces_it(page: Page, echo: EchoApp, cha
     run_sync(channel.send(Delivery("last", turn.conversation, Reply("The *answer*.", edits=shown))))
     expect(page.locator(".bot .text").last).to_have_text("The answer.")
     expect(page.locator(".draft")).to_have_count(0)
+    expect(page.locator("#log article")).to_have_count(3)
+
+
+def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The draft disappears, also for a page that opened in the middle of the answer; the notice of the stop stays."""
+    echo.holds = True
+    page.fill("#text", "tell me a story")
+    page.keyboard.press("Enter")
+    expect(page.locator(".user .sign")).to_have_text("Sent ✓")
+    (turn,) = echo.turns
+    run_sync(channel.show_typing(turn))
+    shown = run_sync(channel.draft(turn, "Once upon"))
+    for _ in range(2):
+        expect(page.locator(".draft")).to_have_text("Once upon")
+        expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        page.reload()
+    ((removal, _),) = replace_draft(shown, ())
+    run_sync(channel.send(Delivery("d1", turn.conversation, removal)))
+    expect(page.locator(".draft")).to_have_count(0)
+    run_sync(channel.send(Delivery("d2", turn.conversation, Reply("Stopped."))))
+    for _ in range(2):
+        expect(page.locator("article.bot .text")).to_have_text("Stopped.")
+        page.reload()
+
+
+def test_draft_of_a_turn_that_is_over_does_not_stay(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """Its worker died, and the turn was given up without an answer."""
+    echo.holds = True
+    page.fill("#text", "tell me a story")
+    page.keyboard.press("Enter")
+    expect(page.locator(".user .sign")).to_have_text("Sent ✓")
+    (turn,) = echo.turns
+    run_sync(channel.show_typing(turn))
+    run_sync(channel.draft(turn, "Once upon"))
+    expect(page.locator(".draft")).to_have_text("Once upon")
+    echo.held.clear()
+    expect(page.locator(".draft")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".user")).to_have_count(1)
+    expect(page.locator(".draft")).to_have_count(0)
+
+
+def test_long_history_is_loaded_in_pages_without_a_jump(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The newest messages come first and older ones on the way up. An open question among them can be answered."""
+    ask(page)
+    here = echo.turns[0].conversation
+    for number in range(200):
+        run_sync(channel.send(Delivery(f"n{number}", here, Reply(f"notice {number}"))))
+    run_sync(channel.send(Delivery("edited", here, Reply("notice 3, edited", edits=_id_of(channel, here, "n3")))))
+    page.reload()
+    expect(page.locator("article.bot .text").last).to_have_text("notice 199")
+    assert page.locator("#log article").count() < 80
+    earlier = page.get_by_role("button", name="Earlier messages")
+    for count in (119, 179, 202):  # one entry of the first page is the edit
+        top = page.evaluate(f"(window.first = document.querySelector('article')) && {FIRST_TOP}")
+        earlier.evaluate("button => button.click()")
+        expect(page.locator("#log article")).to_have_count(count)
+        page.evaluate("new Promise(requestAnimationFrame)")
+        assert abs(page.evaluate(FIRST_TOP) - top) < 2
+    expect(earlier).to_be_hidden()
+    expect(page.locator("#log article")).to_have_count(202)
+    expect(page.get_by_text("notice 3, edited")).to_have_count(1)
+    assert page.locator("article.bot .text").nth(5).inner_text() == "notice 4"
+    page.get_by_role("button", name="No").click()
+    page.wait_for_selector("figure")
+    assert echo.turns[-1].tap
+
+
+def test_page_knows_a_server_that_hangs_and_recovers(page: Page, echo: EchoApp, feed: HangingFeed):
+    """An open connection on which nothing arrives is not live. When the server goes on, no message is doubled."""
+    page.clock.install()
+    page.reload()
+    state = page.locator("#state")
+    expect(state).to_have_text("live")
+    ask(page)
+    feed.works.clear()
+    page.clock.fast_forward(13_000)
+    expect(state).to_have_text("no answer")
+    page.clock.fast_forward(13_000)
+    expect(state).to_have_text("no answer")
+    feed.works.set()
+    expect(state).to_have_text("live")
+    page.click("button:text-is('No')")
+    page.wait_for_selector("figure")
     expect(page.locator("#log article")).to_have_count(3)
 
 

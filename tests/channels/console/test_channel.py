@@ -15,6 +15,7 @@ from sayso.channels.console.store import KEPT_ENTRIES
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, Turn, WebhookRequest
 from sayso.testing.stores import MemoryFeed
+from sayso.workers.processor import replace_draft
 from tests.channels.parts import console_channel
 
 from .echo import DownFeed
@@ -265,7 +266,7 @@ def test_typing_adds_the_text_of_the_user_first(channel: ConsoleChannel, convers
     turn = Turn("u1:e1", conversation, "u1", text="hi", message_id="e1")
     asyncio.run(channel.show_typing(turn))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
-    assert entries == [{"type": "user", "event": "e1", "text": "hi"}, {"type": "typing"}]
+    assert entries == [{"type": "user", "event": "e1", "text": "hi"}]
 
 
 def test_typing_after_a_tap_adds_the_tapped_button(channel: ConsoleChannel, conversation: Conversation):
@@ -285,6 +286,15 @@ def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversat
     asyncio.run(channel.send(Delivery("d1", conversation, Reply("all of it", edits=shown))))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
     assert [(entry["type"], entry["text"]) for entry in entries] == [("bubble", "said before"), ("bubble", "all of it")]
+
+
+def test_draft_of_a_stopped_answer_is_removed(channel: ConsoleChannel, conversation: Conversation):
+    """Nothing of it stays in the feed, and no bubble without words replaces it; sending it twice changes nothing."""
+    shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
+    ((removal, _),) = replace_draft(shown, ())
+    for piece in channel.split(removal) * 2:
+        asyncio.run(channel.send(Delivery("d1", conversation, piece)))
+    assert [entry["type"] for _, entry in channel.feed.read(conversation.id, "", 0)] == ["removed"]
 
 
 def test_answer_sent_twice_after_its_draft_has_one_delivery_id(channel: ConsoleChannel, conversation: Conversation):

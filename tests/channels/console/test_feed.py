@@ -43,6 +43,21 @@ def test_reading_after_an_id_returns_only_newer_entries(feed: Feed):
     assert feed.read("c", first, 0) == [(second, {"n": 2})]
 
 
+def test_reading_back_returns_the_entries_before_an_id(feed: Feed):
+    """The page gets the newest entries first, and then older ones, each page in order."""
+    ids = [feed.append("c", {"n": n}) for n in range(5)]
+    assert [entry["n"] for _, entry in feed.read_back("c", "", 2)] == [3, 4]
+    assert [entry["n"] for _, entry in feed.read_back("c", ids[3], 2)] == [1, 2]
+    assert feed.read_back("c", ids[0], 2) == []
+    assert len(feed.read_back("c", "nonsense", 9)) == 5
+
+
+def test_entry_is_found_by_its_id(feed: Feed):
+    """An edit looks up what it edits."""
+    first = feed.append("c", {"n": 1})
+    assert (feed.find("c", first), feed.find("c", "1-1"), feed.find("c", "nonsense")) == ({"n": 1}, None, None)
+
+
 def test_entry_may_replace_another(feed: Feed):
     """A growing draft is one entry and always the newest; a reader after the replaced one gets the new one."""
     first, draft = feed.append("c", {"n": 1}), feed.append("c", {"n": 2})
@@ -88,7 +103,7 @@ def test_waiting_reader_is_woken_by_an_entry(feed: Feed):
 
 
 def test_old_entries_are_trimmed(feed: Feed):
-    """A long conversation keeps about the last 200 entries; Redis trims in blocks of up to 100."""
+    """A long conversation keeps about the last 1,000 entries; Redis trims in blocks of up to 100."""
     for n in range(KEPT_ENTRIES + 150):
         feed.append("c", {"n": n})
     kept = [entry["n"] for _, entry in feed.read("c", "", 0)]
@@ -107,7 +122,7 @@ def test_memory_ids_grow_while_the_clock_stands_still():
     assert [feed.append("c", {}) for _ in range(3)] == ["5000-0", "5000-1", "5000-2"]
 
 
-def test_idle_conversation_expires_after_a_week(redis_socket: str):
+def test_idle_conversation_expires_after_a_month(redis_socket: str):
     """Every entry renews the expiry of its stream."""
     with redis.Redis(unix_socket_path=redis_socket, decode_responses=True) as client:
         Feed(client, "t:").append("c", {})

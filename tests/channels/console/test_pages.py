@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from sayso.channels.console.adapter import ConsoleChannel
+from sayso.channels.console.store import PAGE_ENTRIES
+from sayso.channels.console.views import HEARTBEAT
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Turn
 from sayso.testing.stores import MemoryFeed
@@ -148,11 +150,11 @@ def test_title_and_suggestions_are_escaped(feed: MemoryFeed, media: LocalMediaSt
 
 
 def test_polling_returns_the_conversation(browser, echo: EchoApp):
-    """A poll returns the user's text, typing and the answer; after the last id, it returns nothing."""
+    """A poll returns the user's text and the answer; after the last id, it returns nothing."""
     assert browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST).json == {"ok": True}
     entries = browser.get("/console/poll").json["entries"]
-    assert [entry["type"] for entry in entries] == ["user", "typing", "bubble"]
-    assert entries[2]["html"] == "<p>You said <strong>hello</strong></p>\n"
+    assert [entry["type"] for entry in entries] == ["user", "bubble"]
+    assert entries[1]["html"] == "<p>You said <strong>hello</strong></p>\n"
     assert browser.get(f"/console/poll?after={entries[-1]['at']}").json == {"entries": []}
 
 
@@ -161,21 +163,44 @@ def test_stream_sends_the_conversation_and_ends(media: LocalMediaStore):
     answer = streaming(media).get("/console/events")
     assert answer.mimetype == "text/event-stream"
     assert answer.text.startswith("retry: 1000\n")
-    assert [entry["type"] for _, entry in events(answer.text)] == ["user", "typing", "bubble"]
+    assert [entry["type"] for _, entry in events(answer.text)] == ["user", "bubble"]
 
 
 def test_idle_stream_sends_heartbeats(media: LocalMediaStore):
-    """A comment every 15 seconds keeps proxies from closing the connection."""
-    assert streaming(media).get("/console/events").text.count(": still here") == 3
+    """The page takes a stream for broken that sends nothing; an event of its own type is one that its script sees."""
+    assert streaming(media).get("/console/events").text.count(HEARTBEAT) == 11
+
+
+def test_stream_is_alive_only_after_the_feed_was_read(media: LocalMediaStore):
+    """A process that is open and cannot read the feed sends no heartbeat."""
+    client = EchoApp(console_channel("web", feed=DownFeed(), media=media, keys=KEYS), media=media).app.test_client()
+    client.get("/console")
+    assert client.get("/console/events").text == "retry: 1000\n\n"
+
+
+def test_older_entries_come_in_pages(browser, echo: EchoApp, feed: MemoryFeed):
+    """The newest page comes first. Each page says whether there are older entries, and none is lost or doubled."""
+    browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST)
+    (turn,) = echo.turns
+    for number in range(2 * PAGE_ENTRIES):
+        feed.append(turn.conversation.id, {"type": "user", "event": f"n{number}", "text": str(number)})
+    pages, before, more = [], "", True
+    while more:
+        page = browser.get(f"/console/web/older?before={before}").json
+        pages.append([entry["at"] for entry in page["entries"]])
+        before, more = pages[-1][0], page["more"]
+    assert [len(page) for page in pages] == [PAGE_ENTRIES, PAGE_ENTRIES, 2]
+    assert [at for page in reversed(pages) for at in page] == [at for at, _ in feed.read(turn.conversation.id, "", 0)]
 
 
 def test_stream_resumes_where_the_browser_stopped(media: LocalMediaStore):
     """The header of a reconnect wins over the query of the first connect."""
     client = streaming(media)
     ids = [entry_id for entry_id, _ in events(client.get("/console/events").text)]
+    assert len(ids) == 2
     resumed = client.get(f"/console/events?after={ids[0]}", headers={"Last-Event-ID": ids[1]}).text
-    assert [entry_id for entry_id, _ in events(resumed)] == ids[2:]
-    assert len(list(events(client.get(f"/console/events?after={ids[0]}").text))) == 2
+    assert list(events(resumed)) == []
+    assert [entry_id for entry_id, _ in events(client.get(f"/console/events?after={ids[0]}").text)] == ids[1:]
 
 
 def test_stream_above_the_limit_is_refused(media: LocalMediaStore):
