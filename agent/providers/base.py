@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
+from sayso.agent.providers.error_texts import fitting_share, says_no_credit, says_too_long
 from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json
@@ -32,16 +33,6 @@ FILTERED = "content_filter"
 MAX_NOT_JSON_CHARS = 500
 #: How many characters of an error's text are kept.
 MAX_REASON_CHARS = 300
-#: How vendors and servers say that a request is longer than the model's context window.
-_TOO_LONG = re.compile(
-    r"context.?length|context.?window|maximum context|context size|(?:prompt|input) is too long|too many tokens:"
-    r"|maximum (?:prompt|model|input) length"
-    r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|context limit)"
-    r"|reduce the length of the (?:messages|prompt)|tokens must be reduced|string too long"
-    r"|\binputs`? (?:tokens\b.{0,40} must be <=|must have less than \d+ tokens)",
-    re.IGNORECASE,
-)
-
 #: A secret, with the name before it: vendors' errors repeat URLs and headers.
 _SECRETS = re.compile(
     r"((?:key|token|secret|password|signature)[\"']?\s{0,3}[=:]\s{0,3}[\"']?|\b(?:bearer|basic)\s{1,3})[^\s&\"',)]+"
@@ -61,7 +52,8 @@ class ProviderError(Exception):
     `retry_after` is the pause that the vendor asks for, in seconds; a retry can help unless `retryable` is False.
     `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known. `settings`
     names the operator's model settings in a refused request. `refusal` is the model's own text for a refusal, to show
-    to the user.
+    to the user. `fitting_share` is the share of a request that was too long which the model would take, if its message
+    names both sizes. `has_no_credit` is true where the account has no money, or its quota or budget is used up.
     """
 
     kind: FailureKind = "away"
@@ -70,6 +62,8 @@ class ProviderError(Exception):
     model: str = ""
     settings: str = ""
     refusal: str = ""
+    fitting_share: float | None = None
+    has_no_credit: bool = False
 
     def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
         super().__init__(message)
@@ -77,10 +71,28 @@ class ProviderError(Exception):
         self.retryable = retryable
 
     @property
+    def advice(self) -> str:
+        """What the operator can do, "" where the error passes by itself or concerns the content of a request."""
+        if self.kind != "no_access":
+            return ""
+        if self.has_no_credit:
+            return _CREDIT_ADVICE
+        return _ACCESS_ADVICE.get(self.status or 0, _ACCESS_ADVICE[401])
+
+    @property
     def cause(self) -> str:
         """The facts of the error on one line for the log, without the vendor's text, which may repeat a user's."""
         facts = {name: getattr(self, name) for name in ("kind", "status", "code", "settings", "model")}
         return " ".join(f"{name}={value}" for name, value in facts.items() if value)
+
+
+#: What the operator can do where a vendor gives no access, by HTTP status.
+_ACCESS_ADVICE = {
+    401: "the vendor refuses the key: see agent.api_key",
+    403: "this key may not use the model: see the rights of agent.api_key",
+    404: "the vendor does not know the model or the address: see agent.model and agent.base_url",
+}
+_CREDIT_ADVICE = "the quota or credit of the account is used up: see the vendor's page for billing"
 
 
 class RateLimitedError(ProviderError):
@@ -120,11 +132,6 @@ def reason(error: Exception) -> str:
 def without_secrets(line: str) -> str:
     """Return the beginning of the line, with stars in place of anything that looks like a secret."""
     return _SECRETS.sub(r"\1***", line[:MAX_REASON_CHARS])
-
-
-def says_too_long(text: str) -> bool:
-    """Return whether a vendor's error message says that the request is too long for the model."""
-    return _TOO_LONG.search(text) is not None
 
 
 class UnchosenTemperature(float):
@@ -442,8 +449,15 @@ def _no_answer(request: ProviderRequest) -> ProviderError:
 
 def _as_provider_error(exc: Exception) -> ProviderError:
     error = ProviderError(reason(exc))
-    if says_too_long(str(error)):
-        error.kind, error.retryable = "too_long", False
+    text = str(error)
+    if says_too_long(text):
+        error.kind = "too_long"
+        error.retryable = False
+        error.fitting_share = fitting_share(text)
+    elif says_no_credit(text):
+        error.kind = "no_access"
+        error.retryable = False
+        error.has_no_credit = True
     return error
 
 

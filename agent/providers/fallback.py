@@ -41,6 +41,9 @@ class FallbackProvider:
     A provider that failed `max_failures` times in a row is skipped for `cooldown_seconds`, and then tried by one
     request at a time. If all providers are skipped, the one whose cooldown ends first is called all the same.
 
+    A provider without access (a wrong key, no credit) is reported once in the error log, although another one answers.
+    It is reported again if it has answered in between.
+
     The request's model is meant for the first provider; every other gets its own `default_model`, if it has one. Each
     provider gets the whole timeout of the request.
     """
@@ -60,7 +63,11 @@ class FallbackProvider:
             raise ValueError(f"max_failures={max_failures!r} calls no provider: use 1 or more")
         self._candidates = [
             _Candidate(
-                provider, name_of(provider), CircuitBreaker(max_failures, cooldown_seconds, clock), is_first=not number
+                provider,
+                name_of(provider),
+                CircuitBreaker(max_failures, cooldown_seconds, clock),
+                AccessReport(),
+                is_first=not number,
             )
             for number, provider in enumerate(providers)
         ]
@@ -160,8 +167,8 @@ class FallbackProvider:
             finally:
                 portal.call(stream.aclose)
 
-    def _report_fallback(self, failed: str, following: str, error: Exception) -> None:
-        _log.warning("provider.fallback failed=%s next=%s reason=%s", failed, following, type(error).__name__)
+    def _report_fallback(self, failed: str, following: str, error: ProviderError) -> None:
+        _log.warning("provider.fallback failed=%s next=%s %s", failed, following, error.cause)
         try:
             if self._on_fallback is not None:
                 self._on_fallback(failed, error)
@@ -183,6 +190,7 @@ class _Candidate:
     provider: Provider
     name: str
     breaker: CircuitBreaker
+    access: AccessReport
     is_first: bool
 
     def model_for(self, requested: str) -> str:
@@ -210,7 +218,7 @@ class _Attempts:
     def __init__(
         self,
         candidates: list[_Candidate],
-        report_fallback: Callable[[str, str, Exception], None],
+        report_fallback: Callable[[str, str, ProviderError], None],
         clock: Callable[[], float],
     ) -> None:
         self._candidates, self._report_fallback, self._clock = candidates, report_fallback, clock
@@ -239,8 +247,10 @@ class _Attempts:
         try:
             yield candidate
             succeeded = True
+            candidate.access.note_answer()
         except ProviderError as error:
             succeeded = None if isinstance(error, RequestRefusedError) else False
+            candidate.access.note_failure(candidate.name, error)
             self._failures.append((candidate.name, error))
         finally:
             candidate.breaker.record(call, succeeded=succeeded)
@@ -263,11 +273,32 @@ class _Attempts:
         # Only if no provider gives access, a later attempt is of no use.
         passing = [error for error in errors if error.kind != "no_access"]
         cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]
-        for name in ("kind", "status", "code", "model", "settings", "refusal"):
+        for name in ("kind", "status", "code", "model", "settings", "refusal", "fitting_share", "has_no_credit"):
             setattr(failure, name, getattr(cause, name))
         if failure.kind == "no_access" and self._skipped:
             failure.kind = "away"
         return failure
+
+
+class AccessReport:
+    """Whether the error log has that a provider gives no access. One for each provider of a FallbackProvider.
+
+    Other providers hide the fault from people, so that only the log can tell it to the operator.
+    """
+
+    def __init__(self) -> None:
+        self._is_reported = False
+
+    def note_answer(self) -> None:
+        """Have the next fault reported."""
+        self._is_reported = False
+
+    def note_failure(self, name: str, error: ProviderError) -> None:
+        """Report a fault that only the operator can mend, unless the log has it already."""
+        if error.kind != "no_access" or self._is_reported:
+            return
+        self._is_reported = True
+        _log.error("provider.no_access provider=%s %s", name, error.cause, extra={"advice": error.advice})
 
 
 #: A call that a circuit breaker admitted: a usual one, or the trial of a provider after its cooldown.

@@ -12,9 +12,11 @@ from typing import Any
 from pydantic_ai.exceptions import (
     ContentFilterError,
     ModelAPIError,
+    ModelAuthenticationError,
     ModelConnectionError,
     ModelContextWindowExceededError,
     ModelHTTPError,
+    ModelNotFoundError,
     ModelQuotaExceededError,
     ModelRateLimitError,
     ModelRequestRejectedError,
@@ -23,7 +25,8 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 
-from sayso.agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError, says_too_long
+from sayso.agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError
+from sayso.agent.providers.error_texts import fitting_share, says_no_credit, says_too_long
 
 #: How many characters of a vendor's error message are kept.
 MAX_REASON_CHARS = 200
@@ -39,6 +42,12 @@ _RETRYABLE = frozenset({408, 409, 425})
 _REFUSALS = frozenset({400, 413, 422})
 #: Statuses that do not change before the operator acts: a wrong key, an empty account, a closed door, an unknown model.
 _NO_ACCESS = frozenset({401, 402, 403, 404})
+#: Statuses with which vendors and gateways say that an account has no credit.
+_MAYBE_NO_CREDIT = frozenset({400, 402, 403, 412, 422, 429})
+#: Codes with which OpenAI refuses a field of the request that the operator has set, or that its model does not know.
+_SETUP_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown_parameter"})
+#: What vendors refuse by a place instead of by content.
+_WRONG_PLACE = re.compile(r"(?:user location|country, region, or territory) (?:is )?not supported", re.IGNORECASE)
 #: The status of a request that is too large.
 _TOO_LARGE = 413
 #: Statuses with which vendors and servers refuse a request that is too long.
@@ -48,7 +57,13 @@ _OVERLOADED = frozenset({503, 529})
 #: A `retry-after` header with a fraction of a second.
 _FRACTIONAL_SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
 #: How vendors name their content filters.
-_FILTER_NAMES = ("content_filter", "content_policy_violation", "content management policy")
+_FILTER_NAMES = (
+    "content_filter",
+    "content_policy_violation",
+    "content management policy",
+    # OpenRouter sends it with 403.
+    "input was flagged",
+)
 
 
 @contextmanager
@@ -128,19 +143,21 @@ class _Translation:
         if _is_too_long(exc, status):
             return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
         if status == 429 or isinstance(exc, ModelRateLimitError):
-            is_used_up = isinstance(exc, ModelQuotaExceededError)
+            is_used_up = _has_no_credit(exc, status)
             limit = "its quota is used up (429)" if is_used_up else "rate limit (429)"
             text = f"{self._provider}: {limit}{reason}"
             return RateLimitedError(text, retry_after=_retry_after(exc), retryable=not is_used_up)
         if _is_filtered(exc):
             return self._refused(f"its content filter refused the request{reason}")
+        if _is_setup(exc, status):
+            answered = "no access" if status is None else f"it answered {status}"
+            return self._error(f"{answered}{reason}{self._sent_settings()}", retryable=False)
         if isinstance(exc, ModelConnectionError):
             cause = type(exc.__cause__ or exc).__name__
             return self._error(f"the connection was lost ({cause})", retryable=True)
         failure = "it failed" if status is None else f"it answered {status}"
         if status in _REFUSALS:
-            sent = f" (model_settings sent: {self._settings})" if self._settings else ""
-            error = self._refused(f"{failure}{reason}{sent}")
+            error = self._refused(f"{failure}{reason}{self._sent_settings()}")
             error.settings = self._settings
             return error
         if status is None:
@@ -148,6 +165,9 @@ class _Translation:
         else:
             is_retryable = status >= 500 or status in _RETRYABLE
         return self._error(f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc))
+
+    def _sent_settings(self) -> str:
+        return f" (model_settings sent: {self._settings})" if self._settings else ""
 
     def _refused(self, what: str) -> ProviderError:
         return RequestRefusedError(f"{self._provider}: {what}")
@@ -211,12 +231,43 @@ def _set_kind(error: ProviderError, exc: ModelAPIError) -> None:
     """Set what the error means for the user, where its class does not say it."""
     if _is_too_long(exc, error.status):
         error.kind = "too_long"
+        error.fitting_share = fitting_share(_message(exc.body))
     elif error.status in _OVERLOADED:
         error.kind = "busy"
     elif _is_filtered(exc):
         error.code = FILTERED
-    elif error.status in _NO_ACCESS or isinstance(exc, ModelQuotaExceededError):
+    elif _is_setup(exc, error.status):
         error.kind = "no_access"
+        error.has_no_credit = _has_no_credit(exc, error.status)
+
+
+def _is_setup(exc: ModelAPIError, status: int | None) -> bool:
+    """Return whether only the operator can mend an error: by a key, a model, a setting, or money."""
+    if status in _NO_ACCESS or isinstance(exc, ModelAuthenticationError | ModelNotFoundError):
+        return True
+    return _has_no_credit(exc, status) or _is_wrong_setting(exc) or _WRONG_PLACE.search(_message(exc.body)) is not None
+
+
+def _has_no_credit(exc: ModelAPIError, status: int | None) -> bool:
+    """Return whether the account has no credit. Anthropic says so with 400, gateways with 400 or 429.
+
+    An error inside of a stream may have no status.
+    """
+    if isinstance(exc, ModelQuotaExceededError):
+        return True
+    if status is not None and status not in _MAYBE_NO_CREDIT:
+        return False
+    texts = (exc.provider_error_code, exc.provider_error_type, _message(exc.body))
+    return any(says_no_credit(text) for text in texts if text)
+
+
+def _is_wrong_setting(exc: ModelAPIError) -> bool:
+    """Return whether OpenAI, or a server that speaks its protocol, refuses a field other than the messages."""
+    if exc.provider_error_code not in _SETUP_CODES:
+        return False
+    body: Any = exc.body
+    place = body.get("param") if isinstance(body, dict) else None
+    return isinstance(place, str) and not place.startswith(("messages", "input"))
 
 
 def _is_filtered(exc: ModelAPIError) -> bool:

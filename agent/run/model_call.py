@@ -60,7 +60,7 @@ Sleep = Callable[[float], Awaitable[None]]
 ResponseSchema = Mapping[str, Any]
 
 #: Called before each pause with the number of the failed attempt, its error, and the seconds until the next attempt.
-OnRetry = Callable[[int, Exception, float], Awaitable[None]]
+OnRetry = Callable[[int, ProviderError, float], Awaitable[None]]
 
 #: The longest `retry_after` of a vendor that is waited for, in seconds. Beyond it the user is told of the failure.
 MAX_RETRY_AFTER_SECONDS = 60.0
@@ -68,15 +68,10 @@ MAX_RETRY_AFTER_SECONDS = 60.0
 JITTER = 0.25
 #: How often a transcript that is too long for the model is halved and sent again.
 MAX_HALVINGS = 6
+#: The largest share of a rejected transcript that is sent again.
+MAX_FITTING_SHARE = 0.85
 #: HTTP statuses with which a vendor rejects a request because of its content.
 _REJECTED_STATUSES = frozenset({400, 413, 415, 422})
-#: What the operator can do where a vendor gives no access, by HTTP status; for all others the quota is used up.
-_ACCESS_ADVICE = {
-    401: "the vendor refuses the key: see agent.api_key",
-    403: "this key may not use the model: see the rights of agent.api_key",
-    404: "the vendor does not know the model or the address: see agent.model and agent.base_url",
-}
-_QUOTA_ADVICE = "the quota of the account is used up: see the vendor's page for billing"
 
 
 class ModelCaller:
@@ -88,6 +83,8 @@ class ModelCaller:
         self._usage = usage
         self._sleep = sleep
         self._conversation_keys = ConversationKeys(config)
+        #: Context windows that are known from refused requests, in tokens as they are estimated here, by model.
+        self._learned_windows: dict[str, int] = {}
         self.name = name_of(provider)
         settings = getattr(provider, "model_settings", None)
         #: The provider in cache keys: its answers depend on its settings.
@@ -197,10 +194,10 @@ class ModelCaller:
         config = self._config
         messages = run.transcript
         limit = run.max_transcript_tokens
-        if limit is None and (config.context_tokens is not None or not self._is_small(messages)):
+        has_own_window = config.context_tokens is not None or run.model in self._learned_windows
+        if limit is None and (has_own_window or not self._is_small(messages)):
             window = self._window(model)
-            texts = (prompt, run.background, run.related_facts, json.dumps(list(schemas), default=str))
-            others = config.max_tokens + sum(map(text_tokens, texts))
+            others = self._other_tokens(run, prompt, schemas)
             limit = max(window - others, int(window * MIN_TRANSCRIPT_SHARE))
         if limit is not None:
             current = [*run.messages, *run.rejected]
@@ -231,12 +228,19 @@ class ModelCaller:
         return sum(len(message.content) for message in messages) < most
 
     def _window(self, model: str) -> int:
-        """Return the context window of a model in tokens."""
-        if self._config.context_tokens is not None:
-            return self._config.context_tokens
-        known_window = getattr(self._provider, "context_tokens", None)
-        known = known_window(model) if callable(known_window) else None
-        return known or DEFAULT_CONTEXT_TOKENS
+        """Return the context window of a model in tokens: as configured or known, and at most what it has taken."""
+        window = self._config.context_tokens
+        if window is None:
+            known_window = getattr(self._provider, "context_tokens", None)
+            window = known_window(model) if callable(known_window) else None
+        window = window or DEFAULT_CONTEXT_TOKENS
+        name = model or str(getattr(self._provider, "default_model", ""))
+        return min(window, self._learned_windows.get(name, window))
+
+    def _other_tokens(self, run: RunState, prompt: str, schemas: Sequence[ResponseSchema]) -> int:
+        """Return an estimate of the tokens of a request beside its transcript, with those kept for the answer."""
+        texts = (prompt, run.background, run.related_facts, json.dumps(list(schemas), default=str))
+        return self._config.max_tokens + sum(map(text_tokens, texts))
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
         try:
@@ -322,17 +326,24 @@ class ModelCaller:
         if isinstance(error, ProviderConfigurationError):
             # The text of this error is our own: it names a key or a library that is missing.
             extra["advice"] = str(error)
-        elif isinstance(error, ProviderError) and error.kind == "no_access":
-            extra["advice"] = _ACCESS_ADVICE.get(error.status or 0, _QUOTA_ADVICE)
+        elif isinstance(error, ProviderError) and error.advice:
+            extra["advice"] = error.advice
         log.error("model.failed run=%s %s", run.events.run_id, details, extra=extra)
 
     async def _call_with_reductions(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
-        """Call the model. If the vendor rejects the transcript, send less of it. Raises ProviderError."""
+        """Call the model. If the vendor rejects the transcript, send less of it. Raises ProviderError.
+
+        A window that was learned so is kept: later turns, of all conversations, stay below it.
+        """
+        limit_before = run.max_transcript_tokens
         for _ in range(MAX_HALVINGS + 2):
             try:
-                return await self._call_with_retries(run, request, on_text)
+                completion = await self._call_with_retries(run, request, on_text)
+                if run.max_transcript_tokens not in (None, limit_before):
+                    self._learn_window(run, request, run.max_transcript_tokens)
+                return completion
             except ProviderError as exc:
                 messages = self._reduce_messages(run, request, exc)
                 if messages is None:
@@ -340,19 +351,27 @@ class ModelCaller:
             request = replace(request, messages=messages)
         return await self._call_with_retries(run, request, on_text)
 
+    def _learn_window(self, run: RunState, request: ProviderRequest, transcript_tokens: int) -> None:
+        """Remember how many tokens the model takes, after it refused more."""
+        window = transcript_tokens + self._other_tokens(run, request.system_prompt, request.tools or ())
+        known = self._learned_windows.get(run.model, window + 1)
+        if window < known:
+            self._learned_windows[run.model] = window
+            log.warning("model.window_learned model=%s provider=%s tokens=%d", run.model, self.name, window)
+
     def _reduce_messages(
         self, run: RunState, request: ProviderRequest, error: ProviderError
     ) -> Sequence[Message] | None:
         """Return less of a rejected transcript, also for the rest of the run; None if nothing more can be left out.
 
-        A transcript that is too long is halved. Otherwise its files are only named, since one may be damaged or larger
-        than it looks. If a content filter rejected it, the history is left out, so that one message does not block all
-        that follow.
+        A transcript that is too long is cut to the size that the vendor names, or else halved. Otherwise its files are
+        only named, since one may be damaged or larger than it looks. If a content filter rejected it, the history is
+        left out, so that one message does not block all that follow.
         """
         if error.kind == "too_long":
             tokens = _spoken_tokens(request.messages)
             limit = run.max_transcript_tokens
-            run.max_transcript_tokens = tokens // 2
+            run.max_transcript_tokens = self._fitting_tokens(run, request, tokens, error.fitting_share)
             self.limit_results(run)
             shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
             if _spoken_tokens(shorter) <= tokens * 0.9:
@@ -371,6 +390,14 @@ class ModelCaller:
             return None
         return self._build_messages(run, request.model, request.system_prompt, request.tools or ())
 
+    def _fitting_tokens(self, run: RunState, request: ProviderRequest, tokens: int, share: float | None) -> int:
+        """Return the tokens that a rejected transcript of `tokens` may take: `share` is that of the whole request."""
+        if share is None:
+            return tokens // 2
+        others = self._other_tokens(run, request.system_prompt, request.tools or ())
+        fitting = int((tokens + others) * share) - others
+        return min(max(fitting, int(tokens * MIN_TRANSCRIPT_SHARE)), int(tokens * MAX_FITTING_SHARE))
+
     async def _call_with_retries(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
@@ -382,8 +409,9 @@ class ModelCaller:
         else:
             attempt = partial(astream_call, provider, request, on_text)
 
-        async def on_retry(number: int, error: Exception, seconds: float) -> None:
-            log.warning("provider.retry attempt=%d model=%s reason=%s", number, run.model, type(error).__name__)
+        async def on_retry(number: int, error: ProviderError, seconds: float) -> None:
+            error.model = error.model or run.model
+            log.warning("provider.retry attempt=%d provider=%s %s", number, self.name, error.cause)
             await run.events.tell("llm_retry", number, self._config.max_retries, error, seconds)
 
         try:

@@ -300,6 +300,101 @@ def test_log_names_what_the_operator_can_do(
     assert advice in vars(line)["advice"]
 
 
+#: What vendors and gateways answer where only the operator can help, with each one's status.
+NEED_THE_OPERATOR = [
+    ("anthropic", 400, "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."),
+    ("anthropic", 400, "You have reached your specified API usage limits. You will regain access on 2026-12-01."),
+    ("anthropic", 400, "This organization has been disabled."),
+    ("compatible", 400, "Budget has been exceeded! Current cost: 26.075, Max budget: 0.25"),
+    ("compatible", 400, "ExceededBudget: User=ada over budget. Spend=1.2, Budget=1.0"),
+    ("compatible", 400, "Access denied, please make sure your account is in good standing (Arrearage)"),
+    ("compatible", 402, "Insufficient Balance"),
+    ("compatible", 403, "Your team has either used all available credits or reached its monthly spending limit."),
+    ("compatible", 429, "Your account is suspended due to insufficient balance, please recharge your account"),
+    ("openai", 429, "Your account is not active, please check your billing details on our website."),
+    ("gemini", 400, "Gemini API free tier is not available in your country. Please enable billing on your project."),
+    ("gemini", 400, "User location is not supported for the API use."),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "words"), NEED_THE_OPERATOR)
+def test_people_are_sent_to_the_operator_where_only_the_operator_can_help(
+    server: Server, caplog: pytest.LogCaptureFixture, name: str, status: int, words: str
+) -> None:
+    """Neither a minute of patience nor other words pay a bill, so nothing is tried again."""
+    server.script({"status": status, "message": words})
+    result = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=2)).run("hello")
+    assert result.failure == "no_access"
+    assert reply_text(result, texts_for("en"), has_acted=False) == catalogue("en")["model_no_access"]
+    assert len(server.calls) == 1
+    (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert vars(line)["advice"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "kind"),
+    [
+        ("openai", {"status": 429, "message": "Rate limit reached for gpt-5 on requests per min (RPM)"}, "busy"),
+        ("gemini", {"status": 429, "message": "You exceeded your current quota, check your plan and billing"}, "busy"),
+        ("compatible", {"status": 403, "message": "Your input was flagged for violence"}, "refused"),
+        ("compatible", {"status": 400, "message": "invalid value for messages[3].content"}, "refused"),
+    ],
+)
+def test_other_refusals_keep_their_words(server: Server, name: str, step: dict[str, Any], kind: str) -> None:
+    """Gemini writes of billing where a limit of one minute is reached."""
+    server.script(step)
+    result = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=0)).run("hello")
+    assert result.failure == kind
+
+
+@pytest.mark.parametrize(("parameter", "kind"), [("temperature", "no_access"), ("messages[1].content", "refused")])
+def test_refused_setting_is_the_operators_and_refused_content_the_persons(
+    server: Server, parameter: str, kind: str
+) -> None:
+    """OpenAI names the place in its error."""
+    error = {"message": "Unsupported value", "type": "invalid_request_error", "code": "unsupported_value"}
+    server.script({"status": 400, "raw": json.dumps({"error": {**error, "param": parameter}})})
+    result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run("hello")
+    assert result.failure == kind
+
+
+def test_wrong_key_of_gemini_is_no_refused_question(server: Server) -> None:
+    """Google answers 400, with the reason below the details."""
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}]
+    error = {"code": 400, "status": "INVALID_ARGUMENT", "message": "API key not valid.", "details": details}
+    server.script({"status": 400, "raw": json.dumps({"error": error})})
+    result = Agent((), MAKERS["gemini"](server.url), AgentConfig(model="", max_retries=0)).run("hello")
+    assert result.failure == "no_access"
+
+
+def test_retries_and_fallbacks_are_logged_with_kind_status_and_code(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator sees from one line why the model was asked again, or another one."""
+    server.script({"status": 529, "message": "Overloaded"}, {"status": 500}, {"text": "Hi"})
+    provider = FallbackProvider([MAKERS["anthropic"](server.url), MAKERS["openai"](server.url)])
+    config = AgentConfig(model="", max_retries=1, retry_backoff_seconds=0)
+    assert Agent((), provider, config).run("hello").content == "Hi"
+    lines = [each.getMessage() for each in caplog.records]
+    (fallback,) = [line for line in lines if line.startswith("provider.fallback ")]
+    assert all(part in fallback for part in ("failed=anthropic next=openai", "kind=busy", "status=529", "model="))
+    (retry,) = [line for line in lines if line.startswith("provider.retry ")]
+    assert all(part in retry for part in ("attempt=1", "kind=", "status=", "model="))
+
+
+def test_wrong_key_is_told_once_though_a_fallback_answers(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """People notice nothing, so the error log is the only sign. A line each turn would hide all others."""
+    provider = FallbackProvider([MAKERS["openai"](server.url), MAKERS["anthropic"](server.url)])
+    agent = Agent((), provider, AgentConfig(model="", max_retries=0))
+    denied = {"status": 401, "message": "Incorrect API key", "code": "invalid_api_key"}
+    server.script(denied, {"text": "one"}, denied, {"text": "two"}, {"text": "by the first"}, denied, {"text": "three"})
+    answers = [agent.run("hello").content for _ in range(4)]
+    assert answers == ["one", "two", "by the first", "three"]
+    errors = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert [each.getMessage().split()[:2] for each in errors] == [["provider.no_access", "provider=openai"]] * 2
+    assert "agent.api_key" in vars(errors[0])["advice"]
+
+
 @pytest.mark.parametrize(("first", "second"), [("openai", "anthropic"), ("anthropic", "gemini"), ("gemini", "openai")])
 def test_stream_cut_in_the_middle_falls_back(server: Server, first: str, second: str) -> None:
     """Only the second vendor's answer counts, over real connections."""
