@@ -10,9 +10,11 @@ ChannelError
     ├── Unreachable   certainly not accepted: try again with backoff
     ├── ChannelDown   the platform refuses this channel: keep the message and tell the operator
     ├── WindowClosed  the platform takes no message before the person writes: keep it until then
+    │   └── TemplateRefused  it takes none of this approved template: tell the operator too
     ├── DeliveryUncertain  the answer was lost: the message may have arrived
     └── Refused       the message will never be accepted: give up and tell the operator
         └── AddressClosed  no message is accepted at this address until its person writes again
+            ├── OptedOut      because the person asked for that
             └── AddressBarred  nor then, until the bot may write there again
                 └── ChatBarred  nor in any other thread of its chat
 
@@ -32,7 +34,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Protocol, Self,
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from sayso.channels.i18n.catalogue import LANGUAGES
-from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+from sayso.channels.types import (
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Received,
+    RefusedTemplate,
+    Reply,
+    Turn,
+    WebhookRequest,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -86,6 +98,17 @@ class WindowClosed(SendError):
     """Raised when the platform takes the message only once the person has written again."""
 
 
+class TemplateRefused(WindowClosed):
+    """Raised when the platform refuses an approved template. The reply waits until the person writes.
+
+    `refusal` names the template, the reason, and what an operator has to do.
+    """
+
+    def __init__(self, refusal: RefusedTemplate) -> None:
+        super().__init__(f"template {refusal.template}: {refusal.reason}")
+        self.refusal = refusal
+
+
 class DeliveryUncertain(SendError):
     """Raised when the connection broke after the message was sent: it may or may not have arrived."""
 
@@ -96,6 +119,10 @@ class Refused(SendError):
 
 class AddressClosed(Refused):
     """Raised when the platform takes no message for this address: it is blocked, gone, or its window is closed."""
+
+
+class OptedOut(AddressClosed):
+    """Raised when the person wants no messages. Nothing is sent there until they write again."""
 
 
 class AddressBarred(AddressClosed):

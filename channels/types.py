@@ -376,13 +376,29 @@ class Receipt:
 class StatusUpdate:
     """What a platform reports later about a message that it accepted, in the platform's terms.
 
-    `delivery` is the id of the delivery, "" if the platform does not say.
+    `delivery` is the id of the delivery, "" if the platform does not say. `template` is the id of the approved template
+    that the message was made of, "" for none.
     """
 
     message_id: str
     status: str
     error_code: str = ""
     delivery: str = ""
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedTemplate:
+    """An approved template that the platform refuses: its id, the reason, and what an operator has to do."""
+
+    template: str
+    reason: str
+    cure: str
+
+    @property
+    def alert(self) -> str:
+        """The text for an operator."""
+        return f"template {self.template}: {self.reason}: {self.cure}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,11 +406,15 @@ class AddressChange:
     """A platform's report that an address takes no messages any more, or again. `closed` is the reason, "" for open.
 
     `late`: the report is about an earlier message. A message from the person since then proves it outdated.
+    `delivery`: the id of that message's delivery, whose conversation is meant; "" if the platform does not say.
+    `opted_out`: the person wants no messages.
     """
 
     conversation: Conversation
     closed: str = ""
     late: bool = False
+    delivery: str = ""
+    opted_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +453,7 @@ class WebhookResponse:
 class Received:
     """The content of a verified webhook.
 
-    `alerts` are messages for the operator. `answer` is the HTTP answer. `ignored` is why nothing was taken, "" else.
+    `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer. `ignored` is why nothing was taken, "" else.
     `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
     `moved`: the old and the new id of a chat that got another one.
     """
@@ -442,6 +462,7 @@ class Received:
     statuses: tuple[StatusUpdate, ...] = ()
     addresses: tuple[AddressChange, ...] = ()
     alerts: tuple[str, ...] = ()
+    refused_templates: tuple[RefusedTemplate, ...] = ()
     answer: WebhookResponse = field(default_factory=WebhookResponse)
     ignored: str = ""
     is_contact: bool = False

@@ -6,6 +6,8 @@ from sayso.channels import records
 
 #: How long a conversation without turns is kept.
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
+#: How long it is kept that a person opted out: a year after the last reply to them.
+KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
 #: How long a pending action is kept, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000
 #: How long a person who asks for the same again is told that it was done, and the most actions that are remembered.

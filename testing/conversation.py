@@ -109,6 +109,8 @@ class ConversationState:
     slot: tuple[int, float] = (0, 0.0)
     chat: float = 0.0
     closed: tuple[int, str] = (-1, "")
+    #: How many turns had come in when the user asked for silence, -1 for never.
+    opted_out: int = -1
     #: Until when messages are dropped, because the bot may not write here.
     barred_until: float = 0.0
     #: Whether a turn was accepted although the bot may not write in its chat. A reply that is sent proves otherwise.
@@ -152,11 +154,13 @@ class ConversationState:
 
     @property
     def why_closed(self) -> str:
-        """Return why the address takes no messages, "" if it does. A conversation without any turn is never closed: no
-        message could open it again.
+        """Return why the address takes no messages, "" if it does. A conversation without any turn is never closed, as
+        no message could open it again, unless its user opted out.
         """
         turns, reason = self.closed
-        return reason if turns and turns == self.received else ""
+        if turns != self.received:
+            return ""
+        return reason if turns or self.opted_out == turns else ""
 
     def first_of(self, turn: Turn, now: float) -> int:
         """Return the number under which the turn was received before, 0 for a new one."""
@@ -170,15 +174,18 @@ class ConversationState:
             return False
         return content == turn.content or (kind == "edit" and turn.kind != "edit")
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, opted_out: bool = False) -> None:
         """Mark the address as closed until the user writes, unless a turn waits already."""
-        if not self.inbox:
-            self.closed = (self.received, reason)
+        if self.inbox:
+            return
+        self.closed = (self.received, reason)
+        if opted_out:
+            self.opted_out = self.received
 
     def note_refusal(self, result: GivenUp, now: float) -> None:
         """Note what a reply that was given up says of the address."""
-        if result.end in ("closed", "barred", "chat_barred"):
-            self.close(result.reason)
+        if result.end in ("closed", "opted_out", "barred", "chat_barred"):
+            self.close(result.reason, opted_out=result.end == "opted_out")
         if result.end == "barred":
             self.barred_until = now + BARRED_MS / 1000
 

@@ -133,17 +133,41 @@ class MemoryDeliveries:
                 return self._statuses.of(conversation), ""
             return [*self._statuses.of(conversation), *state.held_statuses(conversation)], state.why_closed
 
-    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+    def close(
+        self,
+        conversation: str,
+        reason: str,
+        *,
+        late: bool = False,
+        opted_out: bool = False,
+        number: int = 0,
+    ) -> None:
         """Record that an address takes no messages, or with "" that it does."""
         with self._lock:
             state = self._conversations.get(conversation)
-            if state is None or (late and (state.inbox or self._clock() - state.heard < LATE_SECONDS)):
+            if state is None:
+                return
+            since_reply = number if opted_out else 0
+            if late and self._is_outdated(conversation, state, since_reply):
                 return
             if reason:
-                state.close(reason)
+                state.close(reason, opted_out=opted_out)
             else:
                 state.closed = (-1, "")
+                state.opted_out = -1
                 state.barred_until = 0.0
+
+    def _is_outdated(self, conversation: str, state: ConversationState, number: int) -> bool:
+        """Return whether the user wrote since a report was made: after reply `number` was sent, or lately for 0."""
+        if state.inbox:
+            return True
+        if number:
+            known = self._statuses.find(f"{conversation}#{number}")
+            if known:
+                return known.state == "failed" or state.heard >= known.at
+            if state.outbox and state.outbox[0][0] == number:
+                return False
+        return self._clock() - state.heard < LATE_SECONDS
 
     def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
         """Return the undelivered replies of a state, newest first."""

@@ -445,6 +445,7 @@ class MemoryConversations(MemoryDeliveries):
             state.wake(now, WAKE_GRACE_MS / 1000)
             state.notified_at = state.heard = now
             state.closed, state.hold = (-1, ""), None
+            state.opted_out = -1
             state.append_reply("", outbox_entry(turn.conversation, shown_to(turn, reply)))
             return True
 

@@ -87,14 +87,24 @@ class RedisDeliveries:
             statuses.append(DeliveryStatus(f"{conversation}#{number}", "held", int(since) / 1000, 0, reason=why))
         return statuses, str(closed)
 
-    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+    def close(
+        self,
+        conversation: str,
+        reason: str,
+        *,
+        late: bool = False,
+        opted_out: bool = False,
+        number: int = 0,
+    ) -> None:
         """Record why, according to its platform, an address takes no messages; "" that it does.
 
         A `late` report is about an earlier message: it is ignored if the user wrote within LATE_SECONDS. An unknown
-        address stays unknown.
+        address stays unknown. If the user `opted_out`, a late report is ignored only if the user wrote after reply
+        `number` was sent: the message that it answered may be the one that asks for silence.
         """
         late_ms = round(LATE_SECONDS * 1000) if late else 0
-        self._scripts.run("address", conversation, {"reason": reason, "late_ms": late_ms})
+        args = {"reason": reason, "late_ms": late_ms, "opted_out": opted_out, "number": number}
+        self._scripts.run("address", conversation, args)
 
     def undelivered(self, state: UndeliveredState) -> list[DeliveryStatus]:
         """Return the undelivered replies of a state, newest first, at most MAX_UNDELIVERED per shard."""

@@ -14,7 +14,16 @@ from sayso.channels import tracing
 from sayso.channels.base import Overloaded
 from sayso.channels.metrics import DELIVERY_REPORTS, OTHER, TURNS_RECEIVED, of_labels
 from sayso.channels.records import OtherVersion, check_readable, check_version
-from sayso.channels.types import AddressChange, Received, Reply, Turn, digest, shown_to
+from sayso.channels.types import (
+    AddressChange,
+    Received,
+    RefusedTemplate,
+    Reply,
+    StatusUpdate,
+    Turn,
+    digest,
+    shown_to,
+)
 from sayso.pending.action import split_button_token
 from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.repository import StoredAction
@@ -36,7 +45,7 @@ from sayso.pending.turns import (
     sort_timers,
 )
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.deliveries import REPORTS, RedisDeliveries
+from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id
 from sayso.workers.lease import LEASE_MS, worker_of
 
 if TYPE_CHECKING:
@@ -54,6 +63,8 @@ MAX_TOOLS = 20
 REFUSAL = "refusal"
 #: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
+#: Statuses of a reply that the person has. Twilio reports a template as sent that Meta refuses a moment later.
+_READABLE = ("delivered", "read")
 #: The folder of the scripts of this package.
 LUA = Path(__file__).parent / "lua"
 
@@ -309,23 +320,21 @@ class Ingress:
         Raises Overloaded, StorageDown and redis.RedisError: the platform must send it again. What was stored before
         the error is recognized then.
         """
+        # Before the statuses: a report of failure replaces the time at which the reply was sent.
+        for change in filter(_is_storable_address, received.addresses):
+            self._store_address(change)
         for update in received.statuses:
-            stored, code = "", update.error_code or "-"
-            if update.delivery:
-                stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
-            DELIVERY_REPORTS.labels(channel, update.status if update.status in REPORTS else OTHER).inc()
-            level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
-            extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
-            log.log(level, "reply.status", extra=extra)
+            self._store_status(channel, update)
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
             self._alerts.note(channel, alert, "delivering" if received.statuses else "receiving")
+        for refusal in received.refused_templates:
+            log_refused_template(channel, refusal)
+            self._alerts.note(channel, refusal.alert, "templates")
         if any(update.status in _ARRIVED for update in received.statuses):
             self._alerts.clear(channel, "delivering")
-        for change in filter(_is_storable_address, received.addresses):
-            extra = {"conversation": change.conversation.id, "closed": change.closed or "-"}
-            log.info("address.changed", extra=extra)
-            self._deliveries.close(change.conversation.id, change.closed, late=change.late)
+        if any(update.status in _READABLE and update.template for update in received.statuses):
+            self._alerts.clear(channel, "templates")
         if received.ignored:
             log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
         if received.turns or received.is_contact:
@@ -334,6 +343,29 @@ class Ingress:
             self._alerts.heard(channel)
         for turn in filter(_is_storable, received.turns):
             self._accept(turn)
+
+    def _store_status(self, channel: str, update: StatusUpdate) -> None:
+        stored, code = "", update.error_code or "-"
+        if update.delivery:
+            stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
+        DELIVERY_REPORTS.labels(channel, update.status if update.status in REPORTS else OTHER).inc()
+        level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
+        extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
+        log.log(level, "reply.status", extra=extra)
+
+    def _store_address(self, change: AddressChange) -> None:
+        conversation, number = change.conversation.id, 0
+        if change.delivery:
+            conversation, number = split_id(change.delivery)
+        extra = {"conversation": conversation, "closed": change.closed or "-", "opted_out": change.opted_out}
+        log.info("address.changed", extra=extra)
+        self._deliveries.close(
+            conversation,
+            change.closed,
+            late=change.late,
+            opted_out=change.opted_out,
+            number=number,
+        )
 
     def _accept(self, turn: Turn) -> None:
         parts = split_button_token(turn.tap.data) if turn.tap else None
@@ -350,6 +382,12 @@ class Ingress:
         log.info("turn.accepted", extra={**ids, "outcome": accepted.outcome})
         if accepted.refused:
             raise Overloaded("this conversation has too many messages waiting")
+
+
+def log_refused_template(channel: str, refusal: RefusedTemplate) -> None:
+    """Log that a platform refuses a template, for an operator."""
+    fields = {"template": refusal.template, "reason": refusal.reason, "cure": refusal.cure}
+    log.error("template.refused", extra={"channel": channel, **fields})
 
 
 def _is_storable_address(change: AddressChange) -> bool:

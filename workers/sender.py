@@ -27,9 +27,11 @@ from sayso.channels.base import (
     ChannelDown,
     ChatBarred,
     DeliveryUncertain,
+    OptedOut,
     RateLimit,
     RateLimited,
     SendError,
+    TemplateRefused,
     Unreachable,
     WindowClosed,
 )
@@ -48,7 +50,7 @@ from sayso.pending.turns import (
     outbox_entry,
 )
 from sayso.workers.alerts import RedisAlerts
-from sayso.workers.mailbox import parse_or_release
+from sayso.workers.mailbox import log_refused_template, parse_or_release
 from sayso.workers.platform_places import PlatformPlaces
 
 if TYPE_CHECKING:
@@ -70,9 +72,9 @@ MAX_HOLD_SECONDS = 0.5
 #: Files that a process sends to one platform at a time. They are read in parts; each holds a connection and a place.
 MAX_FILES_SENT = 4
 #: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
-#: messages, `barred` the bot may not write there, `chat_barred` nor in another thread of the chat, `limited` the
-#: platform asks the whole channel to wait.
-FinalState = Literal["dead", "doubtful", "closed", "barred", "chat_barred", "limited"]
+#: messages, `opted_out` its person wants none, `barred` the bot may not write there, `chat_barred` nor in another
+#: thread of the chat, `limited` the platform asks the whole channel to wait.
+FinalState = Literal["dead", "doubtful", "closed", "opted_out", "barred", "chat_barred", "limited"]
 #: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
 #: accept the channel, its slot is later, or the user must write first.
 PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
@@ -85,6 +87,7 @@ _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], .
     (Unreachable, "tried", "dead"),
     (ChatBarred, None, "chat_barred"),
     (AddressBarred, None, "barred"),
+    (OptedOut, None, "opted_out"),
     (AddressClosed, None, "closed"),
     (SendError, None, "dead"),
 )
@@ -270,6 +273,9 @@ class ReplySender:
                 address = reply.delivery(lease).conversation.chat_id
             extra = {"conversation": address, "reason": str(error)}
             log.error("address.barred", extra={**extra, "cure": "give the bot the right to write there"})
+        if isinstance(error, TemplateRefused):
+            log_refused_template(channel, error.refusal)
+            await call_in_thread(self._alerts.note, channel, error.refusal.alert, "templates")
         if why is None or reply.attempt >= MAX_ATTEMPTS:
             return await self._give_up(lease, reply, GivenUp(reason, end, asked, kind))
         DELIVERIES.labels(channel, "postponed", kind).inc()

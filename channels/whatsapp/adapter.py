@@ -8,7 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from sayso.channels.base import AdapterDeps, AddressClosed, FetchError, Forbidden, RateLimit, Refused, WindowClosed
+from sayso.channels.base import (
+    AdapterDeps,
+    AddressClosed,
+    FetchError,
+    Forbidden,
+    RateLimit,
+    Refused,
+    WindowClosed,
+)
 from sayso.channels.http import PooledSessions, SafeDownload
 from sayso.channels.markdown import whatsapp_text
 from sayso.channels.setup import hook_url
@@ -30,6 +38,7 @@ from sayso.channels.whatsapp.client import (
     ContentLost,
     ContentRefused,
     SenderNames,
+    Sending,
     basic,
     new_client,
     translated,
@@ -154,8 +163,9 @@ class WhatsAppChannel:
         if delivery.silence > WINDOW_SECONDS:
             try:
                 fields = template_fields(reply, self._settings)
-                category = await self._contents.category(fields["content_sid"])
-                return await self._create(delivery, fields, category)
+                template = fields["content_sid"]
+                category = await self._contents.category(template)
+                return await self._create(delivery, fields, category, template=template)
             except AddressClosed:
                 raise
             except Refused as exc:  # the text may still be sent once the person has written
@@ -172,15 +182,23 @@ class WhatsAppChannel:
             return await self._create(delivery, plain_fields(reply, self._media))
 
     async def _create(
-        self, delivery: Delivery, fields: Mapping[str, Any], price_class: PriceClass = "service"
+        self,
+        delivery: Delivery,
+        fields: Mapping[str, Any],
+        price_class: PriceClass = "service",
+        template: str = "",
     ) -> Receipt:
         service = self._settings.messaging_service_sid
         sender = {"messaging_service_sid": service} if service else {"from_": self._settings.from_}
-        # The delivery is named there, so that its conversation need not be looked up. Only letters, digits and a dot
-        # are added, which no proxy re-encodes before the signature is checked.
-        callback = f"{self._status_callback}?delivery={delivery.id.rpartition(':')[2].replace('#', '.')}"
-        with translated(delivery.attempt, with_content="content_sid" in fields):
-            sent = await self._client.here().messages.create_async(
-                to=delivery.conversation.chat, status_callback=callback, **sender, **fields
-            )
+        # The delivery is named there, so that its conversation need not be looked up, and the template, which Twilio's
+        # reports do not name. Only letters, digits and dots are added, which no proxy re-encodes before the signature
+        # is checked.
+        name = delivery.id.rpartition(":")[2].replace("#", ".")
+        callback = f"{self._status_callback}?delivery={name}"
+        if template:
+            callback += f".{template}"
+        to = delivery.conversation.chat
+        has_content = not template and "content_sid" in fields
+        with translated(Sending(delivery.attempt, to, template, has_content)):
+            sent = await self._client.here().messages.create_async(to=to, status_callback=callback, **sender, **fields)
         return Receipt(str(sent.sid or ""), price_class=price_class)

@@ -18,16 +18,18 @@ from sayso.channels.base import (
     AddressClosed,
     ChannelDown,
     DeliveryUncertain,
+    OptedOut,
     RateLimited,
     Refused,
     SendError,
     SharedCache,
+    TemplateRefused,
     Unreachable,
     WindowClosed,
 )
 from sayso.channels.http import network_error, retry_after
 from sayso.channels.setup import Problem, too_many_calls
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, RefusedTemplate, Turn
 from sayso.channels.whatsapp.settings import sender_key
 
 if TYPE_CHECKING:
@@ -137,53 +139,122 @@ class ErrorMeaning:
     """What a code means: the error that is raised, and why.
 
     `wait`: the seconds of a RateLimited. `once_more`: the first attempt raises Unreachable, so that it is repeated.
+    `cure`: what an operator has to do, of a TemplateRefused. `needs_number`: the code says that the recipient is no
+    phone number, so it says nothing of a person who is addressed by an id.
     """
 
     kind: type[SendError]
     why: str
     wait: float = 0.0
     once_more: bool = False
+    cure: str = ""
+    needs_number: bool = False
+
+    def for_recipient(self, address: str) -> ErrorMeaning:
+        """Return the meaning for a message to this address."""
+        return _ID_NOT_TAKEN if self.needs_number and is_user_id(address) else self
+
+    def of_template(self, code: int | str, template: str) -> RefusedTemplate:
+        """Return the refusal of a template for an operator."""
+        return RefusedTemplate(template, f"Twilio error {code}: {self.why}", self.cure)
+
+
+#: The id of a person at WhatsApp, as Twilio writes it: the country, and `ENT` for an id of several businesses.
+USER_ID = re.compile(r"whatsapp:[A-Z]{2}\.(ENT\.)?[A-Za-z0-9]{1,128}")
+
+
+def is_user_id(address: str) -> bool:
+    """Return whether an address is the id of a person who may hide the phone number."""
+    return USER_ID.fullmatch(address) is not None
 
 
 _BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)
 _CREDENTIALS = ErrorMeaning(ChannelDown, "the account SID or the auth token is wrong")
+_ID_NOT_TAKEN = ErrorMeaning(Refused, "Twilio does not take the id of a person who hides the phone number")
 _NO_PERSON = ErrorMeaning(AddressClosed, "nobody can be reached at this address")
+_NO_NUMBER = ErrorMeaning(AddressClosed, "no person can be reached at this number", needs_number=True)
+_OPTED_OUT = ErrorMeaning(OptedOut, "the person has opted out")
 _SENDER = ErrorMeaning(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
 _CONTENT = ErrorMeaning(Refused, "the message or its file is not accepted")
 _PARAMETERS = ErrorMeaning(Refused, "the parameters contradict each other")
 _DECLINED = ErrorMeaning(Refused, "Meta declined to deliver it")
+_PROVIDER = ErrorMeaning(Refused, "WhatsApp or Twilio failed inside", once_more=True)
+_UNKNOWN_TEMPLATE = ErrorMeaning(
+    TemplateRefused,
+    "there is no such template in its language, or it is not approved",
+    cure="compare its id with the Content Template Builder, and have it approved for WhatsApp",
+)
+_WRONG_VARIABLES = ErrorMeaning(
+    TemplateRefused,
+    "its variables are not those that are sent",
+    cure="give `template` the variable {{1}} alone, and `confirm_template` {{1}}, {{2}} and {{3}}",
+)
 
 #: The meaning of each code, in an answer or in a status callback.
 REACTIONS: dict[int, ErrorMeaning] = {
     20003: _CREDENTIALS,
     20429: _BUSY,
-    21211: _NO_PERSON,
-    21610: ErrorMeaning(AddressClosed, "the person has opted out"),
-    21614: _NO_PERSON,
+    21211: _NO_NUMBER,
+    21610: _OPTED_OUT,
+    21614: _NO_NUMBER,
     21617: _CONTENT,
     21620: _CONTENT,
     21654: _PARAMETERS,
-    21655: _PARAMETERS,
+    21655: _UNKNOWN_TEMPLATE,
+    21656: _WRONG_VARIABLES,
     30007: ErrorMeaning(Refused, "it was filtered"),
     30008: ErrorMeaning(Refused, "it failed for an unknown reason", once_more=True),
     63001: _SENDER,
-    63003: _NO_PERSON,
+    63002: _SENDER,
+    63003: _NO_NUMBER,
     63005: _CONTENT,
+    63006: _CONTENT,
     63007: _SENDER,
     63008: _SENDER,
+    63009: _PROVIDER,
+    63010: _PROVIDER,
+    63012: _PROVIDER,
     63013: _CONTENT,
+    63014: ErrorMeaning(OptedOut, "the person has blocked the sender or opted out"),
+    63015: ErrorMeaning(AddressClosed, "the person has not joined the Sandbox, or it was three days ago"),
     63016: ErrorMeaning(WindowClosed, "more than 24 hours since the person last wrote"),
     63018: ErrorMeaning(RateLimited, "the sender is too fast for WhatsApp", wait=5.0),
     63019: ErrorMeaning(Refused, "its file could not be fetched", once_more=True),
     63020: _SENDER,
     63021: _CONTENT,
     63024: _NO_PERSON,
+    63027: _UNKNOWN_TEMPLATE,
+    63028: _WRONG_VARIABLES,
     63030: _PARAMETERS,
+    63031: _PARAMETERS,
     63032: _DECLINED,
+    63033: _OPTED_OUT,
     63038: ErrorMeaning(RateLimited, "the daily limit of the account is reached", wait=DAY_LIMIT_SECONDS),
+    63040: ErrorMeaning(
+        TemplateRefused,
+        "Meta has rejected it",
+        cure="the Content Template Builder shows the reason: change it and submit it again, or name another one",
+    ),
+    63041: ErrorMeaning(
+        TemplateRefused,
+        "Meta has paused it, because people complained about it or do not read it",
+        cure="wait until Meta ends the pause, or name another template",
+    ),
+    63042: ErrorMeaning(
+        TemplateRefused,
+        "Meta has disabled it for good",
+        cure="create another template, have it approved, and name it",
+    ),
     63049: _DECLINED,
+    63050: _OPTED_OUT,
     63051: _SENDER,
-    92005: _PARAMETERS,
+    63058: ErrorMeaning(AddressClosed, "Meta does not let this business write to people in that country"),
+    63062: ErrorMeaning(
+        TemplateRefused,
+        "Meta's terms for marketing messages are not accepted",
+        cure="accept them in Meta's Business Manager, or submit the template as UTILITY",
+    ),
+    92005: _UNKNOWN_TEMPLATE,
 }
 _BY_STATUS = {
     401: _CREDENTIALS,
@@ -206,23 +277,45 @@ def reaction_to(code: str) -> ErrorMeaning | None:
     return REACTIONS.get(int(code)) if _CODE.fullmatch(code) else None
 
 
-def send_error(status: int, code: int, attempt: int = 1, *, with_content: bool = False) -> SendError:
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What is being sent, as far as the meaning of an error depends on it.
+
+    `to`: the recipient's address. `template`: the id of an approved template, "" for none. `has_content`: whether it is
+    a Content of our own, with buttons.
+    """
+
+    attempt: int = 1
+    to: str = ""
+    template: str = ""
+    has_content: bool = False
+
+
+NOTHING_SENT = Sending()
+
+
+def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendError:
     """Return the error for an answer of Twilio. `code` is 0 if the answer has none."""
-    if with_content and code in _CONTENT_CODES:
+    if sending.has_content and code in _CONTENT_CODES:
         return (ContentLost if code in _LOST_CODES else ContentRefused)(f"Twilio error {code}")
     reaction = REACTIONS.get(code) or _BY_STATUS.get(status)
     if reaction is None and (status >= 500 or status == 0):
         return DeliveryUncertain(f"Twilio answered {status}")
     if reaction is None:
         return Refused(f"Twilio error {code or status}")
+    reaction = reaction.for_recipient(sending.to)
     if reaction.kind is RateLimited:
         return RateLimited(reaction.wait)
-    kind = Unreachable if reaction.once_more and attempt == 1 else reaction.kind
+    if reaction.kind is TemplateRefused:
+        if sending.template:
+            return TemplateRefused(reaction.of_template(code, sending.template))
+        return Refused(f"Twilio error {code}: the Content is not accepted")
+    kind = Unreachable if reaction.once_more and sending.attempt == 1 else reaction.kind
     return kind(f"Twilio error {code or status}: {reaction.why}")
 
 
 @contextlib.contextmanager
-def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None]:
+def translated(sending: Sending = NOTHING_SENT) -> Iterator[None]:
     """Translate the errors of Twilio's client. Raises SendError, without Twilio's texts: they quote phone numbers."""
     from aiohttp import ClientError
     from twilio.base.exceptions import TwilioException
@@ -231,7 +324,7 @@ def translated(attempt: int = 1, *, with_content: bool = False) -> Iterator[None
         yield
     except TwilioException as exc:
         status, code = getattr(exc, "status", 0), getattr(exc, "code", None) or 0
-        raise send_error(status, code, attempt, with_content=with_content) from None
+        raise send_error(status, code, sending) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise DeliveryUncertain("Twilio's answer cannot be read") from None
     except (ClientError, TimeoutError, OSError) as exc:

@@ -7,11 +7,12 @@ import contextlib
 import hmac
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from sayso.channels.base import AddressClosed, BadHook, ChannelDown
+from sayso.channels.base import AddressClosed, BadHook, ChannelDown, OptedOut, TemplateRefused
 from sayso.channels.types import (
     UNNAMED_ALBUM,
     AddressChange,
@@ -43,8 +44,8 @@ RECEIVED = "received"
 MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
 #: The prefix of WhatsApp addresses.
 ADDRESS = "whatsapp:"
-#: The delivery in the URL of a status callback, as the adapter writes it.
-_DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})")
+#: The delivery in the URL of a status callback, and its template, as the adapter writes them.
+_DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})(?:\.(HX[0-9a-fA-F]{32}))?")
 _ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
 _CARDS = ("text/vcard", "text/x-vcard")
 _Kind = Literal["text", "tap", "choice", "location", "contact", "sticker", "document", "file", "reaction", "other"]
@@ -144,7 +145,9 @@ def parse(form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: 
     if form.get("MessageStatus") or (hook.path == "status" and form.get("SmsStatus") != RECEIVED):
         # The query's signature was checked, so this bot gave the delivery to Twilio.
         match = _DELIVERY.fullmatch(parse_qs(urlsplit(hook.url).query).get("delivery", [""])[-1])
-        return _status(form, channel, f"{channel}:{match[1]}#{match[2]}" if match else "")
+        if match is None:
+            return _status(form, channel)
+        return _status(form, channel, f"{channel}:{match[1]}#{match[2]}", match[3] or "")
     turn = turn_of(channel, form)
     if turn is None:
         return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
@@ -155,17 +158,29 @@ def parse(form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: 
     return Received(turns=(turn,), answer=_ANSWER)
 
 
-def _status(form: TwilioForm, channel: str, delivery: str) -> Received:
-    """Parse the status of a message. Some errors also concern its address, or the whole channel."""
-    update, to = status_of(form, delivery), form.get("To")
+def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = "") -> Received:
+    """Parse the status of a message. Some errors also concern its address, its template, or the whole channel."""
+    update, to = status_of(form, delivery, template), form.get("To")
+    received = Received(statuses=(update,), answer=_ANSWER)
     reaction = reaction_to(update.error_code) if update.status in ("failed", "undelivered") else None
     if reaction is None:
-        return Received(statuses=(update,), answer=_ANSWER)
+        return received
+    reaction = reaction.for_recipient(to)
     why = f"Twilio error {update.error_code}: {reaction.why}"
-    is_closed = reaction.kind is AddressClosed and to
-    closed = (AddressChange(Conversation(channel, to), why, late=True),) if is_closed else ()
-    alerts = (why,) if reaction.kind is ChannelDown else ()
-    return Received(statuses=(update,), addresses=closed, alerts=alerts, answer=_ANSWER)
+    if issubclass(reaction.kind, AddressClosed) and (to or delivery):
+        change = AddressChange(
+            Conversation(channel, to),
+            why,
+            late=True,
+            delivery=delivery,
+            opted_out=reaction.kind is OptedOut,
+        )
+        return replace(received, addresses=(change,))
+    if reaction.kind is TemplateRefused and template:
+        return replace(received, refused_templates=(reaction.of_template(update.error_code, template),))
+    if reaction.kind is ChannelDown:
+        return replace(received, alerts=(why,))
+    return received
 
 
 def turn_of(channel: str, form: TwilioForm) -> Turn | None:
@@ -195,13 +210,14 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     return turn if turn.text or turn.tap or turn.media or turn.notes else None
 
 
-def status_of(form: TwilioForm, delivery: str) -> StatusUpdate:
+def status_of(form: TwilioForm, delivery: str, template: str) -> StatusUpdate:
     """Return the delivery status of a message. Raises BadHook."""
     update = StatusUpdate(
         message_id=_message_sid(form.get("MessageSid") or form.get("SmsSid")),
         status=form.get("MessageStatus") or form.get("SmsStatus"),
         error_code=form.get("ErrorCode"),
         delivery=delivery,
+        template=template,
     )
     if not update.status:
         raise BadHook("the status callback names no status")

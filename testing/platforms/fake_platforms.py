@@ -12,6 +12,8 @@ GET /blobs/<sha256>  a file that arrived
 POST /script         {"platform", "error", "times", "seconds"}: how the next messages fail
 POST /rate           {"platform", "per_second"}: faster messages get the platform's 429
 POST /close          {"platform": "twilio", "address"}: close the 24-hour window of an address; POST /open opens it
+POST /fail           {"platform": "twilio", "address", "code"}: accept messages to it and report them as failed with
+                     this code; without a code no more
 POST /arrive         {"platform": "twilio", "address", "body", "ago"}: a message without a webhook
 POST /update         {"update"}: an update for a Telegram bot that calls getUpdates
 POST /reset          remove all messages, scripted failures, limits and closed windows
@@ -130,6 +132,16 @@ class FakePlatforms:
             raise ValueError(f"{platform!r} has no windows: only twilio has")
         (fake.closed.add if closed else fake.closed.discard)(address)
 
+    def fail(self, platform: str, address: str, code: str = "") -> None:
+        """Report messages to an address as failed after they were accepted; "" ends it.
+
+        Raises ValueError for a platform without such reports.
+        """
+        fake = self.fakes.get(platform)
+        if not isinstance(fake, FakeTwilio):
+            raise ValueError(f"{platform!r} reports no failures later: only twilio does")
+        fake.failing[address] = code
+
     def arrive(self, platform: str, address: str, body: str = "", ago: float = 0.0, sid: str = "") -> None:
         """Add a message of this many seconds ago without a webhook. Raises ValueError for a platform without a list."""
         fake = self.fakes.get(platform)
@@ -198,6 +210,7 @@ class FakePlatforms:
             "rate": self.rate,
             "close": self.close,
             "open": partial(self.close, closed=False),
+            "fail": self.fail,
             "arrive": self.arrive,
             "update": self.update,
             "reset": self.reset,

@@ -46,6 +46,7 @@ _VARIABLE = re.compile(r"\{\{(\d+)\}\}")
 #: Approved templates: one with the text {{1}}, one that asks {{1}} with buttons whose ids are {{2}} and {{3}}.
 TEMPLATE, CONFIRM_TEMPLATE = f"HX{'a' * 32}", f"HX{'b' * 32}"
 _CLOSED = "twilio closed"
+_FAILING = "twilio failing"
 _ACTIONS = [{"title": "Yes", "id": "{{2}}"}, {"title": "No", "id": "{{3}}"}]
 _TEMPLATES: dict[str, dict[str, Any]] = {
     TEMPLATE: {"types": {"twilio/text": {"body": "News for you: {{1}} Write to us to go on."}}},
@@ -93,6 +94,12 @@ class FakeTwilio:
         """The addresses whose 24-hour window is closed. A reset opens all."""
         addresses: set[str] = self._ledger.state.setdefault(_CLOSED, set())
         return addresses
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """By address, the code with which messages fail after they were accepted. A reset removes all."""
+        codes: dict[str, str] = self._ledger.state.setdefault(_FAILING, {})
+        return codes
 
     def sends(self, call: RecordedRequest) -> bool:
         """Return whether this call sends a message."""
@@ -171,8 +178,11 @@ class FakeTwilio:
     def _message(self, form: dict[str, list[str]]) -> FakeResponse:
         fields = {name: values[0] for name, values in form.items()}
         _check(fields, form)
+        code = self.failing.get(fields["To"], "")
         if fields["To"] in self.closed and fields.get("ContentSid") not in _TEMPLATES:
-            return self._fail_later(fields)
+            code = "63016"
+        if code:
+            return self._fail_later(fields, code)
         text = fields.get("Body", "")
         buttons: list[dict[str, str]] = []
         if "ContentSid" in fields:
@@ -188,12 +198,12 @@ class FakeTwilio:
         sid = f"{'MM' if 'MediaUrl' in fields else 'SM'}{number:032x}"
         return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)
 
-    def _fail_later(self, fields: dict[str, str]) -> FakeResponse:
+    def _fail_later(self, fields: dict[str, str], code: str) -> FakeResponse:
         """Accept the message, and report it as failed a moment later."""
         sid = f"SM{random_id()}"
-        self._ledger.note("twilio", "63016", fields)
+        self._ledger.note("twilio", code, fields)
         if "StatusCallback" in fields:
-            status = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": "63016", "To": fields["To"]}
+            status = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": code, "To": fields["To"]}
             form = {**status, "AccountSid": self._account_sid}
             threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
         return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)

@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Button, Conversation, Delivery, Reply
-from sayso.pending.limits import KEEP_HELD_MS
+from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_HELD_MS, KEEP_OPT_OUT_MS
 from sayso.pending.turns import LeaseLost, Timer, TurnChange
 from sayso.workers.deliveries import LATE_SECONDS, NotRepeatable
 from sayso.workers.sender import GivenUp, Sent
@@ -262,6 +262,71 @@ def test_late_report_does_not_close_the_address_while_a_turn_waits(rig):
     rig.pass_time(LATE_SECONDS + 1)
     rig.deliveries.close(CHAT.id, "gone", late=True)
     assert rig.deliveries.statuses(CHAT.id)[1] == ""
+
+
+def opt_out(rig, number: int = 1) -> str:
+    """Report that the user opted out, as refused by a reply. Return why the address is closed."""
+    rig.deliveries.close(CHAT.id, "opted out", late=True, opted_out=True, number=number)
+    return rig.deliveries.statuses(CHAT.id)[1]
+
+
+def test_opt_out_closes_the_address_of_a_person_who_wrote_before_the_reply(rig):
+    """The message of a moment ago may be the one that asks for silence. The next one opens the address."""
+    held, reply = said(rig)
+    rig.pass_time(1)
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
+    assert opt_out(rig) == "opted out"
+    rig.accept(turn("I am back"))
+    assert rig.deliveries.statuses(CHAT.id)[1] == ""
+
+
+def test_opt_out_is_outdated_by_a_message_that_came_after_the_reply(rig):
+    """The report was on its way while the person came back."""
+    held, reply = said(rig)
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
+    rig.accept(turn("I am back"))
+    rig.mailbox.commit(held, rig.mailbox.release(held), saying())
+    assert opt_out(rig) == ""
+
+
+def test_report_of_an_opt_out_may_come_before_the_receipt(rig):
+    """Webhooks are fast: the worker has not recorded the reply yet."""
+    said(rig)
+    assert opt_out(rig) == "opted out"
+
+
+def test_repeated_report_of_an_opt_out_does_not_close_the_address_again(rig):
+    """The platform calls twice, and the person wrote between the two."""
+    held, reply = said(rig)
+    rig.outbox.mark_delivered(held, reply, Sent("m1"))
+    opt_out(rig)
+    rig.deliveries.report(f"{CHAT.id}#1", "m1", "failed", "error 63050")
+    rig.accept(turn("I am back"))
+    rig.mailbox.commit(held, rig.mailbox.release(held), TurnChange())
+    assert opt_out(rig) == ""
+
+
+def test_opt_out_of_a_person_who_never_wrote_holds(rig):
+    """They get no message that nobody asked for; a message of theirs ends it."""
+    rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
+    held, reply = lease(rig)
+    rig.outbox.mark_delivered(held, reply, GivenUp("OptedOut: 63050", end="opted_out"))
+    rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
+    assert rig.mailbox.release(held).closed == "OptedOut: 63050"
+    rig.accept(turn())
+    assert lease(rig)[1].closed == ""
+
+
+def test_opt_out_is_kept_for_a_year(redis_client):
+    """A conversation is forgotten after 30 days, and the next message to the person would be one too many."""
+    rig = RedisRig(redis_client)
+    held, reply = said(rig)
+    rig.outbox.mark_delivered(held, reply, GivenUp("OptedOut: 63050", end="opted_out"))
+    lane = f"{rig.shard}:lane:{CHAT.id}"
+    rig.outbox.forward(Delivery("chat:x#2", CHAT, Reply("hi")))
+    assert redis_client.pttl(lane) > KEEP_OPT_OUT_MS - 60_000
+    rig.accept(turn())
+    assert redis_client.pttl(lane) <= KEEP_CONVERSATION_MS
 
 
 def test_refused_turn_opens_the_window_too(rig):

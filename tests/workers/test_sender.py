@@ -16,14 +16,16 @@ from sayso.channels.base import (
     AddressClosed,
     ChannelDown,
     DeliveryUncertain,
+    OptedOut,
     RateLimit,
     RateLimited,
     Refused,
+    TemplateRefused,
     Unreachable,
     WindowClosed,
 )
 from sayso.channels.i18n.texts import texts_for
-from sayso.channels.types import Conversation, Delivery, Receipt, Reply
+from sayso.channels.types import Conversation, Delivery, Receipt, RefusedTemplate, Reply
 from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
 from sayso.workers.sender import ReceiptFiles
@@ -385,6 +387,47 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
     post.run_for(120)
     check(post, 2)
     assert len(post.platform.arrived) == 6
+
+
+def test_refused_template_is_told_to_the_operator_and_the_reply_waits(caplog):
+    """One attempt, whatever time passes: the platform would refuse each. The person's next message brings the reply."""
+    post = Post([])
+    (room,) = post.rooms.values()
+    refusal = RefusedTemplate("HX1", "Meta has paused it", "name another one")
+    attempts, take = [], post.platform.send
+
+    async def refuse(delivery: Delivery) -> Receipt:
+        attempts.append(delivery.id)
+        raise TemplateRefused(refusal)
+
+    post.platform.send = refuse
+    post.run_for(3 * 24 * 3600)
+    assert len(attempts) == 1
+    assert [alert.text for alert in post.sender._alerts.of(["chat"])] == [refusal.alert]
+    assert "template.refused" in caplog.messages
+    post.platform.send = take
+    post.rig.mailbox.accept(replace(turn(), conversation=room))
+    post.run_for(60)
+    assert post.platform.arrived == [("c0", "c0 0")]
+
+
+def test_nothing_is_sent_to_a_person_who_opted_out():
+    """It holds until the person writes again."""
+    post = Post([], replies=2)
+    attempts, take = [], post.platform.send
+
+    async def refuse(delivery: Delivery) -> Receipt:
+        attempts.append(delivery.id)
+        raise OptedOut("63050")
+
+    post.platform.send = refuse
+    post.run()
+    assert len(attempts) == 1
+    assert {fate.reason for fate in post.rig.deliveries.undelivered("dead")} == {"OptedOut: 63050"}
+    post.platform.send = take
+    post.say(Reply("welcome back"))
+    post.run()
+    assert post.platform.arrived == [("c0", "welcome back")]
 
 
 def test_nothing_is_sent_to_an_address_that_is_closed():

@@ -1,12 +1,35 @@
--- needs: channel, conversation, keys
+-- needs: channel, conversation, deliveries, keys
 -- Note that a platform says an address takes messages again, or why it takes none.
 -- args: reason ('' when it takes messages), late_ms (a message from the user within this time outweighs the report; 0
--- for a report about the last message).
-local wrote = redis.call('LLEN', inbox) > 0 or now() - lane_number('heard') < args.late_ms
-if args.late_ms > 0 and wrote then return 'ok' end
+-- for a report about the last message), opted_out (the user wants no messages), number (of the reply that the report is
+-- about, 0 when unknown).
+
+local function wrote_lately()
+  return now() - lane_number('heard') < args.late_ms
+end
+
+-- Return whether the user wrote after the reply was sent.
+local function wrote_since_reply()
+  local state, at = string.match(redis.call('HGET', deliveries, args.number) or '', '^(%S+) (%d+)')
+  if state == 'failed' then return true end  -- the report is repeated: what it says is stored
+  if state then return lane_number('heard') >= tonumber(at) end
+  -- The report is faster than the worker that sent the reply, or the reply is long forgotten.
+  local is_first = string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') == tostring(args.number)
+  return not is_first and wrote_lately()
+end
+
+local function is_outdated()
+  if args.late_ms == 0 then return false end
+  if redis.call('LLEN', inbox) > 0 then return true end
+  if args.opted_out and args.number > 0 then return wrote_since_reply() end
+  return wrote_lately()
+end
+
+if is_outdated() then return 'ok' end
 if args.reason == '' then
-  redis.call('HDEL', lane, 'closed', 'barred')
+  redis.call('HDEL', lane, 'closed', 'opted_out', 'barred')
 elseif redis.call('EXISTS', lane) == 1 then
-  close_address(args.reason)
+  close_address(args.reason, args.opted_out)
+  keep_conversation()
 end
 return 'ok'

@@ -6,7 +6,7 @@
 -- the message by, 'free' for nothing).
 -- Returns {'ok', what is next, 1 if the reply shows that the bot may write in its chat again}, or {'lost'}.
 -- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
--- 'barred' (nor does it after a further message of its users), 'chat_barred' (nor does any thread of the chat, which the
+-- 'opted_out' (because its user asked for that), 'barred' (nor does it after a further message of its users), 'chat_barred' (nor does any thread of the chat, which the
 -- caller stores), 'limited' (the channel is silent for `ms`). For 'sent', `ms` says how far the reply brings its chat
 -- ahead of its rate limit. A + before an action id marks a piece of a
 -- question that is not the last: it opens no window, and the question expires if the piece never arrives. A = marks a
@@ -65,8 +65,10 @@ else
   aside.reason, aside.asks, aside.doubtful, aside.entry = args.detail, asks, doubtful, entry
   add_undelivered(shard .. ':dead', aside)
   if args.outcome == 'limited' then silence_channel(now() + args.ms) end
-  if args.outcome == 'closed' or args.outcome == 'barred' or args.outcome == 'chat_barred' then
-    close_address(args.detail)
+  local opted_out = args.outcome == 'opted_out'
+  if opted_out or args.outcome == 'closed' or args.outcome == 'barred' or args.outcome == 'chat_barred' then
+    close_address(args.detail, opted_out)
+    keep_conversation()
   end
   if args.outcome == 'barred' then redis.call('HSET', lane, 'barred', string.format('%d', now() + BARRED_MS)) end
   if asks and redis.call('HGET', action_key(asked), 'state') == 'armed' then enter(asked, {'expired'}) end

@@ -7,7 +7,7 @@ if now() - lane_number('told_full') < BUSY_NOTICE_MS then return '' end
 local coming = is_worker_expected()
 if not coming and is_overloaded(args.max_conversations, 1) then return '' end
 redis.call('HSET', lane, 'told_full', now(), 'heard', now())
-redis.call('HDEL', lane, 'closed')
+redis.call('HDEL', lane, 'closed', 'opted_out')
 clear_hold()
 append_reply('-', ARGV[2])
 keep_conversation()

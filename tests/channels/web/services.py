@@ -74,9 +74,18 @@ class FakeDeliveries:
         self.reports.append(said)
         return said[2]
 
-    def close(self, conversation: str, reason: str, *, late: bool = False) -> None:
+    def close(
+        self,
+        conversation: str,
+        reason: str,
+        *,
+        late: bool = False,
+        opted_out: bool = False,
+        number: int = 0,
+    ) -> None:
         """Record the closed address."""
-        self.closed.append((conversation, f"{'late: ' * late}{reason}"))
+        reply = f"#{number}" if number else ""
+        self.closed.append((f"{conversation}{reply}", f"{'late: ' * late}{'opted out: ' * opted_out}{reason}"))
 
 
 def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:

@@ -18,7 +18,16 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import BadHook, Forbidden
-from sayso.channels.types import AddressChange, Conversation, Media, Received, StatusUpdate, Tap, WebhookResponse
+from sayso.channels.types import (
+    AddressChange,
+    Conversation,
+    Media,
+    Received,
+    RefusedTemplate,
+    StatusUpdate,
+    Tap,
+    WebhookResponse,
+)
 from sayso.channels.web.webhooks import MAX_BODY
 from sayso.pending.redis.client import connect, set_web_timeouts
 from sayso.pending.redis.connections import Connections
@@ -346,6 +355,28 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
     browser(FakeChannel(received), alerts=alerts, deliveries=FakeDeliveries()).post("/hooks/shop")
     assert alerts.is_clearing_due("shop", kind) is False
     assert sum(alerts.is_clearing_due("shop", each) for each in ("receiving", "delivering", "sending")) == 2
+
+
+def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
+    """Other replies that arrive say nothing of templates; nor does one that Twilio has only sent."""
+    alerts, refusal = MemoryAlerts(), RefusedTemplate("HX1", "Meta has paused it", "name another one")
+    failed = StatusUpdate("SM1", "failed", "63041", template="HX1")
+    browser(FakeChannel(Received(statuses=(failed,), refused_templates=(refusal,))), alerts=alerts).post("/hooks/shop")
+    for update in (StatusUpdate("SM2", "delivered"), StatusUpdate("SM3", "sent", template="HX1")):
+        browser(FakeChannel(Received(statuses=(update,))), alerts=alerts).post("/hooks/shop")
+    assert [alert.text for alert in alerts.of(["shop"])] == ["template HX1: Meta has paused it: name another one"]
+    assert "template.refused" in caplog.messages
+    arrived = StatusUpdate("SM3", "delivered", template="HX1")
+    browser(FakeChannel(Received(statuses=(arrived,))), alerts=alerts).post("/hooks/shop")
+    assert alerts.of(["shop"]) == []
+
+
+def test_report_of_an_opt_out_closes_the_conversation_of_its_reply():
+    """The address that the platform names may be another one of the same person."""
+    kept, room = FakeDeliveries(), Conversation("shop", "other")
+    change = AddressChange(room, "opted out", late=True, delivery="shop:abc#7", opted_out=True)
+    browser(FakeChannel(Received(addresses=(change,))), deliveries=kept).post("/hooks/shop")
+    assert kept.closed == [("shop:abc#7", "late: opted out: opted out")]
 
 
 def test_reports_on_addresses_and_on_the_channel_are_stored(caplog):

@@ -10,9 +10,11 @@ from sayso.channels.base import (
     AddressClosed,
     ChannelDown,
     DeliveryUncertain,
+    OptedOut,
     RateLimited,
     Refused,
     SendError,
+    TemplateRefused,
     Unreachable,
     WindowClosed,
 )
@@ -20,20 +22,29 @@ from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.channels.whatsapp.client import DAY_LIMIT_SECONDS, REACTIONS, send_error
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
+from sayso.testing.platforms.twilio import TEMPLATE
 from sayso.workers.sender import MAX_ATTEMPTS
 from tests.channels.harness import MemoryMedia, whatsapp
 
 CHAT = Conversation("wa", "whatsapp:+4915100000042")
+DAY = 24 * 3600.0
+
+#: Codes about an approved template. A message without one is refused.
+TEMPLATE_CODES = (21655, 21656, 63027, 63028, 63040, 63041, 63042, 63062, 92005)
+#: Codes that call the recipient no phone number.
+NUMBER_CODES = (21211, 21614, 63003)
 
 #: Code, the error of the first attempt, the error of the second.
 ROWS = [
     *[(code, RateLimited, RateLimited) for code in (20429, 63018, 63038)],
     (63016, WindowClosed, WindowClosed),
-    *[(code, AddressClosed, AddressClosed) for code in (63003, 63024, 21211, 21614, 21610)],
-    *[(code, ChannelDown, ChannelDown) for code in (63007, 63008, 63001, 63020, 63051, 20003)],
-    *[(code, Refused, Refused) for code in (63005, 63013, 63021, 21617, 21620)],
-    *[(code, Unreachable, Refused) for code in (63019, 30008)],
-    *[(code, Refused, Refused) for code in (63030, 21654, 21655, 92005)],
+    *[(code, AddressClosed, AddressClosed) for code in (63003, 63024, 21211, 21614, 63015, 63058)],
+    *[(code, OptedOut, OptedOut) for code in (21610, 63014, 63033, 63050)],
+    *[(code, ChannelDown, ChannelDown) for code in (63007, 63008, 63001, 63002, 63020, 63051, 20003)],
+    *[(code, Refused, Refused) for code in (63005, 63006, 63013, 63021, 21617, 21620)],
+    *[(code, Unreachable, Refused) for code in (63019, 30008, 63009, 63010, 63012)],
+    *[(code, Refused, Refused) for code in (63030, 63031, 21654)],
+    *[(code, Refused, Refused) for code in TEMPLATE_CODES],
     *[(code, Refused, Refused) for code in (63049, 63032, 30007)],
 ]
 
@@ -55,6 +66,30 @@ def test_each_code_has_its_reaction(
             asyncio.run(channel.send(Delivery("d", CHAT, Reply("x"), attempt)))
         assert type(caught.value) is kind
         assert "+49" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", NUMBER_CODES)
+def test_code_about_a_number_closes_no_address_that_is_an_id(media: MemoryMedia, platforms: FakePlatforms, code: int):
+    """Twilio answered 21211 to ids in June 2026. The person can be reached, so the next reply is attempted."""
+    hidden = Conversation("wa", "whatsapp:DE.77")
+    platforms.script("twilio", str(code))
+    with pytest.raises(Refused) as caught:
+        asyncio.run(whatsapp(media, platforms.twilio_url).send(Delivery("d", hidden, Reply("x"))))
+    assert type(caught.value) is Refused
+    assert "DE.77" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", TEMPLATE_CODES)
+def test_refused_template_is_named_with_its_cure(media: MemoryMedia, platforms: FakePlatforms, code: int):
+    """The operator reads which template it is and what to do. The address stays open, and the reply waits."""
+    platforms.script("twilio", str(code))
+    channel = whatsapp(media, platforms.twilio_url, template=TEMPLATE)
+    with pytest.raises(TemplateRefused) as caught:
+        asyncio.run(channel.send(Delivery("d", CHAT, Reply("x"), silence=DAY)))
+    refusal = caught.value.refusal
+    assert refusal.template == TEMPLATE
+    assert f"Twilio error {code}" in refusal.reason
+    assert refusal.cure
 
 
 @pytest.mark.parametrize(

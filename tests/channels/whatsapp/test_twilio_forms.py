@@ -190,4 +190,4 @@ def test_invalid_message_id_is_a_bad_hook(sid: str):
         turn_of("wa", TwilioForm(body))
     status = urlencode({"MessageSid": sid, "MessageStatus": "failed"}).encode()
     with pytest.raises(BadHook, match="is not the id of a message"):
-        status_of(TwilioForm(status), "")
+        status_of(TwilioForm(status), "", "")

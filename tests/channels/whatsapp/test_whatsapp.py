@@ -15,6 +15,7 @@ from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+from sayso.testing.platforms.twilio import TEMPLATE
 from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import (
     IMAGE,
@@ -296,6 +297,37 @@ def test_error_code_of_a_status_closes_an_address_or_raises_an_alert(
     assert all(news.closed and news.late for news in received.addresses)
     assert (len(received.alerts), len(received.statuses)) == (alerts, 1)
     assert "+49" not in str(received.alerts)
+
+
+@pytest.mark.parametrize("code", ["21211", "21614", "63003"])
+def test_status_about_a_number_closes_no_address_that_is_an_id(media: MemoryMedia, code: str):
+    """It says that the recipient is no phone number, which is true of each person who hides it."""
+    fields = {**STATUS, "ErrorCode": code, "To": "whatsapp:DE.77"}
+    assert whatsapp(media, None).receive(whatsapp_hook(fields, CALLBACK)).addresses == ()
+
+
+@pytest.mark.parametrize("code", ["21610", "63014", "63033", "63050"])
+def test_status_of_an_opt_out_names_its_reply(media: MemoryMedia, code: str):
+    """The reply's conversation is closed, whatever address Twilio names."""
+    fields = {**STATUS, "ErrorCode": code, "To": "whatsapp:DE.77"}
+    callback = f"{CALLBACK}?delivery={'a' * 20}.7"
+    (change,) = whatsapp(media, None).receive(whatsapp_hook(fields, callback)).addresses
+    assert (change.opted_out, change.late, change.delivery) == (True, True, f"wa:{'a' * 20}#7")
+
+
+@pytest.mark.parametrize("code", ["63027", "63028", "63040", "63041", "63042"])
+def test_status_of_a_template_names_it(media: MemoryMedia, platforms: FakePlatforms, code: str):
+    """Twilio's report names no template, so the URL of the callback does. No address is closed."""
+    channel = whatsapp(media, platforms.twilio_url, template=TEMPLATE)
+    asyncio.run(channel.send(Delivery(f"{CHAT.id}#12", CHAT, Reply("x"), silence=25 * 3600.0)))
+    url = platforms.sent[0]["raw"]["StatusCallback"]
+    signed = replace(whatsapp_hook({**STATUS, "ErrorCode": code}, url), path="status")
+    received = channel.receive(signed)
+    (refusal,) = received.refused_templates
+    assert refusal.template == TEMPLATE
+    assert f"Twilio error {code}" in refusal.reason
+    assert received.statuses[0].delivery == f"{CHAT.id}#12"
+    assert received.addresses == received.alerts == ()
 
 
 def test_message_at_the_status_url_is_a_message(media: MemoryMedia):

@@ -54,14 +54,16 @@ local function ms_since_last_turn()
 end
 
 -- Return why the address takes no messages, '' when it does. A new turn ends that. Where no user ever wrote, no turn
--- may ever come, so there it holds for the one reply only.
+-- may ever come, so there it holds for the one reply only, unless its user opted out.
 local function closed_reason()
   local received, reason = string.match(redis.call('HGET', lane, 'closed') or '', '^(%d+) (.*)$')
-  return received and received ~= '0' and tonumber(received) == lane_number('received') and reason or ''
+  if not received or tonumber(received) ~= lane_number('received') then return '' end
+  return (received ~= '0' or has_opted_out()) and reason or ''
 end
 
 -- Note that the address takes no messages until a user writes. A turn that waits is answered first.
-local function close_address(reason)
+local function close_address(reason, opted_out)
   if redis.call('LLEN', inbox) > 0 then return end
   redis.call('HSET', lane, 'closed', lane_number('received') .. ' ' .. reason)
+  if opted_out then redis.call('HSET', lane, 'opted_out', lane_number('received')) end
 end

@@ -14,8 +14,15 @@ local function next_number(field)
   return floor and redis.call('HINCRBY', lane, field, floor) or n
 end
 
+-- Return whether the user wants no messages, and has not written since.
+local function has_opted_out()
+  local received = redis.call('HGET', lane, 'opted_out')
+  return received and tonumber(received) == lane_number('received')
+end
+
 local function keep_conversation()
-  for _, key in ipairs({lane, inbox, outbox}) do
+  redis.call('PEXPIRE', lane, has_opted_out() and KEEP_OPT_OUT_MS or KEEP_CONVERSATION_MS)
+  for _, key in ipairs({inbox, outbox}) do
     redis.call('PEXPIRE', key, KEEP_CONVERSATION_MS)
   end
 end
