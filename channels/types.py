@@ -453,7 +453,8 @@ class WebhookResponse:
 class Received:
     """The content of a verified webhook.
 
-    `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer. `ignored` is why nothing was taken, "" else.
+    `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer. `ignored` is why
+    nothing was taken, "" else.
     `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
     `moved`: the old and the new id of a chat that got another one.
     """

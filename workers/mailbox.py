@@ -325,6 +325,18 @@ class Ingress:
             self._store_address(change)
         for update in received.statuses:
             self._store_status(channel, update)
+        self._store_alerts(channel, received)
+        if received.ignored:
+            log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
+        if received.turns or received.is_contact:
+            self._alerts.clear(channel, "receiving")
+        if received.turns:
+            self._alerts.heard(channel)
+        for turn in filter(_is_storable, received.turns):
+            self._accept(turn)
+
+    def _store_alerts(self, channel: str, received: Received) -> None:
+        """Store what the platform tells the operator, and clear what is over."""
         for alert in received.alerts:
             log.error("channel.alert", extra={"channel": channel, "reason": alert})
             self._alerts.note(channel, alert, "delivering" if received.statuses else "receiving")
@@ -335,14 +347,6 @@ class Ingress:
             self._alerts.clear(channel, "delivering")
         if any(update.status in _READABLE and update.template for update in received.statuses):
             self._alerts.clear(channel, "templates")
-        if received.ignored:
-            log.info("hook.ignored", extra={"channel": channel, "reason": received.ignored})
-        if received.turns or received.is_contact:
-            self._alerts.clear(channel, "receiving")
-        if received.turns:
-            self._alerts.heard(channel)
-        for turn in filter(_is_storable, received.turns):
-            self._accept(turn)
 
     def _store_status(self, channel: str, update: StatusUpdate) -> None:
         stored, code = "", update.error_code or "-"
