@@ -168,6 +168,8 @@ class Turn:
     the content of an earlier turn is an edit that changed nothing, such as a reaction or a link preview.
     `chat_now`: the chat's id at the platform if it has changed since the conversation began; `conversation` keeps the
     first one.
+    `background`: what the platform says of the person's surroundings, such as what they look at. The model reads it
+    below the notes; unlike these it is no part of the message, so a text beside it may be a yes.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
@@ -193,6 +195,7 @@ class Turn:
     content: str = field(default="", compare=False)
     written_at: float = field(default=0.0, compare=False)
     chat_now: str = ""
+    background: tuple[str, ...] = ()
     trace: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

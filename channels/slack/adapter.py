@@ -56,7 +56,7 @@ class SlackChannel:
         self.name = name
         self._token = settings.bot_token.get_secret_value().strip()
         self._signing_secret = settings.signing_secret.get_secret_value().strip()
-        self._parser, self._media = RequestParser(name), deps.media
+        self._parser, self._media = RequestParser(name, settings.view), deps.media
         self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._web = PooledSessions(partial(new_client, self._token, self._api_url))

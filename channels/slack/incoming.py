@@ -5,12 +5,13 @@ from __future__ import annotations
 import hmac
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
+from sayso.channels.slack.settings import View
 from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
 from sayso.channels.types import (
     AddressChange,
@@ -48,6 +49,23 @@ _ADDRESS_EVENTS = {
 _MENUS = ("static_select", "overflow", "radio_buttons")
 _UNINSTALLED = "the Slack app was uninstalled from its workspace: install it again and copy its new bot_token"
 _REVOKED = "Slack revoked the bot's token: install the app again and copy its new bot_token"
+#: Events that cost no answer: why nothing follows from them. Slack wants the agent view to subscribe to them.
+_UNANSWERED_EVENTS = {
+    # A message would begin a thread in the list of each person who only looks. The manifest's suggested prompts stand
+    # there instead.
+    "app_home_opened": "a person opened the bot: its suggested prompts greet them",
+    "app_context_changed": "a person looks at something else: their next message says at what",
+}
+#: What a person may look at beside the bot, by the type that Slack gives it.
+_ENTITIES = {
+    "slack#/types/channel_id": "channel",
+    "slack#/types/canvas_id": "canvas",
+    "slack#/types/list_id": "list",
+}
+_MESSAGE_ENTITY = "slack#/types/message_context"
+#: Entities of one message that are told. Slack names the most relevant ones first.
+MAX_ENTITIES = 3
+_ENTITY_ID = re.compile(r"[A-Z0-9]{2,40}")
 _RATE_LIMITED = "Slack holds back events of the app: this workspace has more than 30,000 an hour"
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{1,40}")
 _THREAD_TS = re.compile(r"(\d{1,16}\.\d{1,9})?")
@@ -57,9 +75,14 @@ SlackJson = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RequestParser:
-    """Parses the verified requests of one channel. No I/O."""
+    """Parses the verified requests of one channel. No I/O.
+
+    `view` is the app's view at Slack. Slack's requests do not name it: only messages in the agent view may tell what
+    the person looks at, and a first message there has the same fields as one of an app without a view.
+    """
 
     channel: str
+    view: View = "agent"
 
     def parse(self, body: bytes) -> Received:
         """Parse one request. Raises BadHook."""
@@ -128,6 +151,10 @@ class RequestParser:
             return Received(alerts=(_UNINSTALLED,))
         if kind == "tokens_revoked" and (event.get("tokens") or {}).get("bot"):
             return Received(alerts=(_REVOKED,))
+        if kind == "agent_session_stopped":
+            return self._stopped(event, team)
+        if kind in _UNANSWERED_EVENTS:
+            return Received(ignored=_UNANSWERED_EVENTS[kind])
         # Also assistant_thread_started: messages in such a thread are direct messages with a thread_ts.
         return Received(ignored=f"event of type {kind!r}")
 
@@ -161,7 +188,7 @@ class RequestParser:
         is_edit = bool(message.get("edited"))
         return Turn(
             event_id=event_id,
-            conversation=Conversation(self.channel, channel, _thread(message, is_direct, later=is_edit)),
+            conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=is_edit)),
             user_id=message["user"],
             text=readable(text, bot),
             media=() if is_edit else _all_media(message),
@@ -172,7 +199,22 @@ class RequestParser:
             in_group=not is_direct,
             content=content_digest(unformatted(text)),  # the event of an edit may lack the files
             written_at=float(ts),
+            background=tuple(_looked_at(message)),
         )
+
+    def _stopped(self, event: SlackJson, team: str) -> Received:
+        """Return the stop of an answer with Slack's own button, as if the person had written /stop in the thread."""
+        channel, thread = event["channel"], event.get("thread_ts") or ""
+        if not thread or not _CHANNEL_ID.fullmatch(channel) or not _THREAD_TS.fullmatch(thread):
+            return Received(ignored="an answer stopped outside of a thread")
+        turn = Turn(
+            event_id=f"{team}:{channel}:stop:{event['event_ts']}",
+            conversation=Conversation(self.channel, channel, thread),
+            user_id=event["user"],
+            text="/stop",
+            in_group=not channel.startswith("D"),
+        )
+        return Received(turns=(turn,))
 
     def _address_change(self, channel: str, closed: str) -> AddressChange:
         if not _CHANNEL_ID.fullmatch(channel):
@@ -216,7 +258,8 @@ class RequestParser:
             return Conversation(self.channel, user)
         if mark.startswith(THREAD_MARK):
             return Conversation(self.channel, channel, mark.removeprefix(THREAD_MARK))
-        return Conversation(self.channel, channel, thread or ("" if channel.startswith("D") else ts))
+        opens_thread = self._opens_threads(is_direct=channel.startswith("D"))
+        return Conversation(self.channel, channel, thread or (ts if opens_thread else ""))
 
     def _form(self, body: SlackJson) -> Turn:
         """Return the turn of a submitted modal. The empty HTTP answer closes the modal."""
@@ -249,7 +292,7 @@ class RequestParser:
         is_direct = channel.startswith("D")
         return Turn(
             event_id=body.get("trigger_id") or f"{message['ts']}:{body['callback_id']}:{body['action_ts']}",
-            conversation=Conversation(self.channel, channel, _thread(message, is_direct, later=True)),
+            conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=True)),
             user_id=user["id"],
             user_name=user.get("username") or user.get("name") or "",
             text=f"/{body['callback_id']}",
@@ -272,6 +315,25 @@ class RequestParser:
             in_group=not body["channel_id"].startswith("D"),
         )
 
+    def _thread(self, message: SlackJson, is_direct: bool, *, later: bool) -> str:
+        """Return the thread of a message, "" for none.
+
+        Where messages open no threads, a request that came `later` than the message may name a thread with the
+        message's own ts, which a person opened after it.
+        """
+        thread, ts = message.get("thread_ts") or "", message["ts"]
+        if self._opens_threads(is_direct=is_direct):
+            return thread or ts
+        return "" if later and thread == ts else thread
+
+    def _opens_threads(self, *, is_direct: bool) -> bool:
+        """Return whether a message outside of threads is the root of one, in which it is answered.
+
+        In the agent view Slack lists the threads of a direct message above the text field, so an answer beside the
+        thread would be another one. In the assistant view people write in threads that Slack has made.
+        """
+        return not is_direct or self.view == "agent"
+
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:
     return Received(answer=WebhookResponse(200, json.dumps(value), "application/json"), ignored=ignored)
@@ -281,15 +343,20 @@ def _all_media(message: SlackJson) -> tuple[Media, ...]:
     return tuple(media for media in map(media_of, files_of(message)) if media)
 
 
-def _thread(message: SlackJson, is_direct: bool, *, later: bool) -> str:
-    """Return the thread of a message: a channel message opens one, direct messages have only those that people made.
-
-    If the request came `later` than the message, a thread with the message's own ts was opened after it.
-    """
-    thread, ts = message.get("thread_ts") or "", message["ts"]
-    if is_direct:
-        return "" if later and thread == ts else thread
-    return thread or ts
+def _looked_at(message: SlackJson) -> Iterator[str]:
+    """Yield what the person looks at beside the bot, as Slack's agent view tells it."""
+    context = message.get("app_context")
+    entities = context.get("entities") if isinstance(context, Mapping) else None
+    if not isinstance(entities, list):
+        return
+    for entity in entities[:MAX_ENTITIES]:
+        kind, value = (entity.get("type"), entity.get("value")) if isinstance(entity, Mapping) else ("", "")
+        if kind in _ENTITIES and isinstance(value, str) and _ENTITY_ID.fullmatch(value):
+            yield f"the person looks at the Slack {_ENTITIES[kind]} {value}"
+        elif kind == _MESSAGE_ENTITY and isinstance(value, Mapping):
+            channel, ts = str(value.get("channel_id")), str(value.get("message_ts"))
+            if _CHANNEL_ID.fullmatch(channel) and _THREAD_TS.fullmatch(ts):
+                yield f"the person looks at the message {ts} in the Slack channel {channel}"
 
 
 def _chosen(action: SlackJson) -> Any:

@@ -6,6 +6,10 @@ from typing import Literal
 
 from sayso.channels.base import Secret, VendorSettings
 
+#: How Slack shows the bot to people: as an agent, as an assistant (apps that are older than July 2026), or as an app
+#: with plain direct messages.
+View = Literal["agent", "assistant", "none"]
+
 
 class SlackSettings(VendorSettings):
     """A Slack app."""
@@ -16,3 +20,8 @@ class SlackSettings(VendorSettings):
     """The token of the app's bot user. Example: `${SLACK_BOT_TOKEN}`."""
     signing_secret: Secret
     """The secret that signs the app's requests. Example: `${SLACK_SIGNING_SECRET}`."""
+    view: View = "agent"
+    """The view that the app has at Slack. `agent`: each message that a person does not write in a thread begins a
+    thread, with a conversation of its own. `assistant`: Slack makes the threads. `none`: an app without either view,
+    whose direct messages are one conversation. Example: `agent`.
+    """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from sayso.channels.http import PooledSessions, never_sent
 from sayso.channels.setup import (
@@ -26,7 +26,7 @@ from sayso.channels.setup import (
 )
 from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, reaction_to, setup_problem
 from sayso.channels.slack.incoming import slack_hook
-from sayso.channels.slack.settings import SlackSettings
+from sayso.channels.slack.settings import SlackSettings, View
 from sayso.channels.types import SignedWebhook
 
 #: The environment variable with the token, which is valid for 12 hours and never stored.
@@ -39,6 +39,7 @@ NAME_LIMIT, BOT_LIMIT, COMMAND_LIMIT = 35, 80, 32
 COMMAND = "/sayso"
 #: The scopes that each method needs which the Slack channel calls. A test compares them with its source.
 METHODS: dict[str, tuple[str, ...]] = {
+    "agents.sessions.setStatus": ("chat:write",),
     "assistant.threads.setStatus": ("chat:write",),
     "auth.test": (),
     "chat.postEphemeral": ("chat:write",),
@@ -53,10 +54,13 @@ METHODS: dict[str, tuple[str, ...]] = {
 _OPEN, _CLOSED = "channels:read", "groups:read"
 #: The scopes that each event needs to be sent, for every kind of Slack channel.
 EVENTS: dict[str, tuple[str, ...]] = {
+    "agent_session_stopped": (),
+    "app_context_changed": (),
+    "app_home_opened": (),
     "app_mention": ("app_mentions:read",),
     "app_uninstalled": (),
-    "assistant_thread_context_changed": ("assistant:write",),
-    "assistant_thread_started": ("assistant:write",),
+    "assistant_thread_context_changed": (),
+    "assistant_thread_started": (),
     **dict.fromkeys(("channel_archive", "channel_deleted", "channel_id_changed", "channel_left"), (_OPEN,)),
     "channel_unarchive": (_OPEN,),
     **dict.fromkeys(("group_archive", "group_deleted", "group_left", "group_unarchive"), (_CLOSED,)),
@@ -73,10 +77,17 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "slash commands and shortcuts": ("commands",),
     "files from people": ("files:read",),
 }
-#: How Slack shows the bot beside other windows: the older view, and the one that is to replace it.
-View = Literal["assistant", "agent"]
-#: Events that only the older view has, and that Slack requires there.
-_OF_ASSISTANTS = ("assistant_thread_context_changed", "assistant_thread_started")
+#: Events that only one view has. Slack requires them there, apart from `agent_session_stopped` and
+#: `app_context_changed`: these bring its stop button and what a person looks at.
+_VIEW_EVENTS: dict[View, tuple[str, ...]] = {
+    "agent": ("agent_session_stopped", "app_context_changed", "app_home_opened"),
+    "assistant": ("assistant_thread_context_changed", "assistant_thread_started"),
+    "none": (),
+}
+#: The scope that Slack requires for either view, and refuses without one.
+VIEW_SCOPE = "assistant:write"
+#: What stands above the text field of a person who has written nothing yet. A tap on it is a message like any other.
+SUGGESTED_PROMPTS = [{"title": "What can you do?", "message": "What can you do for me?"}]
 _DESCRIPTION = "Does what you ask, and asks before it destroys anything."
 _COMMAND = re.compile(r"/[a-z0-9_-]+")
 _APP_ID = re.compile(r"[A-Z0-9]{2,40}")
@@ -92,9 +103,16 @@ _FAULT_CURES = (
     ("/display_information/name", "give another --name"),
     ("/features/bot_user", "give another --name"),
     ("/features/slash_commands", "give another --command"),
-    ("/features/agent_view", "leave out --view agent: this workspace may not have it yet"),
-    ("/features/assistant_view", "give --view agent"),
-    ("/settings/event_subscriptions/bot_events", "try the other --view"),
+    (
+        "/features/agent_view",
+        "if this app has the assistant view, give --view assistant; an app without either view has --view none",
+    ),
+    (
+        "/features/assistant_view",
+        "leave out --view assistant: only apps that have this view already may keep it, and none can go back to it",
+    ),
+    ("/settings/event_subscriptions/bot_events", "give the --view that the app has"),
+    ("/oauth_config/scopes/bot", "give the --view that the app has"),
     ("/settings", "check that public_url is the https address at which the bot answers from outside"),
 )
 _NO_CURE = "Slack changed its rules: see https://docs.slack.dev/reference/app-manifest, and paste a corrected one there"
@@ -118,11 +136,11 @@ class SlackSetup(PlatformSetup):
         return [
             "Slack does not let a bot's token set this. At https://api.slack.com/apps, in your app:",
             f"  Event Subscriptions   on; Request URL {self._url}",
-            f"                        bot events: {' '.join(events('assistant'))}",
+            f"                        bot events: {' '.join(events(self._settings.view))}",
             f"  Interactivity         on; Request URL {self._url}",
             f"  Slash Commands        each with Request URL {self._url}",
             "  App Home              Messages Tab on, and messages from people allowed",
-            f"  OAuth & Permissions   bot scopes: {' '.join(scopes())}",
+            f"  OAuth & Permissions   bot scopes: {' '.join(scopes(self._settings.view))}",
             "Then install the app to the workspace again.",
             f"Or paste the output of `sayso channel manifest {self._name}` under App Manifest: it has all of this.",
         ]
@@ -167,9 +185,10 @@ class SlackSetup(PlatformSetup):
 
     def _scopes(self, header: str) -> CheckResult:
         given = {scope.strip() for scope in header.split(",") if scope.strip()}
-        missing = [f"{scope} (for {', '.join(what)})" for scope, what in scopes().items() if scope not in given]
+        needed = scopes(self._settings.view)
+        missing = [f"{scope} (for {', '.join(what)})" for scope, what in needed.items() if scope not in given]
         if not missing:
-            return self._ok("scopes", f"all {len(scopes())} that it needs")
+            return self._ok("scopes", f"all {len(needed)} that it needs")
         cure = f"add them under OAuth & Permissions and install again; `sayso channel manifest {self._name}` lists all"
         return self._fail("scopes", f"missing: {'; '.join(missing)}", cure)
 
@@ -181,9 +200,7 @@ def _token_problem(exc: Exception) -> Problem | None:
     return setup_problem(exc)
 
 
-def manifest(
-    channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "assistant"
-) -> AppManifest:
+def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "agent") -> AppManifest:
     """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse."""
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
@@ -208,9 +225,9 @@ def manifest(
                     "should_escape": True,
                 }
             ],
-            f"{view}_view": {f"{view}_description": _DESCRIPTION},
+            **_view_feature(view),
         },
-        "oauth_config": {"scopes": {"bot": list(scopes())}},
+        "oauth_config": {"scopes": {"bot": list(scopes(view))}},
         "settings": {
             "event_subscriptions": {"request_url": url, "bot_events": events(view)},
             "interactivity": {"is_enabled": True, "request_url": url, "message_menu_options_url": url},
@@ -219,6 +236,18 @@ def manifest(
             "token_rotation_enabled": False,
         },
     }
+
+
+def _view_feature(view: View) -> AppManifest:
+    """Return the part of `features` that chooses the view. An app without a view has none."""
+    match view:
+        case "agent":
+            feature = {"agent_description": _DESCRIPTION, "suggested_prompts": SUGGESTED_PROMPTS}
+            return {"agent_view": feature}
+        case "assistant":
+            return {"assistant_view": {"assistant_description": _DESCRIPTION}}
+        case "none":
+            return {}
 
 
 def _check_names(name: str, command: str, public_url: str) -> None:
@@ -232,13 +261,16 @@ def _check_names(name: str, command: str, public_url: str) -> None:
 
 def events(view: View) -> list[str]:
     """Return the events to subscribe to."""
-    return [event for event in EVENTS if view == "assistant" or event not in _OF_ASSISTANTS]
+    others = {event for other, names in _VIEW_EVENTS.items() if other != view for event in names}
+    return [event for event in EVENTS if event not in others]
 
 
-def scopes() -> dict[str, list[str]]:
+def scopes(view: View) -> dict[str, list[str]]:
     """Return each scope that the bot needs, with the methods, events and features that need it."""
+    subscribed = {event: EVENTS[event] for event in events(view)}
+    shown = {} if view == "none" else {f"the {view} view": (VIEW_SCOPE,)}
     users: dict[str, list[str]] = {}
-    for user, needed in {**METHODS, **EVENTS, **FEATURES}.items():
+    for user, needed in {**METHODS, **subscribed, **FEATURES, **shown}.items():
         for scope in needed:
             users.setdefault(scope, []).append(user)
     return dict(sorted(users.items()))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import click
 
@@ -28,7 +28,7 @@ from sayso.config.cli.command import (
 
 if TYPE_CHECKING:
     from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
-    from sayso.channels.slack.settings import SlackSettings
+    from sayso.channels.slack.settings import SlackSettings, View
     from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
 
@@ -236,8 +236,8 @@ def _message_log(options: Options, channel: str) -> Iterator[tuple[Settings, Mes
 @click.option("--name", default="Sayso", show_default=True, help="The app's name in Slack.")
 @click.option("--command", default="/sayso", show_default=True, help="The name of its slash command.")
 @click.option(
-    "--view", type=click.Choice(["assistant", "agent"]), default="assistant", show_default=True,
-    help="How Slack shows it beside other windows: agent is newer, and not in every workspace yet.",
+    "--view", type=click.Choice(["agent", "assistant", "none"]),
+    help="The app's view at Slack, by default that of the channel's view:. assistant and none are for apps that exist.",
 )  # fmt: skip
 @click.option("--validate", is_flag=True, help="Ask Slack whether the manifest is valid.")
 @click.option("--create", is_flag=True, help="Create a Slack app from the manifest.")
@@ -248,7 +248,7 @@ def manifest(
     channel: str,
     name: str,
     command: str,
-    view: Literal["assistant", "agent"],
+    view: View | None,
     app_id: str | None,
     *,
     validate: bool,
@@ -269,6 +269,11 @@ def manifest(
         raise click.UsageError("--validate, --create and --update are different things: give one of them")
     settings = options.load(running=False, without_secrets=True)
     channel = _slack_channel(settings, channel)
+    own_view = cast("SlackSettings", settings.channels[channel]).view
+    if view and view != own_view:
+        note = f"channels.{channel} has view: {own_view}: write view: {view} there for an app with this manifest"
+        click.echo(note, err=True)
+    view = view or own_view
     with clear_errors():
         content = build_manifest(channel, find_public_url(settings), name=name, command=command, view=view)
         if chosen:

@@ -36,7 +36,7 @@ SCHEMA: SlackPayload = {
         ],
         "shortcuts": [{"name!": 24, "type!": 7, "callback_id!": 255, "description!": 150}],
         "assistant_view": {"assistant_description!": 300},
-        "agent_view": {"agent_description!": 300},
+        "agent_view": {"agent_description!": 300, "suggested_prompts": [{"title!": 100, "message!": 1000}]},
     },
     "oauth_config": {"redirect_urls": [_PAGE], "scopes": {"bot": [255], "user": [255]}},
     "settings": {
@@ -47,6 +47,10 @@ SCHEMA: SlackPayload = {
         "token_rotation_enabled": bool,
     },
 }
+#: The event that each view must be subscribed to.
+VIEW_EVENTS = {"agent_view": "app_home_opened", "assistant_view": "assistant_thread_started"}
+#: The most prompts that Slack shows to a person who has written nothing yet.
+MAX_PROMPTS = 4
 #: The parameters of each method besides the manifest.
 TAKES = {
     "apps.manifest.validate": ("manifest", "app_id"),
@@ -340,7 +344,10 @@ class FakeSlack:
 
 
 class SlackManifests:
-    """The apps of the owner of a configuration token. Tests may set `error`, which becomes every answer."""
+    """The apps of the owner of a configuration token. Tests may set `error`, which becomes every answer.
+
+    Tests add apps of before July 2026, which have the assistant view, to `apps`: Slack makes no such app any more.
+    """
 
     def __init__(self) -> None:
         self.apps: dict[str, SlackPayload] = {}
@@ -355,7 +362,7 @@ class SlackManifests:
             manifest = json.loads(params["manifest"])
         except ValueError:
             manifest = None
-        errors = list(faults(manifest))
+        errors = [*faults(manifest), *self._view_that_is_over(app_id, manifest)]
         if errors:
             return json_response({"ok": False, "error": "invalid_manifest", "errors": errors})
         if method.endswith("validate"):
@@ -370,6 +377,13 @@ class SlackManifests:
         known = params.get("app_id", "") in self.apps
         needs_app = method.endswith("update") or "app_id" in params
         return "invalid_app_id" if needs_app and not known else ""
+
+    def _view_that_is_over(self, app_id: str, manifest: Any) -> Iterator[dict[str, str]]:
+        """Yield an error for the assistant view in an app that does not have it."""
+        has_view = "assistant_view" in self.apps.get(app_id, {}).get("features", {})
+        wants_view = isinstance(manifest, dict) and "assistant_view" in manifest.get("features", {})
+        if wants_view and not has_view:
+            yield _fault("New apps can only use agent_view", "/features/assistant_view")
 
     def _create(self, manifest: SlackPayload) -> FakeResponse:
         app_id = f"A0FAKE{len(self.apps):02d}"
@@ -404,6 +418,7 @@ def faults(manifest: Any) -> Iterator[dict[str, str]]:
         yield from (_fault(message, each) for each in [f"{place}/{name}" for name in unknown] or [place])
     if not errors:
         yield from _missing_addresses(manifest.get("settings", {}))
+        yield from _view_faults(manifest)
 
 
 def _json_schema(shape: Any) -> SlackPayload:
@@ -432,6 +447,23 @@ def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
         yield _fault(message, "/settings/event_subscriptions")
     if interactivity and interactivity["is_enabled"] and not interactivity.get("request_url"):
         yield _fault("Interactivity requires a Request URL", "/settings/interactivity")
+
+
+def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
+    """Return the errors of an app's view: its scope and its event, each of which Slack refuses without the other."""
+    features = manifest.get("features", {})
+    views = [view for view in VIEW_EVENTS if view in features]
+    if "assistant:write" in _scopes(manifest) and not views:
+        yield _fault("assistant:write scope should include agent_view feature", "/oauth_config/scopes/bot")
+    if len(views) > 1:
+        yield _fault("An app has one view", "/features/assistant_view")
+    events = manifest.get("settings", {}).get("event_subscriptions", {}).get("bot_events", [])
+    for view in views:
+        if VIEW_EVENTS[view] not in events:
+            message = f"{view} should use `{VIEW_EVENTS[view]}` bot event subscription"
+            yield _fault(message, "/settings/event_subscriptions/bot_events")
+    if len(features.get("agent_view", {}).get("suggested_prompts", ())) > MAX_PROMPTS:
+        yield _fault(f"Must have {MAX_PROMPTS} items or less", "/features/agent_view/suggested_prompts")
 
 
 def _fault(message: str, pointer: str) -> dict[str, str]:

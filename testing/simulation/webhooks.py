@@ -261,7 +261,7 @@ class TelegramClient:
 
 
 class SlackClient:
-    """A person on Slack, in a direct message or in a thread of a channel, where every message mentions the bot.
+    """A person on Slack, in one thread of a direct message or of a channel, where every message mentions the bot.
 
     Webhooks are signed at delivery, as Slack does for repeats too, with the time of `clock`. A web whose clock is more
     than five minutes off refuses them all.
@@ -300,8 +300,7 @@ class SlackClient:
         return self.chat.startswith("D")
 
     def _chat_fields(self) -> dict[str, Any]:
-        thread = {} if self._is_direct else {"thread_ts": self._ts(0)}
-        return {"user": self._user, "channel": self.chat, **thread}
+        return {"user": self._user, "channel": self.chat, "thread_ts": self._ts(0)}
 
     def _with_mention(self, text: str) -> str:
         return text if self._is_direct else f"<@U0BOT> {text}"

@@ -262,10 +262,12 @@ TELEGRAM = Platform(
     edits=True,
     gone="99",
 )
+#: The thread of a direct message in which the person of the contract writes.
+SLACK_THREAD = "1795204799.000100"
 SLACK = Platform(
     name="slack",
     fake="slack",
-    conversation=Conversation("sl", "D0ADA"),
+    conversation=Conversation("sl", "D0ADA", SLACK_THREAD),
     user_id="U0ADA",
     secrets=(fakes.SLACK_BOT_TOKEN, fakes.SLACK_SIGNING_SECRET),
     limit=3000,
@@ -273,9 +275,9 @@ SLACK = Platform(
     measure=lambda md: len(slack_mrkdwn(md)),
     build=slack,
     text=lambda number, text: slack_hook(
-        signing.slack_text(f"1795204800.{number:06d}", html.escape(text, quote=False))
+        signing.slack_text(f"1795204800.{number:06d}", html.escape(text, quote=False), thread_ts=SLACK_THREAD)
     ),
-    tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data)),
+    tap=lambda number, data: slack_hook(signing.slack_tap(f"1.2.{number}", data, thread_ts=SLACK_THREAD)),
     edits=True,
     gone="1795204700.000099",
 )

@@ -58,8 +58,8 @@ def tg(
 
 
 def sl(ts: str, text: str, channel: str = "D0ADA", thread: str = "", **extra: Any) -> Turn:
-    """Return a Slack turn of Ada's."""
-    where, group = Conversation("sl", channel, thread), not channel.startswith("D")
+    """Return a Slack turn of Ada's. A message outside of threads opens one."""
+    where, group = Conversation("sl", channel, thread or ts), not channel.startswith("D")
     return Turn(f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, in_group=group, **extra)
 
 
@@ -225,6 +225,19 @@ TURNS = {
     "slack/block_actions_ephemeral": sl_tap(303, "confirm:43", "C0OPS", message=""),
     "slack/message_group": sl("1795206000.000100", "guten Morgen", "G0PRIV", "1795206000.000100", addressed=False),
     "slack/message_mpim": sl("1795206001.000100", "wer kommt?", "C0MPIM", "1795206001.000100"),
+    "slack/agent_session_stopped": replace(
+        sl_act("", "D0ADA", "1795205300.001100", text="/stop"),
+        event_id="T0ACME:D0ADA:stop:1795206020.000100",
+        user_name="",
+    ),
+    "slack/message_im_agent_view": sl(
+        "1795206022.000100",
+        "fasse das zusammen",
+        background=(
+            "the person looks at the Slack channel C0OPS",
+            "the person looks at the message 1795204900.000200 in the Slack channel C0OPS",
+        ),
+    ),
     "slack/message_assistant_thread": sl("1795206002.000100", "fasse zusammen", thread="1795205300.001100"),
     "slack/thread_broadcast": sl("1795206003.000100", "erledigt", *THREAD),
     "slack/me_message": sl("1795206004.000100", "winkt"),
@@ -268,7 +281,8 @@ IGNORED = {
     "slack/message_changed_own": "sent by a bot",
     "slack/message_deleted": "message of subtype 'message_deleted'",
     "slack/reaction_added": "event of type 'reaction_added'",
-    "slack/app_home_opened": "event of type 'app_home_opened'",
+    "slack/app_home_opened": "a person opened the bot: its suggested prompts greet them",
+    "slack/app_context_changed": "a person looks at something else: their next message says at what",
     "slack/member_joined_other": "event of type 'member_joined_channel' about somebody else",
     "slack/assistant_thread_started": "event of type 'assistant_thread_started'",
     "slack/block_actions_datepicker": "action of type 'datepicker'",

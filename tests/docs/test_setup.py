@@ -45,7 +45,7 @@ def test_what_slack_needs_stands_where_an_app_is_made_by_hand() -> None:
     """The page names each scope and each event, and no other."""
     [by_hand] = [output for command, output in SHOWN if command == "channel connect desk"]
     named = [re.findall(f"{what}: (.*)", by_hand)[0].split() for what in ("bot scopes", "bot events")]
-    assert [set(words) for words in named] == [set(scopes()), set(events("assistant"))]
+    assert [set(words) for words in named] == [set(scopes("agent")), set(events("agent"))]
 
 
 def test_every_option_of_the_page_is_one() -> None:

@@ -290,7 +290,9 @@ class HurriedPerson(TelegramPerson):
 
 
 class SlackPerson(Person):
-    """A user in a direct message on Slack."""
+    """A user in a direct message on Slack, in the thread that the first message opened."""
+
+    thread = ""
 
     @property
     def chat(self) -> str:  # type: ignore[override]
@@ -298,10 +300,13 @@ class SlackPerson(Person):
 
     def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         ts = f"1795204800.{number:06}"
-        return self._signed(signing.slack_text(ts, text, user=f"U{self.name}", channel=self.chat))
+        fields = {"thread_ts": self.thread} if self.thread else {}
+        self.thread = self.thread or ts
+        return self._signed(signing.slack_text(ts, text, user=f"U{self.name}", channel=self.chat, **fields))
 
     def tapped(self, number: int, data: str) -> tuple[str, signing.SignedWebhook]:
-        return self._signed(signing.slack_tap(f"t.{number}", data, user=f"U{self.name}", channel=self.chat))
+        where = {"channel": self.chat, "thread_ts": self.thread}
+        return self._signed(signing.slack_tap(f"t.{number}", data, user=f"U{self.name}", **where))
 
     def _signed(self, body: bytes) -> tuple[str, signing.SignedWebhook]:
         return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())

@@ -180,8 +180,8 @@ def telegram_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[st
 def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a tap on the first button of a message in the ledger."""
     ts = f"1795204700.{entry['number']:06d}"
-    tap = signing.slack_tap(f"t.{number}", entry["data"], user=f"U{person.name}", channel=person.chat, message_ts=ts)
-    return slack(tap)
+    where = {"channel": person.chat, "message_ts": ts, "thread_ts": person.thread}
+    return slack(signing.slack_tap(f"t.{number}", entry["data"], user=f"U{person.name}", **where))
 
 
 @pytest.mark.parametrize(

@@ -231,8 +231,10 @@ def telegram_says(person: Person, number: int, text: str, quoted: str) -> tuple[
 
 def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str, signing.SignedWebhook]:
     """Return the webhook of a message in another thread, because the quoted message is in none."""
-    thread = {"thread_ts": "1795204600.000100"} if quoted else {}
-    body = signing.slack_text(f"1795204800.{number:06}", text, user=f"U{person.name}", channel=person.chat, **thread)
+    thread = "1795204600.000100" if quoted else person.thread
+    body = signing.slack_text(
+        f"1795204800.{number:06}", text, user=f"U{person.name}", channel=person.chat, thread_ts=thread
+    )
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 
 
@@ -269,7 +271,8 @@ def test_a_yes_written_before_the_question_decides_nothing(system: System, kind,
         update = signing.telegram_text(name * 1000 + 2, "yes", user=int(person.chat), date=1795204600)
         late = "ops-tg", signing.telegram_hook(fakes.TELEGRAM_SECRET, update)
     else:
-        body = signing.slack_text("1795204600.000100", "yes", user=f"U{name}", channel=person.chat)
+        fields = {"user": f"U{name}", "channel": person.chat, "thread_ts": person.thread}
+        body = signing.slack_text("1795204600.000100", "yes", **fields)
         late = "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
     person._deliver(late)
     assert person.hears()[0]["text"].startswith("I had not asked yet when you said that.")

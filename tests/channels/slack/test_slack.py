@@ -113,14 +113,15 @@ def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: s
 @pytest.mark.parametrize(
     ("extra", "thread", "addressed"),
     [
-        ({"channel": "D0ADA"}, "", True),
+        ({"channel": "D0ADA"}, "1.1", True),
+        ({"channel": "D0ADA", "thread_ts": "1.1"}, "1.1", True),
         ({"channel": "D0ADA", "thread_ts": "1.0"}, "1.0", True),
         ({"channel": "C0OPS"}, "1.1", False),
         ({"channel": "C0OPS", "thread_ts": "1.0"}, "1.0", False),
     ],
 )
 def test_thread_of_a_message_is_the_thread_of_its_turn(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
-    """platforms.md 3.1: a channel has thread_ts or ts; a direct message has a thread only if a person made one."""
+    """platforms.md 3.1: it is thread_ts or ts. Slack's agent view lists the threads of a direct message, too."""
     turn = read(media, signing.slack_text("1.1", "hello", **extra))
     assert (turn.conversation.thread, turn.addressed) == (thread, addressed)
 

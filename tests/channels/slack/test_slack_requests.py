@@ -20,8 +20,8 @@ ROOT = "1795204800.000100"
 def read(media: MemoryMedia):
     """Return a function that reads a body with the adapter."""
 
-    def read(body: bytes) -> Received:
-        return slack(media, None).receive(slack_hook(body))
+    def read(body: bytes, **settings: Any) -> Received:
+        return slack(media, None, **settings).receive(slack_hook(body))
 
     return read
 
@@ -82,11 +82,14 @@ def test_words_with_other_marks_are_the_same_content(read, one: str, other: str)
     assert turn(read(signing.slack_edit(ROOT, f"{other}6", "before"))).content != first
 
 
-@pytest.mark.parametrize(("channel", "thread"), [("D0ADA", ""), ("C0OPS", ROOT)])
-def test_edit_belongs_to_the_conversation_of_its_message(read, channel: str, thread: str):
-    """A message with replies names itself as its thread; in a direct message it opened none."""
+@pytest.mark.parametrize(
+    ("channel", "view", "thread"),
+    [("D0ADA", "agent", ROOT), ("D0ADA", "none", ""), ("C0OPS", "agent", ROOT), ("C0OPS", "none", ROOT)],
+)
+def test_edit_belongs_to_the_conversation_of_its_message(read, channel: str, view: str, thread: str):
+    """A message with replies names itself as its thread; in a plain direct message it opened none."""
     body = changed({"thread_ts": ROOT, "edited": {"user": "U0ADA"}}, {"text": "no"}, channel)
-    assert turn(read(body)).conversation == Conversation("sl", channel, thread)
+    assert turn(read(body, view=view)).conversation == Conversation("sl", channel, thread)
     mentions = changed({"text": "<@U0BOT> go", "edited": {"user": "U0ADA"}}, {}, "C0OPS")
     assert (turn(read(mentions)).addressed, turn(read(mentions)).text) == (True, "go")
 
@@ -223,7 +226,7 @@ def test_message_shortcut_quotes_the_message(read):
         "message_action", callback_id="yes", trigger_id="1.2", message=message, channel=channel
     )))  # fmt: skip
     assert (shared.user_id, shared.text, shared.quoted) == ("U0ADA", "/yes", "pay <now>")
-    assert (shared.conversation.address, shared.media[0].ref) == ("D0ADA", "https://files.slack.com/x.png")
+    assert (shared.conversation.address, shared.media[0].ref) == ("D0ADA/1.1", "https://files.slack.com/x.png")
 
 
 def test_address_behind_words_is_written_out_in_each_kind_of_message(read):

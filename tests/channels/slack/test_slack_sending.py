@@ -132,7 +132,7 @@ def test_tap_in_a_direct_message_belongs_to_the_conversation_of_its_user_id(
     block_id = platforms.sent[0]["raw"]["blocks"][-1]["block_id"]
     taps = [signing.slack_tap("1.2", "a:1:yes", user=user, block_id=block_id) for user in ("U0ADA", "U0BOB")]
     own, other = (channel.receive(slack_hook(tap)).turns[0].conversation for tap in taps)
-    assert (own, other) == (BY_ID, DIRECT)
+    assert (own, other) == (BY_ID, Conversation("sl", "D0ADA", "1795204950.000300"))
 
 
 def test_unknown_user_is_a_closed_address(channel: SlackChannel, platforms: FakePlatforms):

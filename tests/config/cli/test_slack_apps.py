@@ -88,11 +88,40 @@ def test_valid_manifest_is_reported_and_changes_nothing(shop: Shop):
 def test_fault_is_reported_with_its_place_and_cure(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     """platforms.md 3.5: invalid_manifest has a pointer to each fault."""
     monkeypatch.setattr("sayso.channels.slack.setup._DESCRIPTION", "x" * 301)
-    code, words = shop.run("--validate", "--view", "agent")
+    code, words = shop.run("--validate")
     assert code == 3
     assert "\n  /display_information/description  Must be 140 characters or less\n" in words
     assert "\n  /features/agent_view/agent_description  Must be 300" in words
-    assert "leave out --view agent" in words
+    assert "give --view assistant" in words
+
+
+@pytest.mark.parametrize("args", [("--create",), ("--validate",), ("--update", "A0FAKE00")])
+def test_assistant_view_is_refused_for_an_app_that_does_not_have_it(shop: Shop, args: tuple[str, ...]):
+    """Since July 2026 new apps can only have the agent view, and no app can go back to the older one."""
+    if args[0] == "--update":
+        shop.run("--create")
+    code, words = shop.run(*args, "--view", "assistant")
+    assert (code, "New apps can only use agent_view" in words, "leave out --view assistant" in words) == (3, True, True)
+    assert not any("assistant_view" in app["features"] for app in shop.apps.apps.values())
+
+
+def test_app_with_the_assistant_view_keeps_it(shop: Shop):
+    """Slack lets apps of before July 2026 have it for now, and the command says what the YAML then needs."""
+    shop.apps.apps["A0OLD"] = {"features": {"assistant_view": {}}}
+    code, words = shop.run("--update", "A0OLD", "--view", "assistant")
+    assert (code, "write view: assistant there" in words) == (0, True)
+    app = shop.apps.apps["A0OLD"]
+    assert list(app["features"])[-1] == "assistant_view"
+    assert "assistant_thread_started" in app["settings"]["event_subscriptions"]["bot_events"]
+
+
+def test_view_of_the_channel_is_that_of_its_manifest(shop: Shop):
+    """An operator writes it once, and each later update keeps it."""
+    shop.apps.apps["A0OLD"] = {"features": {"assistant_view": {}}}
+    text = shop.config.read_text()
+    shop.config.write_text(text.replace("platform: slack,", "platform: slack, view: assistant,"))
+    assert shop.run("--update", "A0OLD")[0] == 0
+    assert "assistant_view" in shop.apps.apps["A0OLD"]["features"]
 
 
 def test_app_is_created_and_the_remaining_steps_are_listed(shop: Shop):

@@ -29,9 +29,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(config: Path, *args: str) -> tuple[int, str]:
-    """Return exit code and output."""
+    """Return exit code and output. Notes beside the manifest go to stderr."""
     result = CliRunner().invoke(main, ["channel", "manifest", *args, "--config", str(config)])
-    return result.exit_code, result.output
+    return result.exit_code, result.output if result.exit_code else result.stdout
 
 
 def made(config: Path, *args: str) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def test_address_without_https_is_refused(tmp_path: Path, config: Path):
     assert (code, "Slack takes https only" in words) == (3, True)
 
 
-@pytest.mark.parametrize("view", ["assistant", "agent"])
+@pytest.mark.parametrize("view", ["agent", "assistant", "none"])
 def test_manifest_has_the_shape_that_slack_knows(config: Path, view: str):
     """platforms.md 3.5: unknown keys, missing keys and texts too long are refused by Slack."""
     manifest = made(config, "--view", view)
@@ -114,7 +114,7 @@ def test_every_called_method_has_its_scope():
 def test_scopes_are_exactly_those_needed(config: Path):
     """Admins read the list before an install, so it has no unused scope. The fake's app has the same."""
     given = made(config)["oauth_config"]["scopes"]["bot"]
-    assert given == sorted(scopes())
+    assert given == sorted(scopes("agent"))
     assert set(SCOPES) == set(given)
     assert not {"reactions:read", "users:read", "im:read", "chat:write.public"} & set(given)
 
