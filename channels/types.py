@@ -276,6 +276,8 @@ class Reply:
     `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
     `preview`: the part of the text that a yes agrees to, "" if the reply asks for no yes.
+    `decided_buttons`: the buttons of a question that is decided, without data; the chosen one has a mark. A platform
+    that has buttons without an effect shows them so, others show none.
     """
 
     text: str = ""
@@ -291,6 +293,7 @@ class Reply:
     cause: str = ""
     answer_seconds: float = 0.0
     preview: str = ""
+    decided_buttons: tuple[Button, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", storable(self.text))

@@ -32,6 +32,8 @@ CHOICE_SECONDS = 86_400.0
 #: The symbol before the outcome of an action, by its final state; a warning for all other states.
 _SYMBOLS: dict[ActionState, str] = {"done": "✅", "cancelled": "❌", "expired": "⌛"}
 _WARNING = "⚠️"
+#: Stands before the button that was chosen, in a decided question.
+_CHOSEN = "✓"
 _DETAILS = re.compile(r"(?<!\s)\s+\([^()]*\)\.?$")
 _FIRST_STEP = re.compile(r"^1\. (.*)$", re.MULTILINE)
 
@@ -108,14 +110,12 @@ class ConfirmPrompts:
 
     def buttons(self, head: PendingAction, context: TurnContext) -> tuple[Button, ...]:
         """Return the buttons of a question. With a code there is no confirm button, because the code must be typed."""
-        texts = texts_for(head.language)
         signer, scope, pid = self._store.signer, context.turn.scope, head.pending_action_id
-        effect = short_effect(head)
-        if effect.casefold() == texts.cancel_label.casefold():  # both buttons would say the same
-            effect = ""
-        confirm = Button(texts.confirm_label, signer.button_token(pid, "confirm", scope), "danger", effect)
-        cancel = Button(texts.cancel_label, signer.button_token(pid, "cancel", scope))
-        return (cancel,) if head.code else (confirm, cancel)
+        tokens = {
+            "danger": signer.button_token(pid, "confirm", scope),
+            "default": signer.button_token(pid, "cancel", scope),
+        }
+        return tuple(replace(button, data=tokens[button.style]) for button in _question_buttons(head))
 
     def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
         """Return the action with the messages to send if there is no answer, which only a worker can send."""
@@ -127,7 +127,8 @@ class ConfirmPrompts:
             action = self._escalation.added_to(action, preview, here)
         texts = texts_for(head.language)
         # Without a notice nothing follows that says what happened.
-        closed = closed_prompt("", preview, "expired", "")
+        buttons = decided_buttons(_question_buttons(head), "")
+        closed = closed_prompt("", preview, "expired", "", buttons)
         if not self._expiry_notice:
             closed = replace(closed, text=f"{_SYMBOLS['expired']} {texts.expired(head.preview)}")
         action = replace(action, ending=outbox_entry(here, replace(closed, language=head.language), later=True))
@@ -148,7 +149,10 @@ class ConfirmPrompts:
         if not prompt:
             return ()
         if stored.action.kind == CHOICE_KIND:
-            return ((closed_prompt(prompt, str(stored.action.args["text"]), state, outcome), ""),)
+            labels = stored.action.args["labels"]
+            chosen = next((label for label in labels if literal(label) == outcome), "")
+            buttons = decided_buttons([Button(label, "") for label in labels], chosen)
+            return ((closed_prompt(prompt, str(stored.action.args["text"]), state, outcome, buttons), ""),)
         kept_text = brief(stored.action.preview)
         undoes = is_undo(stored.action)
         if undoes:
@@ -165,7 +169,9 @@ class ConfirmPrompts:
                 decision = texts.undo_label
             case _:
                 decision = texts.confirm_label
-        return ((closed_prompt(prompt, kept_text, state, decision), ""),)
+        asked = [Button(texts.undo_label, "")] if undoes else _question_buttons(stored.action)
+        buttons = decided_buttons(asked, decision)
+        return ((closed_prompt(prompt, kept_text, state, decision, buttons), ""),)
 
     def offer_undo(self, context: TurnContext, answer: TurnAnswer, effects: Sequence[Effect]) -> TurnAnswer:
         """Return the answer with an undo button for the effects that can be undone.
@@ -282,13 +288,47 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
     return stored.prompt
 
 
-def closed_prompt(prompt: str, kept_text: str, state: ActionState, decision: str) -> Reply:
-    """Return the reply that replaces the question without buttons. It is dropped if the message cannot be edited.
+def _question_buttons(head: PendingAction) -> tuple[Button, ...]:
+    """Return the buttons of a question without data: to confirm in the style `danger`, and to cancel.
 
-    Below what was asked stands the decision. The outcome stands once, in the message that follows.
+    With a code there is no confirm button.
+    """
+    texts = texts_for(head.language)
+    effect = short_effect(head)
+    if effect.casefold() == texts.cancel_label.casefold():  # both buttons would say the same
+        effect = ""
+    confirm = Button(texts.confirm_label, "", "danger", effect)
+    cancel = Button(texts.cancel_label, "")
+    return (cancel,) if head.code else (confirm, cancel)
+
+
+def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...]:
+    """Return the buttons of a decided question, which do nothing. The one with the label `decision` is marked.
+
+    A decision without a button, such as a typed code, gets one. `decision` is "" if the user has not decided.
+    """
+    buttons = list(asked)
+    if decision and decision not in {button.label for button in buttons}:
+        buttons.insert(0, Button(decision, ""))
+    return tuple(_decided(button, is_chosen=button.label == decision) for button in buttons)
+
+
+def _decided(button: Button, *, is_chosen: bool) -> Button:
+    mark = f"{_CHOSEN} " if is_chosen else ""
+    effect = f"{mark}{button.effect}" if button.effect else ""
+    return Button(f"{mark}{button.label}", "", effect=effect)
+
+
+def closed_prompt(
+    prompt: str, kept_text: str, state: ActionState, decision: str, buttons: tuple[Button, ...] = ()
+) -> Reply:
+    """Return the reply that replaces the question. It is dropped if the message cannot be edited.
+
+    Below what was asked stands the decision. The outcome stands once, in the message that follows. The `buttons` do
+    nothing any more.
     """
     mark = f"{_SYMBOLS.get(state, _WARNING)} {decision}".strip()
-    return Reply(f"{kept_text}\n\n{mark}".strip(), edits=prompt, optional=True)
+    return Reply(f"{kept_text}\n\n{mark}".strip(), edits=prompt, optional=True, decided_buttons=buttons)
 
 
 def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float) -> str:

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO, TypeVar
 
 from sayso.channels.base import AdapterDeps, BadHook, FetchError, Forbidden, RateLimit, SendError, WebhookConflict
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
-from sayso.channels.telegram.client import TELEGRAM, new_bot, send_error
+from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
+from sayso.channels.telegram.missing import MissingFeatures
 from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import (
@@ -69,6 +70,7 @@ class TelegramChannel:
         self._api_url = settings.api_url or TELEGRAM
         self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
         self._answered: frozenset[str] = frozenset()
+        self._missing = MissingFeatures(name)
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
     def receive(self, hook: WebhookRequest) -> Received:
@@ -207,6 +209,8 @@ class TelegramChannel:
         home = call.chat if isinstance(call, BotApiCall) else ""
         if isinstance(call, BotApiCall):
             call = _in_chat(call, await self._moved_to(home))
+        if isinstance(call, BotApiCall) and "disabled buttons" in self._missing:
+            call = call.without_decided_buttons()
         while isinstance(call, BotApiCall):
             try:
                 receipt = await call.to(self._bots.here(), self._media)
@@ -214,6 +218,8 @@ class TelegramChannel:
                 other = await asyncio.to_thread(alternative, call, exc, self._media)
                 if other is None:
                     raise
+                if reaction(exc) == "buttons":
+                    self._missing.note("disabled buttons")
                 if isinstance(other, BotApiCall) and other.chat != call.chat:
                     await asyncio.to_thread(self._note_move, call.chat, other.chat)
             else:

@@ -34,10 +34,10 @@ TELEGRAM = "https://api.telegram.org"
 #: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
 #: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
 #: new message. `document`: send the file without preview. `link`: send a link to the file. `chat`: the topic is gone,
-#: send to the chat. `barred`, `chat_barred`, `closed`, `down`, `refused`, `unsent` and `unknown` are errors of the
-#: channel.
+#: send to the chat. `buttons`: send without the buttons that do nothing. `barred`, `chat_barred`, `closed`, `down`,
+#: `refused`, `unsent` and `unknown` are errors of the channel.
 TelegramReaction = Literal[
-    "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat",
+    "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat", "buttons",
     "barred", "chat_barred", "closed", "down", "refused", "unsent", "unknown",
 ]  # fmt: skip
 #: Rows of: the name of PTB's error class, which stands for the HTTP status; a pattern in its text; the reaction. The
@@ -61,6 +61,8 @@ REACTIONS: tuple[tuple[str, str, TelegramReaction], ...] = (
     ),
     ("BadRequest", "chat not found", "closed"),
     ("BadRequest", "can't parse entities", "plain"),
+    # A Bot API server before 10.3 does not know disabled buttons, and sees one without any action.
+    ("BadRequest", "inline keyboard button|button_type_invalid", "buttons"),
     ("BadRequest", "there is no text in the message to edit", "caption"),
     (
         "BadRequest",

@@ -316,8 +316,8 @@ class UpdateParser:
         return replace(received, turns=tuple(turns))
 
     def _tap(self, event_id: str, query: TelegramJson) -> Received:
-        if "message" not in query or "data" not in query:
-            return Received(ignored="tap without a message or data")
+        if "message" not in query or "game_short_name" in query:
+            return Received(ignored="tap without a message, or on a game")
         message, person = query["message"], query["from"]
         if person.get("is_bot"):
             return Received(ignored="not sent by a person")
@@ -326,7 +326,8 @@ class UpdateParser:
             conversation=self._conversation(message),
             user_id=str(person["id"]),
             user_name=full_name(person),
-            tap=Tap(data=storable(query["data"]), callback_id=query["id"]),
+            # A tap on a disabled button has no data: it is answered like one on an outdated button.
+            tap=Tap(data=storable(str(query.get("data") or "")), callback_id=query["id"]),
             message_id=_message_id(message),
             language=str(person.get("language_code") or ""),
             in_group=_in_group(message),

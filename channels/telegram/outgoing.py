@@ -61,7 +61,12 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         pieces = [Reply(as_markdown(joined_labels(reply.buttons)))]
     if not pieces:
         return ()
-    pieces[0] = replace(pieces[0], edits=reply.edits, optional=reply.optional)
+    pieces[0] = replace(
+        pieces[0],
+        edits=reply.edits,
+        optional=reply.optional,
+        decided_buttons=reply.decided_buttons,
+    )
     return (*pieces[:-1], replace(pieces[-1], buttons=reply.buttons))
 
 
@@ -107,6 +112,10 @@ class BotApiCall:
         sent = await bot.send_message(link_preview_options=_no_preview(), **what)
         return _receipt(sent)
 
+    def without_decided_buttons(self) -> BotApiCall:
+        """Return the call so that a decided question has no buttons."""
+        return replace(self, reply=replace(self.reply, decided_buttons=()))
+
     @property
     def text(self) -> tuple[str, str | None]:
         """The text and its parse mode: Telegram's HTML, or None for plain text.
@@ -126,15 +135,16 @@ class BotApiCall:
         from telegram import InlineKeyboardButton, InlineKeyboardMarkup
 
         text, parse_mode = self.text
-        keys = [
-            InlineKeyboardButton(
-                button_text(button, EFFECT_LIMIT),
-                callback_data=button.data,
-                style=None if button.style == "default" else button.style,
-            )
-            for button in self.reply.buttons
-        ]
-        is_named = any(key.text != button.label for key, button in zip(keys, self.reply.buttons, strict=True))
+        shown = self.reply.buttons or self.reply.decided_buttons
+        keys = []
+        for button in shown:
+            # PTB has no name for a disabled button yet.
+            action: dict[str, Any] = {"callback_data": button.data}
+            if not self.reply.buttons:
+                action = {"api_kwargs": {"disabled": {}}}
+            style = None if button.style == "default" else button.style
+            keys.append(InlineKeyboardButton(button_text(button, EFFECT_LIMIT), style=style, **action))
+        is_named = any(key.text != button.label for key, button in zip(keys, shown, strict=True))
         width = 1 if is_named else 2
         markup = None
         if keys:
@@ -195,6 +205,8 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
             return replace(call, thread=None)
         case "plain" if call.formatted:
             return replace(call, formatted=False)
+        case "buttons" | "refused" if reply.decided_buttons:
+            return call.without_decided_buttons()
         case "caption" if not call.shape and telegram_length(reply.text) <= CAPTION_LIMIT:
             return replace(call, shape="caption")
         case "caption" | "anew" if reply.edits:

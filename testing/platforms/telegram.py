@@ -15,7 +15,14 @@ from telegram import Update
 from telegram.constants import SUPPORTED_WEBHOOK_PORTS, ChatAction
 
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
-from sayso.testing.platforms.telegram_text import TelegramRefusal, buttons, check_length, json_list, plain_text
+from sayso.testing.platforms.telegram_text import (
+    TelegramRefusal,
+    buttons,
+    check_length,
+    disabled_labels,
+    json_list,
+    plain_text,
+)
 
 _LOCAL = ("127.0.0.1", "localhost")
 #: The largest photo, and the largest other file, in bytes.
@@ -52,6 +59,11 @@ _NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 
 #: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
 MOVED = "telegram moved"
 _TIMES = "telegram times"
+#: The version of the Bot API that the server speaks, such as (10, 2): stored in the ledger, for tests to lower. An
+#: older server knows no newer methods, and sees a disabled button as one without an action.
+SERVER_VERSION = "telegram server version"
+#: The newest version that the fake knows.
+NEWEST = (10, 3)
 #: The time of all messages of the bot; people write in the seconds after it.
 _SECOND = 1795204700
 #: The largest file that a bot may download, in bytes.
@@ -88,6 +100,11 @@ class FakeTelegram:
     def __init__(self, ledger: RequestLog, token: str) -> None:
         self._ledger, self._token = ledger, token
         self.updates = UpdateQueue(ledger)
+
+    @property
+    def _version(self) -> tuple[int, int]:
+        version: tuple[int, int] = self._ledger.state.get(SERVER_VERSION, NEWEST)
+        return version
 
     def sends(self, call: RecordedRequest) -> bool:
         """Return whether this call sends, edits or drafts a message."""
@@ -168,6 +185,10 @@ class FakeTelegram:
         params = call.params
         if unknown := set(params) - set(_TAKES[method]):
             raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
+        if self._version < (10, 3) and '"disabled"' in str(params.get("reply_markup", "")):
+            raise TelegramRefusal(
+                "can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard"
+            )
         chat = str(chat_id(params.get("chat_id")))
         if moved := self._ledger.state.get(MOVED, {}).get(chat):
             description = "Bad Request: group chat was upgraded to a supergroup chat"
@@ -212,8 +233,10 @@ class FakeTelegram:
             raise TelegramRefusal("there is no caption in the message to edit")
         field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
         text = _checked_text(params, field) if field else entry["text"]
-        keys = buttons(params.get("reply_markup"))
-        if (text, keys) == (entry["text"], entry["buttons"]):
+        markup = params.get("reply_markup")
+        keys = buttons(markup)
+        before = (entry["text"], entry["buttons"], disabled_labels(entry["raw"].get("reply_markup")))
+        if (text, keys, disabled_labels(markup)) == before:
             raise TelegramRefusal(
                 "message is not modified: specified new message content and reply markup are the same"
             )

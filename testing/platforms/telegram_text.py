@@ -15,7 +15,7 @@ _TAG = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s+[\w-]+(?:=\"[^\"<>]*\")?)*)\s*>"
 _ACTIONS = frozenset(
     (
         *("url", "callback_data", "web_app", "login_url", "switch_inline_query", "switch_inline_query_current_chat"),
-        *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay"),
+        *("switch_inline_query_chosen_chat", "copy_text", "callback_game", "pay", "disabled"),
     )
 )
 
@@ -65,7 +65,10 @@ def check_length(text: str, limit: int, field: str) -> None:
 
 
 def buttons(markup: Any) -> list[dict[str, str]]:
-    """Return the buttons of an inline keyboard: at most 100, each with text and one action; data has 1 to 64 bytes."""
+    """Return the buttons of an inline keyboard that have an effect.
+
+    It has at most 100, each with text and one action. Data has 1 to 64 bytes.
+    """
     keyboard = json_list(markup, "inline keyboard", "inline_keyboard") if markup else []
     if not all(isinstance(row, list) for row in keyboard):
         raise TelegramRefusal("can't parse inline keyboard: rows must be arrays")
@@ -74,7 +77,14 @@ def buttons(markup: Any) -> list[dict[str, str]]:
         raise TelegramRefusal("reply markup is too long")
     for key in keys:
         _check_key(key)
-    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in keys]
+    active = [key for key in keys if "disabled" not in key]
+    return [{"label": key["text"], "data": key.get("callback_data", "")} for key in active]
+
+
+def disabled_labels(markup: Any) -> list[str]:
+    """Return the labels of the buttons that do nothing."""
+    keyboard = json_list(markup, "inline keyboard", "inline_keyboard") if markup else []
+    return [key["text"] for row in keyboard for key in row if "disabled" in key]
 
 
 def _check_key(key: Any) -> None:
@@ -87,6 +97,8 @@ def _check_key(key: Any) -> None:
         raise TelegramRefusal(f"can't parse inline keyboard button: one action, not {sorted(actions)}")
     if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
         raise TelegramRefusal("BUTTON_DATA_INVALID")
+    if key.get("disabled", {}) != {}:
+        raise TelegramRefusal('can\'t parse inline keyboard button: field "disabled" must be an empty object')
     if key.get("style", "primary") not in ("danger", "success", "primary"):
         raise TelegramRefusal("invalid button style specified")
 

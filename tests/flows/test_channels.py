@@ -191,7 +191,7 @@ def slack_tap(person: Person, entry: dict[str, Any], number: int) -> tuple[str, 
 def test_a_tap_closes_the_question_and_a_second_one_runs_nothing(
     bots: System, process: Server, kind, name: int, invoice: str, tap
 ) -> None:
-    """The question's message shows its outcome without buttons; a second, late tap gets the same outcome."""
+    """The question's message shows its outcome, no button has an effect, and a late tap gets the same outcome."""
     wants_to_delete(process, invoice)
     person = kind(bots, name)
     person.say("get rid of it")

@@ -32,7 +32,8 @@ class FakeChannel:
         first, *others = [Reply(text) for text in reply.text.split("|")[:-1]] + [
             Reply(reply.text.split("|")[-1], reply.buttons, reply.media)
         ]
-        return [replace(first, edits=reply.edits, optional=reply.optional), *others]
+        edit = replace(first, edits=reply.edits, optional=reply.optional, decided_buttons=reply.decided_buttons)
+        return [edit, *others]
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return no limit."""

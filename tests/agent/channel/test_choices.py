@@ -104,6 +104,8 @@ def test_second_tap_is_answered_with_the_choice_made(shop):
     assert shop.say(tap=small) == "Small it is."
     assert shop.say(tap=large) == shop.say(tap=small) == "Already chosen: Small"
     assert shop.edits == ["Which size?\n\n✅ Small"] * 3
+    decided = [delivery.reply.decided_buttons for delivery in shop.channel.sent if delivery.reply.edits]
+    assert [[button.label for button in buttons] for buttons in decided] == [["✓ Small", "Large"]] * 3
     assert len(shop.provider.requests) == 3
 
 

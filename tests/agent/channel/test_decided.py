@@ -39,6 +39,12 @@ class Asking:
         assert all(reply.optional and not reply.buttons for reply in replies)
         return [(reply.edits, reply.text) for reply in replies]
 
+    @property
+    def decided(self) -> list[list[tuple[str, str, str]]]:
+        """Return label, data and effect of each button that the edits show without an effect."""
+        replies = [delivery.reply for delivery in self.bot.channel.sent if delivery.reply.edits]
+        return [[(each.label, each.data, each.effect) for each in reply.decided_buttons] for reply in replies]
+
 
 def note_prompt(rig, pid: str, message: str) -> None:
     """Store `message` as the id of the message that asked for this action."""
@@ -53,6 +59,48 @@ def note_prompt(rig, pid: str, message: str) -> None:
 def asking(make_bot):
     """Return a bot that asks whether to delete A, then B, then answers with text."""
     return Asking(make_bot("A", "B", lines=["Sunny."]))
+
+
+YES, CHOSEN = ("Yes", "", "Delete A"), ("✓ Yes", "", "✓ Delete A")
+NO, REFUSED = ("No", "", ""), ("✓ No", "", "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (lambda asking: asking.tap(asking.confirm), [CHOSEN, NO]),
+        (lambda asking: asking.bot.say("yes"), [CHOSEN, NO]),
+        (lambda asking: asking.tap(asking.cancel), [YES, REFUSED]),
+        (lambda asking: asking.bot.say("no"), [YES, REFUSED]),
+        (lambda asking: asking.bot.say("delete B instead"), [YES, NO]),
+        (lambda asking: (asking.bot.rig.pass_time(61), asking.tap(asking.confirm)), [YES, NO]),
+        (lambda asking: (asking.bot.rig.pass_time(61), asking.bot.rig.overdue(), asking.bot.work()), [YES, NO]),
+    ],
+    ids=["tap yes", "yes", "tap no", "no", "superseded", "late tap", "expired"],
+)
+def test_decided_question_keeps_its_buttons_without_data(asking, answer, shown):
+    """What was chosen has a mark, in every way that a question ends; no button of it decides anything any more."""
+    answer(asking)
+    assert asking.decided[0] == shown
+
+
+def test_typed_code_is_shown_as_the_choice(make_bot):
+    """The question had no button for it."""
+    bot = make_bot("A", typed_code=True)
+    bot.say("delete it")
+    pid = bot.buttons[0].data[1:23]
+    note_prompt(bot.rig, pid, "m1")
+    bot.say(f"yes {bot.rig.repository.find_open(CHAT.id, bot.scope).action.code}")
+    (edit,) = [delivery.reply for delivery in bot.channel.sent if delivery.reply.edits]
+    assert [button.label for button in edit.decided_buttons] == ["✓ Yes", "No"]
+
+
+def test_tap_without_data_confirms_nothing(asking):
+    """An app may send a tap on a disabled button. It gets a plain answer, and the question stays open."""
+    asking.bot.rig.accept(replace(turn(""), tap=Tap(""), message_id=asking.prompt))
+    assert "no longer" in asking.bot.work()
+    assert (asking.edits, asking.bot.deleted) == ([], [])
+    assert asking.tap(asking.confirm) == "deleted A"
 
 
 def test_tap_of_another_user_edits_nothing(asking):
@@ -218,6 +266,7 @@ def test_undo_keeps_the_reported_outcome(make_bot):
     asking.prompt = asking.remember()
     assert asking.tap(asking.bot.buttons[0].data) == "restored A"
     assert asking.edits[-1] == (asking.prompt, "deleted A\n\n✅ Undo")
+    assert asking.decided[-1] == [("✓ Undo", "", "")]
 
 
 def test_late_undo_keeps_the_reported_outcome(make_bot):

@@ -8,7 +8,7 @@ import pytest
 
 from sayso.channels.base import BadHook, Forbidden, Refused
 from sayso.channels.telegram.settings import TelegramSettings
-from sayso.channels.types import Button, Conversation, Delivery, Reply
+from sayso.channels.types import Button, Conversation, Delivery, Reply, Tap
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
 from tests.channels.harness import IMAGE, MemoryMedia, hook, telegram, telegram_hook
@@ -206,14 +206,22 @@ def test_tap_on_an_ephemeral_message_is_answered_to_its_person_alone(media: Memo
     assert [read(media, tap).turns[0].ephemeral for tap in taps] == [True, False]
 
 
+def test_tap_without_data_is_a_tap_on_nothing(media: MemoryMedia):
+    """An app may send a tap on a disabled button. It is answered as one on an outdated button, and decides nothing."""
+    update = signing.telegram_tap(1, "x")
+    del update["callback_query"]["data"]
+    (turn,) = read(media, update).turns
+    assert turn.tap == Tap("", "cb1")
+
+
 @pytest.mark.parametrize("key", ["inline_message_id", "game_short_name"])
-def test_tap_without_a_message_or_data_is_ignored(media: MemoryMedia, key: str):
+def test_tap_without_a_message_or_on_a_game_is_ignored(media: MemoryMedia, key: str):
     """platforms.md 2.1: inline messages and games belong to no conversation of the bot."""
     update = signing.telegram_tap(1, "x")
     query = update["callback_query"]
     query[key] = "1"
     del query["message" if key == "inline_message_id" else "data"]
-    assert read(media, update).ignored == "tap without a message or data"
+    assert read(media, update).ignored == "tap without a message, or on a game"
 
 
 @pytest.mark.parametrize(

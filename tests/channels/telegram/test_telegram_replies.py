@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 
 from sayso.channels.base import RateLimited, Refused, at_first_address, note_moves
 from sayso.channels.markdown import telegram_length
+from sayso.channels.telegram.missing import MISSING_SECONDS, MissingFeatures
 from sayso.channels.telegram.outgoing import beginning
 from sayso.channels.types import AddressChange, Button, Conversation, Delivery, Media, Receipt, Reply, Scope
 from sayso.pending.action import ActionSigner
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from sayso.testing.platforms.telegram import MOVED
+from sayso.testing.platforms.telegram import MOVED, SERVER_VERSION
 from sayso.testing.platforms.telegram import _message_resource as told
 from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import FILES, IMAGE, MemoryMedia, telegram, telegram_hook
@@ -63,6 +65,47 @@ def test_decided_question_loses_its_buttons(channel, platforms: FakePlatforms):
     prompt = send(channel, Reply("Delete **3** files?", YES_NO))
     assert send(channel, Reply("Deleted <3> *files*.", edits=prompt.message_id)) == prompt
     assert [(entry["text"], entry["buttons"]) for entry in platforms.sent] == [("Deleted <3> files.", [])]
+
+
+DECIDED = (Button("✓ Yes", "", effect="✓ Delete *3* files"), Button("No", ""))
+
+
+def keyboards(platforms: FakePlatforms) -> list[list[dict]]:
+    """Return the keys of each message, and of the last call of each edit."""
+    markups = [json.loads(entry["raw"].get("reply_markup", "{}")) for entry in platforms.sent]
+    return [[key for row in markup.get("inline_keyboard", ()) for key in row] for markup in markups]
+
+
+def test_decided_question_shows_what_was_chosen(channel, platforms: FakePlatforms):
+    """Bot API 10.3: its buttons stay and do nothing."""
+    prompt = send(channel, Reply("Delete **3** files?", YES_NO))
+    (piece,) = channel.split(Reply("3 files\n\n✅ Yes", edits=prompt.message_id, decided_buttons=DECIDED))
+    assert send(channel, piece) == prompt
+    assert keyboards(platforms) == [[{"text": "✓ Delete 3 files", "disabled": {}}, {"text": "No", "disabled": {}}]]
+    assert platforms.sent[0]["buttons"] == []
+
+
+def test_server_without_disabled_buttons_shows_none(channel, platforms: FakePlatforms):
+    """A Bot API server before 10.3 sees a button without an action. That is learned, and not asked with each edit."""
+    prompt = send(channel, Reply("Delete?", YES_NO))
+    platforms.ledger.state[SERVER_VERSION] = (10, 2)
+    edit = Reply("Deleted.", edits=prompt.message_id, optional=True, decided_buttons=DECIDED)
+    assert send(channel, edit) == prompt
+    platforms.ledger.state[SERVER_VERSION] = (10, 3)
+    assert send(channel, replace(edit, text="Undone.")) == prompt
+    assert (platforms.sent[0]["text"], keyboards(platforms)) == ("Undone.", [[]])
+
+
+def test_refused_feature_is_tried_again_after_a_while(caplog):
+    """A server may be updated while the bot runs. The operator reads once what it lacks."""
+    now = [0.0]
+    missing = MissingFeatures("tg", clock=lambda: now[0])
+    missing.note("disabled buttons")
+    missing.note("disabled buttons")
+    assert "disabled buttons" in missing
+    now[0] = MISSING_SECONDS
+    assert "disabled buttons" not in missing
+    assert [record.message for record in caplog.records] == ["feature.refused"]
 
 
 def test_edit_is_visible_to_all_who_saw_the_message(channel, platforms: FakePlatforms):
