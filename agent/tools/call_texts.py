@@ -119,9 +119,7 @@ def preview_text(
     elif preview is not None:
         text = preview(**args, **with_context(preview, current_context))
     else:
-        given = {name: value for name, value in args.items() if value is not None or name not in optional}
-        listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
-        text = f"{literal(tool_name)}: {listed}" if listed else literal(tool_name)
+        text = default_preview(tool_name, args, optional)
     is_question = isinstance(text, PendingConfirmation)  # it would end the run as if it had been stored
     if is_question or not isinstance(text, str | CheckedPreview | ToolResult):
         raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
@@ -131,6 +129,13 @@ def preview_text(
     if callable(preview):
         return _shown_as_it_is(text)
     return Markdown(text) if isinstance(text, str) else text
+
+
+def default_preview(tool_name: str, args: Mapping[str, Any], optional: Collection[str] = ()) -> Markdown:
+    """Return a tool's name and every argument in full, except `optional` ones that are None."""
+    given = {name: value for name, value in args.items() if value is not None or name not in optional}
+    listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
+    return Markdown(f"{literal(tool_name)}: {listed}" if listed else literal(tool_name))
 
 
 def _shown_as_it_is(preview: CheckedPreview | str | ToolResult) -> CheckedPreview | str | ToolResult:

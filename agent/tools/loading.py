@@ -34,7 +34,8 @@ class LoadedTools:
     """The contents of modules: their tools, and executor factories by the kind of action they rebuild.
 
     `problems` has a line for each file of a folder that could not be loaded; `files` are those that were read.
-    `left_out` has the tools of a document that cannot be used, with the reasons.
+    `left_out` has the tools of a document that cannot be used, with the reasons. `missing` has the offered tools that
+    lack something of it.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -42,6 +43,7 @@ class LoadedTools:
     problems: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 class ToolLoader:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from sayso.agent.tools.call_texts import ToolOutcome
+from sayso.agent.tools.call_texts import Preview, ToolOutcome
 from sayso.agent.tools.definition import ToolTag
 from sayso.agent.tools.errors import EffectUnknownError, ToolError, ToolExecutionError
 from sayso.agent.tools.json_schema import DEFINITIONS, as_object, each_part
@@ -144,18 +144,28 @@ def provided(
 
     `namespace` is put before every name, as in `files-read`; `confirm` says which tools need a confirmation. A provider
     that lists tools under other names than its source has a method `own_name`, from the listed to the source's name.
+    One with previews of its own has `own_preview`, which takes a tool's listed name and its name here.
     """
     listed = list(tools)
     names = legal_names([tool.name for tool in listed], namespace)
     own_name: Callable[[str], str] = getattr(provider, "own_name", lambda name: name)
     own_names = {tool.name: own_name(tool.name) for tool in listed}
+    own_preview: Callable[[str, str], Preview | None] = getattr(provider, "own_preview", lambda *_: None)
     patterns = () if isinstance(confirm, str) else confirm
     if unused := [each for each in patterns if not _matches([each], *own_names.values(), *names.values())]:
         source = str(getattr(provider, "name", "")) or type(provider).__name__
         log.warning("source.confirm_matches_nothing", extra={"source": source, "patterns": unused})
     return [
         requires_confirmation(
-            renamed(replace(tool, function=_caller(provider, tool)), names[tool.name], namespace),
+            renamed(
+                replace(
+                    tool,
+                    function=_caller(provider, tool),
+                    preview=own_preview(tool.name, names[tool.name]) or tool.preview,
+                ),
+                names[tool.name],
+                namespace,
+            ),
             own_names[tool.name],
             confirm,
         )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from email.header import decode_header, make_header
-from email.message import Message
-from email.utils import collapse_rfc2231_value
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from sayso.agent.tools.call_texts import ToolOutcome, definition_digest, file_note
+from sayso.agent.tools.call_texts import Preview, ToolOutcome, definition_digest, file_note
 from sayso.agent.tools.context import emit_artifact
 from sayso.agent.tools.definition import ToolMetadata, ToolTag
 from sayso.agent.tools.errors import ToolValidationError
@@ -36,19 +33,12 @@ from sayso.agent.toolsets.base import (
     scrub,
     scrub_value,
 )
-from sayso.agent.toolsets.openapi_document import (
-    MAX_DOCUMENT_BYTES,
-    Document,
-    Operation,
-    as_mapping,
-    is_json_type,
-    operations,
-    parse,
-    server_url,
-)
+from sayso.agent.toolsets.openapi_bodies import is_json_type
+from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, as_mapping, parse, server_url
+from sayso.agent.toolsets.openapi_files import download_name, read_uploads, upload_preview
+from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
 from sayso.channels.http import Resolve, addresses_of, content_type_of, decoded, origin_of
-from sayso.channels.storage.media import file_label
 from sayso.pending.concurrency import call_in_thread
 
 if TYPE_CHECKING:
@@ -111,6 +101,8 @@ class OpenApiToolProvider:
         self._api: _Api | None = None
         #: The selected operations that cannot be used, by the document's names, with the reasons.
         self.left_out: dict[str, str] = {}
+        #: What the offered operations lack of the document: optional parameters, by operation, with the reasons.
+        self.missing: dict[str, str] = {}
         self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
 
     @property
@@ -145,8 +137,16 @@ class OpenApiToolProvider:
         """Return the document's name of an operation that was listed under this name."""
         return self._api.operations[tool_name].name if self._api else tool_name
 
+    def own_preview(self, tool_name: str, shown_name: str) -> Preview | None:
+        """Return the preview of an operation that sends files, under the name that people read; None for others."""
+        files = self._api.operations[tool_name].file_places if self._api else {}
+        return upload_preview(shown_name, files) if files else None
+
     async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
-        request = request_for(operation, {**parameters, **dict(self._fixed_of(operation))})
+        arguments = {**parameters, **dict(self._fixed_of(operation))}
+        if operation.file_places:
+            arguments = await call_in_thread(read_uploads, operation.file_places, arguments)
+        request = request_for(operation, arguments)
         request = self._auth.sign(request) if self._auth else request
         try:
             answer = await api.client.send(request, reads_only=operation.reads_only)
@@ -155,7 +155,7 @@ class OpenApiToolProvider:
         except AnswerLost as exc:
             return _unclear(f"{self.name}: {exc}", operation)
         if answer.status_code < 400:
-            return ToolOutcome(success=True, result=self._value(operation, answer))
+            return ToolOutcome(success=True, result=self._value(operation, request, answer))
         body = self._text(answer).strip() if _is_text(content_type_of(answer)) else ""
         cut = body if len(body) <= MAX_ERROR_CHARS else body[:MAX_ERROR_CHARS] + "..."
         status = f"{answer.status_code} ({answer.reason_phrase or 'an unknown status'})"
@@ -163,7 +163,7 @@ class OpenApiToolProvider:
         refusal = f"{self.name} answered {status} to {line}: {cut or 'no reason given'}"
         return _unclear(refusal, operation) if answer.status_code in UNCLEAR_STATUSES else failed(refusal)
 
-    def _value(self, operation: Operation, answer: httpx.Response) -> Any:
+    def _value(self, operation: Operation, request: Request, answer: httpx.Response) -> Any:
         kind = content_type_of(answer)
         if not answer.content:
             return {"status": answer.status_code} if operation.method == "head" else None
@@ -174,9 +174,10 @@ class OpenApiToolProvider:
                 return self._text(answer)
         if _is_text(kind):
             return self._text(answer)
-        filename = _filename_of(answer.headers.get("content-disposition") or "")
+        disposition = answer.headers.get("content-disposition") or ""
+        filename = scrub(download_name(disposition, request.path, kind), self._secrets)
         file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
-        return file_note(f"{file.filename or 'a file'}, {file.mime_type}, {file.size} bytes")
+        return file_note(f"{file.filename}, {file.mime_type}, {file.size} bytes")
 
     def _text(self, answer: httpx.Response) -> str:
         return scrub(decoded(answer.content, answer.charset_encoding or ""), self._secrets)
@@ -256,7 +257,7 @@ class OpenApiToolProvider:
             host = url.netloc.decode()
             raise SourceError(f"{self._source_name} sends its calls to {host!r}: if you mean it, write it as base_url")
         selected = []
-        for each in self._selected(document):  # no model sees the fixed arguments
+        for each in self._selected(document, url, source):  # no model sees the fixed arguments
             properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}
             required = [name for name in each.schema["required"] if name not in self._fixed]
             selected.append(replace(each, schema={**each.schema, "properties": properties, "required": required}))
@@ -267,9 +268,13 @@ class OpenApiToolProvider:
         client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
         return _Api({names[each.name]: each for each in selected}, client)
 
-    def _selected(self, document: Document) -> list[Operation]:
-        """Return the operations that the filter accepts; log the unusable ones. Raises SourceError."""
+    def _selected(self, document: Document, url: httpx.URL, source: httpx.URL | None) -> list[Operation]:
+        """Return the operations that the filter accepts; log the unusable ones. Raises SourceError.
+
+        `url` is where all calls go, `source` the document's own URL if it has one.
+        """
         self.left_out.clear()
+        self.missing.clear()
         is_filled = self._auth.fills if self._auth else lambda *_: False
         if self.is_remote:
             # Of two operations with one operationId the first has it, however a server orders its paths.
@@ -277,13 +282,17 @@ class OpenApiToolProvider:
             sorted_paths = {path: paths[path] for path in sorted(paths, key=str)}
             document = Document({**document.root, "paths": sorted_paths})
         # No more than needed: a document may have any number of operations, each of any size.
-        usable = operations(document, self.left_out, self._filter.accepts, is_filled)
-        selected = list(islice(usable, MAX_TOOLS + 1))
+        is_own_server = _own_servers(document, url, source)
+        reader = OperationReader(document, self._filter.accepts, is_filled, is_own_server, self.left_out)
+        selected = list(islice(reader.operations(), MAX_TOOLS + 1))
+        self.missing.update({each.name: "; ".join(each.missing) for each in selected if each.missing})
         for why in islice(self.left_out.values(), MAX_LOGGED):
             log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
         if len(self.left_out) > MAX_LOGGED:
             more = len(self.left_out) - MAX_LOGGED
             log.error("openapi.operations_left_out", extra={"source": self.name, "more": more})
+        for name, why in islice(self.missing.items(), MAX_LOGGED):
+            log.warning("openapi.operation_incomplete", extra={"source": self.name, "tool": name, "why": why})
         if len(selected) > MAX_TOOLS:
             raise SourceError(
                 f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
@@ -309,6 +318,23 @@ class OpenApiToolProvider:
         return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
+def _own_servers(document: Document, url: httpx.URL, source: httpx.URL | None) -> Callable[[str], bool]:
+    """Return whether the server of an operation, as the document writes it, is the one that calls go to.
+
+    That is also the case for the document's own server: a `base_url` stands in its place.
+    """
+
+    def address(each: httpx.URL | None) -> str:
+        return str(each.copy_with(query=None, fragment=None)).rstrip("/") if each else ""
+
+    try:
+        named = server_url(document)
+    except SourceError:  # with a variable that only `base_url` fills
+        named = ""
+    own = {address(url), address(_parsed_url(named, source)), named.rstrip("/")} - {""}
+    return lambda text: text.rstrip("/") in own or address(_parsed_url(text, source)) in own
+
+
 def _read_file(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
@@ -330,34 +356,6 @@ def _parsed_url(text: str, base: httpx.URL | None = None) -> httpx.URL | None:
         return url if url.scheme in ("http", "https") and url.host and has_port else None
     except (ValueError, httpx.InvalidURL):
         return None
-
-
-def _filename_of(disposition: str) -> str:
-    """Return the file name in a Content-Disposition header, without any path; "" if it has none.
-
-    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266). Some servers encode the latter in
-    another way; browsers decode it too.
-    """
-    header = Message()
-    header["content-disposition"] = disposition or "inline"
-    parameters = header.get_params([], header="content-disposition")
-    names = [value for name, value in parameters if name.lower() == "filename"]
-    encoded = [value for value in names if isinstance(value, tuple)]
-    if encoded:
-        return file_label(collapse_rfc2231_value(encoded[0]))
-    return file_label(_decoded(names[0] if names else ""))
-
-
-def _decoded(name: str) -> str:
-    """Return a file name without the encoding of mail headers or of addresses, if it has one."""
-    try:
-        if name.startswith("=?"):
-            return str(make_header(decode_header(name)))
-        if " " not in name:
-            return unquote(name, errors="strict")
-    except (ValueError, LookupError):
-        pass
-    return name
 
 
 def _is_text(kind: str) -> bool:

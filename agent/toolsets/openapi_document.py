@@ -1,17 +1,18 @@
-"""An OpenAPI document: parsed from JSON or YAML, its schemas as JSON Schema without references, its operations."""
+"""An OpenAPI document: parsed from JSON or YAML, and its schemas as JSON Schema without references."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
 
 from sayso.agent.tools.json_schema import each_part, with_exclusive_limits
-from sayso.agent.toolsets.base import SourceError, legal_names
+from sayso.agent.toolsets.base import SourceError
 
 #: Most parts of one operation's schemas that are read; further parts accept any value.
 MAX_PARTS = 4000
@@ -48,7 +49,8 @@ class Document:
             raise SourceError(f"it refers to {reference!r}: bundle the document into one file")
         value: Any = self.root
         for part in filter(None, reference.removeprefix("#").split("/")):
-            key = part.replace("~1", "/").replace("~0", "~")
+            # A reference is a URI, which writes braces of paths as %7B and %7D (RFC 6901, section 6).
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]
             except (KeyError, IndexError, TypeError, ValueError):
@@ -87,10 +89,19 @@ class Inliner:
         }
         for key in ("properties", "patternProperties"):
             if isinstance(plain.get(key), Mapping):  # without read-only ones, which only the server sets
-                named = plain[key].items()
-                plain[key] = {str(name): each for name, each in named if as_mapping(each).get("readOnly") is not True}
+                named = {str(name): each for name, each in plain[key].items()}
+                hidden = {name for name, each in named.items() if self._is_read_only(each)}
+                plain[key] = {name: each for name, each in named.items() if name not in hidden}
+                if hidden and isinstance(plain.get("required"), list):
+                    plain["required"] = [name for name in plain["required"] if str(name) not in hidden]
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
+
+    def _is_read_only(self, schema: Any) -> bool:
+        """Return whether only the server sets a property, which a reference may say, too."""
+        with suppress(SourceError):
+            return self._document.resolved(schema).get("readOnly") is True
+        return False
 
     def _cut(self, name: str) -> dict[str, Any]:
         if name not in self.cuts:
@@ -99,10 +110,7 @@ class Inliner:
 
 
 def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
-    """Return the schema with type null instead of OpenAPI 3.0's `nullable: true`, and `required` names that exist."""
-    required, properties = schema.get("required"), schema.get("properties")
-    if isinstance(required, list) and isinstance(properties, dict):  # read-only ones were removed
-        schema["required"] = [name for name in required if str(name) in properties]
+    """Return the schema with type null instead of OpenAPI 3.0's `nullable: true`."""
     if not is_nullable:
         return schema
     if isinstance(schema.get("type"), str):
@@ -203,212 +211,29 @@ def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
 
 
 def server_url(document: Document) -> str:
-    """Return the first server's URL, which may be relative to the document's own; "/" if there is none."""
+    """Return the first server's URL, which may be relative to the document's own; "/" if there is none.
+
+    A document without servers of its own has those of its first path. Raises SourceError.
+    """
     servers = document.root.get("servers")
-    server = as_mapping(servers[0]) if isinstance(servers, list) and servers else {}
-    url = str(server.get("url", ""))
-    for name, variable in as_mapping(server.get("variables")).items():
-        url = url.replace("{" + str(name) + "}", str(as_mapping(variable).get("default", "")))
-    return url or "/"
+    if not servers:
+        paths = as_mapping(document.root.get("paths")).values()
+        servers = next((as_mapping(item)["servers"] for item in paths if as_mapping(item).get("servers")), None)
+    return url_of_server(servers[0]) if isinstance(servers, list) and servers else "/"
+
+
+def url_of_server(server: Any) -> str:
+    """Return the URL of a server with the defaults of its variables. Raises SourceError for one without a default."""
+    url = str(as_mapping(server).get("url", "")) or "/"
+    for name, variable in as_mapping(as_mapping(server).get("variables")).items():
+        default = as_mapping(variable).get("default")
+        if default is not None:
+            url = url.replace("{" + str(name) + "}", str(default))
+    if "{" in url:
+        raise SourceError(f"its server {url!r} has a variable without a default: write the whole address as base_url")
+    return url
 
 
 def as_mapping(value: Any) -> Mapping[Any, Any]:
     """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}
-
-
-#: The HTTP methods that a document may have operations for.
-METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
-#: Methods that only read (RFC 9110, section 9.2.1).
-READ_ONLY_METHODS = ("get", "head")
-#: Headers that the client sets itself. The specification says that parameters of these names are ignored.
-_CLIENT_HEADERS = frozenset(
-    """accept content-type authorization host cookie content-length transfer-encoding accept-encoding connection expect
-    keep-alive proxy-authorization proxy-connection te trailer upgrade""".split()
-)
-#: The names that headers and cookies may have (RFC 9110, section 5.6.2).
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: The supported styles of parameters, by their place; the first is the default.
-_STYLES = {
-    "path": ("simple",),
-    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
-    "header": ("simple",),
-    "cookie": ("form",),
-}
-#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled without the model.
-IsFilled = Callable[[str, str], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one argument goes. `name` is the document's name; `where` is path, query, header, cookie or body."""
-
-    name: str
-    where: str
-    style: str = ""
-    explode: bool = False
-    is_json: bool = False
-    is_whole_body: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path. `places` says where each argument goes, by its name in the schema."""
-
-    name: str
-    method: str
-    path: str
-    description: str
-    schema: Mapping[str, Any]
-    places: Mapping[str, Place]
-    body_type: str = ""
-
-    @property
-    def reads_only(self) -> bool:
-        """Whether its method only reads."""
-        return self.method in READ_ONLY_METHODS
-
-
-def operations(
-    document: Document, left_out: dict[str, str], accepts: Callable[[str], bool], is_filled: IsFilled
-) -> Iterator[Operation]:
-    """Yield every usable operation whose name is accepted.
-
-    Unusable ones are added to `left_out`: by name, or by path where there is none, with method, path and reason.
-    Parameters that `is_filled` are left out of the arguments.
-    """
-    items: dict[str, Mapping[str, Any]] = {}
-    for path, item in as_mapping(document.root.get("paths")).items():
-        try:
-            items[str(path)] = document.resolved(item)
-        except SourceError as exc:
-            left_out[str(path)] = f"{path}: {exc}"
-    candidates = [(path, method, item) for path, item in items.items() for method in METHODS if method in item]
-    taken: set[str] = set()
-    for path, method, item in candidates:
-        names = (_name(item[method], method, path), _name(None, method, path))
-        name = next((name for name in names if name not in taken), "")
-        taken.add(name)
-        if name and not accepts(name):
-            continue
-        request = f"{method.upper()} {path}"
-        try:
-            if not name:
-                raise SourceError(f"another operation is called {names[0]!r}: give each its own operationId")
-            yield _operation(document, item, method, path, name, is_filled)
-        except SourceError as exc:
-            left_out[name or request] = f"{request}: {exc}"
-        except Exception as exc:  # a document may hold anything, and one operation must not hide the others
-            left_out[name or request] = f"{request}: malformed ({type(exc).__name__}: {exc})"
-
-
-def _name(operation: Any, method: str, path: str) -> str:
-    """Return the `operationId`, else method and path: `get_pets_id`."""
-    return str(as_mapping(operation).get("operationId") or "_".join([method, *re.findall(r"[A-Za-z0-9]+", path)]))
-
-
-def _operation(
-    document: Document, item: Mapping[str, Any], method: str, path: str, name: str, is_filled: IsFilled
-) -> Operation:
-    if not path.startswith("/"):
-        raise SourceError("its path does not begin with a slash")
-    operation, inliner = document.resolved(item[method]), Inliner(document)
-    arguments = dict(
-        _argument(inliner, each)
-        for each in _parameters(document, item, operation)
-        if not is_filled(str(each.get("in")), str(each.get("name")))
-    )
-    body_type, parts = _body(document, inliner, operation)
-    arguments |= parts
-    unfilled = set(re.findall(r"\{([^}]+)\}", path)) - {place.name for place in arguments if place.where == "path"}
-    if unfilled:
-        raise SourceError(f"nothing fills {sorted(unfilled)!r} in its path")
-    places = _places(list(arguments))
-    schema = {
-        "type": "object",
-        "properties": {name: as_mapping(arguments[place][0]) for name, place in places.items()},
-        "required": [name for name, place in places.items() if arguments[place][1]],
-        "additionalProperties": False,
-    }
-    texts = [operation.get("summary") or item.get("summary"), operation.get("description") or item.get("description")]
-    description = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
-    if inliner.cuts:
-        description = f"{description}\n\n(Nested {', '.join(inliner.cuts)} not shown in full.)".strip()
-    return Operation(name, method, path, description, schema, places, body_type)
-
-
-def _places(places: Sequence[Place]) -> dict[str, Place]:
-    """Return the places by unique argument names that every vendor accepts."""
-    own_names = [place.name for place in places]
-    unique = [
-        f"{place.name}_{place.where}" if own_names.count(place.name) > 1 and place.where != "path" else place.name
-        for place in places
-    ]
-    legal = legal_names(unique)
-    return {legal[name]: place for name, place in zip(unique, places, strict=True)}
-
-
-def _parameters(document: Document, item: Mapping[str, Any], operation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the parameters of the path, overridden by those of the operation."""
-    both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
-    parameters = {(each.get("in"), each.get("name")): each for each in map(document.resolved, both)}
-    return [
-        each
-        for (where, name), each in parameters.items()
-        if not (where == "header" and str(name).lower() in _CLIENT_HEADERS)
-        and (_is_valid_name(where, name) or each.get("required") is True)  # which is an error
-    ]
-
-
-def _is_valid_name(where: Any, name: Any) -> bool:
-    return where not in ("header", "cookie") or bool(_TOKEN.fullmatch(str(name)))
-
-
-def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> tuple[Place, tuple[Any, bool]]:
-    """Return the place of a parameter, with its schema and whether it is required. Raises SourceError."""
-    where, name = parameter.get("in"), str(parameter.get("name"))
-    if not _is_valid_name(where, name):
-        raise SourceError(f"its parameter {name!r} is no valid name of a {where}")
-    if where not in _STYLES:
-        raise SourceError(f"its parameter {name!r} is in {where!r}: OpenAPI 3 knows path, query, header and cookie")
-    style = str(parameter.get("style", _STYLES[where][0]))
-    is_json = "content" in parameter
-    if style not in _STYLES[where] and not is_json:
-        raise SourceError(f"its parameter {name!r} has the style {style!r}, which is not supported")
-    holder = as_mapping(next(iter(as_mapping(parameter["content"]).values()), {})) if is_json else parameter
-    shown = inliner.inline(holder.get("schema", {}))
-    if parameter.get("description") and isinstance(shown, dict):
-        shown = {**shown, "description": str(parameter["description"])}
-    place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)
-    return place, (shown, where == "path" or parameter.get("required") is True)
-
-
-def _body(
-    document: Document, inliner: Inliner, operation: Mapping[str, Any]
-) -> tuple[str, dict[Place, tuple[Any, bool]]]:
-    """Return the media type of the body, and its arguments: its properties if it has nothing else, or the whole."""
-    if "requestBody" not in operation:
-        return "", {}
-    body = document.resolved(operation["requestBody"])
-    content, required = as_mapping(body.get("content")), body.get("required") is True
-    types = {kind: str(kind).partition(";")[0].strip().lower() for kind in content}
-    others = ("application/x-www-form-urlencoded", "text/plain")
-    kind = next((kind for kind, essence in types.items() if is_json_type(essence) or essence in others), None)
-    if kind is None:
-        if required:
-            given = ", ".join(map(str, content)) or "of no type"
-            raise SourceError(f"its body is {given}: JSON, forms and text are supported")
-        return "", {}
-    schema = inliner.inline(as_mapping(content[kind]).get("schema", {}))
-    is_object = isinstance(schema, dict) and bool(schema.get("properties")) and schema.get("type", "object") == "object"
-    more = {"allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"}
-    if not is_object or more & schema.keys() or isinstance(schema.get("additionalProperties"), dict):
-        return kind, {Place("body", "body", is_whole_body=True): (schema, required)}
-    needed = schema.get("required", []) if required else []
-    return kind, {Place(name, "body"): (each, name in needed) for name, each in schema["properties"].items()}
-
-
-def is_json_type(content_type: str) -> bool:
-    """Return whether a media type is JSON: `application/json`, `application/problem+json`."""
-    essence = content_type.partition(";")[0].strip().lower()
-    return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, quote_plus, unquote, urlencode
 
 from sayso.agent.toolsets.base import AnswerLost, SourceError, SourceUnreachable
-from sayso.agent.toolsets.openapi_document import Operation, Place, is_json_type
+from sayso.agent.toolsets.openapi_bodies import FORM, MULTIPART, Place, essence_of, is_json_type
+from sayso.agent.toolsets.openapi_files import Part, Upload, multipart
+from sayso.agent.toolsets.openapi_operations import Operation
 from sayso.channels.http import (
     NotPublic,
     PinnedRequest,
@@ -44,44 +46,58 @@ class Request:
 
 
 def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
-    """Return the request of one call. Raises SourceError for arguments that no URL or header can hold."""
+    """Return the request of one call. Files are given as Uploads.
+
+    Raises SourceError for arguments that no URL or header can hold.
+    """
     placed = _placed(operation, arguments)
     path, query, headers, cookies = operation.path, list[tuple[str, str]](), dict[str, str](), list[str]()
     for place, value in placed:
         match place.where:
             case "path":
-                text = _flat(place, value)
-                if text in ("", ".", ".."):  # it would end the path, or leave it
-                    raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
-                path = path.replace("{" + place.name + "}", quote(text, safe=""))
+                path = path.replace("{" + place.name + "}", _path_segment(place, value))
             case "query":
                 query += _query_pairs(place, value)
             case "header":
-                text = _flat(place, value).strip(" ")
-                if not text.isascii() or not text.isprintable():
-                    raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
-                headers[place.name] = text
+                headers[place.name] = _header_value(place, value)
             case "cookie":
                 cookies.append(f"{place.name}={quote(_flat(place, value), safe='')}")
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
-    body = _body(operation, {place: value for place, value in placed if place.where == "body"})
+    body, content_type = _body(operation, {place: value for place, value in placed if place.where == "body"})
     if body is not None:
-        headers["Content-Type"] = operation.body_type
-    path = f"{path}?{urlencode(query, quote_via=quote)}" if query else path
+        headers["Content-Type"] = content_type
+    if query:
+        path = f"{path}{'&' if '?' in operation.path else '?'}{urlencode(query, quote_via=quote)}"
     return Request(operation.method.upper(), path, headers, body)
+
+
+def _path_segment(place: Place, value: Any) -> str:
+    text = _flat(place, value)
+    if text in ("", ".", ".."):  # it would end the path, or leave it
+        raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
+    return quote(text, safe="")
+
+
+def _header_value(place: Place, value: Any) -> str:
+    text = _flat(place, value).strip(" ")
+    if not text.isascii() or not text.isprintable():
+        raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
+    return text
 
 
 def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Place, Any]]:
     """Return the values with their places. Raises SourceError where one cannot be sent, or is missing in the path."""
     # In a body of JSON, null is a value. Elsewhere it means that no argument is given.
     null_places = ("body",) if is_json_type(operation.body_type) else ()
-    placed = [
-        (place, value)
-        for name, value in arguments.items()
-        if (place := operation.places.get(name)) and (value is not None or place.where in null_places)
-    ]
+    placed = []
+    for name, place in operation.places.items():  # in the document's order, whatever that of the arguments
+        value = arguments.get(name)
+        if name in arguments and (value is not None or place.where in null_places):
+            placed.append((place, value))
     for place, value in placed:
+        if place.file_types:
+            continue
         try:
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError) as exc:
@@ -95,15 +111,32 @@ def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Pl
 def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     if place.is_json:
         return [(place.name, json.dumps(value))]
-    if isinstance(value, Mapping) and place.style == "deepObject":
-        return [(f"{place.name}[{key}]", _plain(each)) for key, each in value.items()]
+    if place.style == "deepObject":
+        return list(_deep_pairs(place.name, value))
     if isinstance(value, Mapping) and place.explode:
-        return [(str(key), _plain(each)) for key, each in value.items()]
+        return [(str(key), _plain(each)) for key, each in value.items() if each is not None]
     if isinstance(value, list | tuple):
         if place.explode:
             return [(place.name, _plain(each)) for each in value]
         return [(place.name, _SEPARATORS.get(place.style, ",").join(map(_plain, value)))]
     return [(place.name, _flat(place, value))]
+
+
+def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the values in an object by their path: `item[price][currency]`.
+
+    OpenAPI says this of one level. Below it, and for lists, servers expect what PHP, Rails and Stripe
+    read: `items[0][price]` for objects, `expand[]` for other values.
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _deep_pairs(f"{name}[{key}]", each)
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            is_nested = isinstance(each, Mapping | list | tuple)
+            yield from _deep_pairs(f"{name}[{index if is_nested else ''}]", each)
+    elif value is not None:
+        yield name, _plain(value)
 
 
 def _flat(place: Place, value: Any) -> str:
@@ -124,21 +157,67 @@ def _plain(value: Any) -> str:
     return json.dumps(value) if isinstance(value, Mapping | list) else str(value)
 
 
-def _body(operation: Operation, values: Mapping[Place, Any]) -> bytes | None:
-    """Return the encoded body; None for one that may be left out and has no value."""
-    places = {name: place for name, place in operation.places.items() if place.where == "body"}
-    is_whole = any(place.is_whole_body for place in places.values())
-    if not values and (is_whole or not places.keys() & set(operation.schema["required"])):
-        return None
-    parts = {place.name: value for place, value in values.items()}
-    value, content_type = parts["body"] if is_whole else parts, operation.body_type
+def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | None, str]:
+    """Return the encoded body and its media type; None for one that may be left out and has no value."""
+    content_type = operation.body_type
+    if not values and not operation.is_body_required:
+        return None, ""
+    if essence_of(content_type) == MULTIPART:
+        return _multipart(operation, values)
+    whole = next((place for place in values if place.is_whole_body), None)
+    if whole is not None:
+        return _whole_body(content_type, values[whole])
     if is_json_type(content_type):
-        return json.dumps(value, ensure_ascii=False).encode()
-    if content_type.lower().startswith("text/"):
-        return str(value).encode()
-    fields = value if isinstance(value, Mapping) else {"value": value}
-    lists = {str(name): each if isinstance(each, list) else [each] for name, each in fields.items()}
-    return urlencode({name: list(map(_plain, each)) for name, each in lists.items()}, doseq=True).encode()
+        fields = {place.name: value for place, value in values.items()}
+        return json.dumps(fields, ensure_ascii=False).encode(), content_type
+    pairs = [pair for place, each in values.items() for pair in _field_pairs(place, each)]
+    return urlencode(pairs).encode(), content_type
+
+
+def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
+    """Return a body that is one argument, and its media type."""
+    if isinstance(value, Upload):
+        return value.content, value.content_type
+    if is_json_type(content_type):
+        return json.dumps(value, ensure_ascii=False).encode(), content_type
+    if essence_of(content_type) != FORM:
+        return _plain(value).encode(), content_type
+    if not isinstance(value, Mapping):
+        raise SourceError(f"'body' is {value!r}: a form is an object of fields")
+    pairs = [pair for name, each in value.items() for pair in _field_pairs(Place(str(name), "body"), each)]
+    return urlencode(pairs).encode(), content_type
+
+
+def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
+    """Return what one field of a form is written as."""
+    if place.style or place.is_json:
+        return _query_pairs(place, value)
+    values = value if isinstance(value, list | tuple) else [value]
+    return [(place.name, _plain(each)) for each in values if each is not None]
+
+
+def _multipart(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes, str]:
+    parts = [part for place, value in values.items() for part in _parts(place, value)]
+    if not parts:
+        names = sorted(name for name, place in operation.places.items() if place.where == "body")
+        raise SourceError(f"its form needs a part: give one of {names!r}")
+    body, boundary = multipart(parts)
+    return body, f"{MULTIPART}; boundary={boundary}"
+
+
+def _parts(place: Place, value: Any) -> Iterator[Part]:
+    """Yield the parts of one field. A list is one part for each element."""
+    if place.style or place.is_json:
+        for name, text in _query_pairs(place, value):
+            yield Part(name, text.encode(), place.part_type)
+        return
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, Upload):
+            yield Part(place.name, each.content, each.content_type, each.filename)
+        elif isinstance(each, Mapping | list):
+            yield Part(place.name, json.dumps(each, ensure_ascii=False).encode(), "application/json")
+        else:
+            yield Part(place.name, _plain(each).encode(), place.part_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,10 @@ class ToolsetRefresher:
         """Return the tools that the last listing of each source left out, with the reasons, by the source's id."""
         return {source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources}
 
+    def missing(self) -> dict[str, Mapping[str, str]]:
+        """Return what offered tools lack of their definitions, by the source's id and the tool's name."""
+        return {source.id: dict(getattr(source.provider, "missing", {})) for source in self._sources}
+
     def close(self) -> None:
         """Stop, and close all sources. Idempotent."""
         thread, self._thread = self._thread, None

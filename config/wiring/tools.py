@@ -67,7 +67,7 @@ class OpenTools:
     problems: tuple[str, ...] = ()
     #: The positions in the YAML of the remote sources that did not answer.
     unreachable: frozenset[int] = frozenset()
-    #: The tools of open sources that cannot be used, with the place of the source and the reason.
+    #: The tools of open sources that cannot be used, or not as a whole: the place of the source, and the reason.
     left_out: tuple[str, ...] = ()
     live: ToolsetRefresher | None = None
     #: What each source of this machine has loaded, in the order of the YAML.
@@ -151,9 +151,12 @@ def open_tools(
     if remote:
         live, unreachable = _open_remote(settings, opened.registry, seconds)
     if live:
-        by_source = live.left_out()
+        left_out_by_source = live.left_out()
+        missing_by_source = live.missing()
         for index, source in enumerate(settings.tools):
-            left_out += _left_out_lines(settings, index, source, by_source.get(_id(index), {}))
+            unusable = left_out_by_source.get(_id(index), {})
+            missing = missing_by_source.get(_id(index), {})
+            left_out += _left_out_lines(settings, index, source, unusable, missing)
     return replace(
         opened,
         problems=(*problems, *unreachable.values()),
@@ -163,14 +166,25 @@ def open_tools(
     )
 
 
-def _left_out_lines(settings: Settings, index: int, source: AnySource, left_out: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each of the first tools of a source that cannot be used."""
+def _left_out_lines(
+    settings: Settings,
+    index: int,
+    source: AnySource,
+    left_out: Mapping[str, str],
+    missing: Mapping[str, str],
+) -> Iterator[str]:
+    """Yield a line for each of the first tools of a source that cannot be used, or not as a whole."""
     place = settings.origin.at("tools", index)
     for name, why in islice(left_out.items(), MAX_LEFT_OUT_LINES):
         yield f"{place}warning: tools: {name!r} of {_name(source)!r} is left out: {why}"
     if len(left_out) > MAX_LEFT_OUT_LINES:
         more = len(left_out) - MAX_LEFT_OUT_LINES
         yield f"{place}warning: tools: {more} more of {_name(source)!r} are left out"
+    for name, why in islice(missing.items(), MAX_LEFT_OUT_LINES):
+        yield f"{place}warning: tools: {name!r} of {_name(source)!r} is not offered as a whole: {why}"
+    if len(missing) > MAX_LEFT_OUT_LINES:
+        more = len(missing) - MAX_LEFT_OUT_LINES
+        yield f"{place}warning: tools: {more} more of {_name(source)!r} are not offered as a whole"
 
 
 def mcp_library_problems(settings: Settings) -> list[str]:
@@ -230,7 +244,7 @@ def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySo
     if isinstance(source, str | ModuleSource):
         load_again = partial(_load, source, folder, again=True)
         opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
-    left_out += _left_out_lines(settings, index, source, loaded.left_out)
+    left_out += _left_out_lines(settings, index, source, loaded.left_out, loaded.missing)
     return [*([settings.problem(("tools",), says, index)] if says else []), *loaded.problems]
 
 
@@ -248,7 +262,8 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             provider = tool_provider(source, folder)
             tools = run_sync(provider.list_tools())
             named = provided(provider, tools, source.namespace or "", source.confirm)
-            return LoadedTools(tuple(named), left_out=dict(provider.left_out))
+            missing = dict(getattr(provider, "missing", {}))
+            return LoadedTools(tuple(named), left_out=dict(provider.left_out), missing=missing)
 
 
 def _taken(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:

@@ -140,7 +140,7 @@ class Api:
     def default(self, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
         """Return an answer that describes the request."""
         method, path, _, body = self.asked[-1]
-        said = {"method": method, "path": path, "body": body.decode()}
+        said = {"method": method, "path": path, "body": body.decode(errors="replace")}
         return 200, {"Content-Type": "application/json"}, json.dumps(said).encode()
 
     def answer(self, path: str, data: Any, status: int = 200, **headers: str) -> None:

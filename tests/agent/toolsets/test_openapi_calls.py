@@ -118,12 +118,21 @@ def test_files_reach_the_user(tmp_path: Path, api):
         ('attachment; filename="a%20b.pdf"', "a b.pdf"),
         ('attachment; filename="100% of a.pdf"', "100% of a.pdf"),
         ('attachment; filename="%ff.pdf"', "%ff.pdf"),
-        ("attachment", ""),
+        ("attachment", "1.pdf"),
+        ('attachment; filename="report"', "report.pdf"),
+        ('attachment; filename="a:b?.pdf. "', "a_b_.pdf"),
+        ('attachment; filename="CON.pdf"', "_CON.pdf"),
+        ("attachment; filename*=iso-8859-1'en'%A3%20rates.pdf", "£ rates.pdf"),
+        ("attachment; filename*0=long-; filename*1=name.pdf", "long-name.pdf"),
+        ('attachment; filename=".."', "1.pdf"),
         ("attachment; filename=" + "x" * 300 + ".pdf", "x" * 116 + ".pdf"),
     ],
 )
 def test_name_of_a_file_is_read_as_http_says(tmp_path: Path, api, header: str, name: str):
-    """RFC 6266: quotes, `filename*` before `filename`, and no path. The forms that browsers read are read, too."""
+    """RFC 6266 and 8187: quotes, `filename*` before `filename`, and no path. Without a name, path and type give one.
+
+    The forms that browsers read are read, too, and the name is one that every file system takes.
+    """
     api.answer("/pets/1", b"%PDF", Content_Disposition=header, Content_Type="application/pdf")
     with collect_artifacts() as files:
         call(provider(tmp_path, api), "getPet", id="1")

@@ -111,7 +111,7 @@ def test_uncallable_operation_is_left_out_and_logged(tmp_path: Path, caplog):
     assert "getPet" in tools_of(provider(tmp_path, document=document))
     said = [record.why for record in caplog.records]
     assert said == [
-        "POST /up: its body is multipart/form-data: JSON, forms and text are supported",
+        "POST /up: its body is multipart/form-data without a fixed list of fields",
         "GET /x/{y}: nothing fills ['y'] in its path",
         "GET /ref: it refers to 'other.yaml#/x': bundle the document into one file",
     ]

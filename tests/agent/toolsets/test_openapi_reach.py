@@ -234,10 +234,12 @@ def test_escaped_secret_is_hidden_too(tmp_path: Path, api, text: str):
 @pytest.mark.parametrize(
     ("where", "name"), [("header", "Expect"), ("header", "Proxy-Authorization"), ("header", "X Y"), ("cookie", "a; b")]
 )
-def test_parameter_that_controls_the_request_is_ignored(tmp_path: Path, where: str, name: str):
-    """Such parameters are HTTP's own headers, and names with delimiters."""
+def test_parameter_that_controls_the_request_is_never_sent(tmp_path: Path, where: str, name: str):
+    """Such parameters are HTTP's own headers, and names with delimiters. An optional one is named."""
     document = with_operation("/pets", "get", parameters=[{"name": name, "in": where, "schema": {}}])
-    assert not tools_of(provider(tmp_path, document=document))["findPets"].parameters
+    pets = provider(tmp_path, document=document)
+    assert not tools_of(pets)["findPets"].parameters
+    assert repr(name) in pets.missing["findPets"]
 
 
 @pytest.mark.parametrize("url", ["https://[::1", "https://h:99999", "https://", "https://h:x/"])

@@ -342,12 +342,16 @@ def test_check_names_the_tools_that_cannot_be_used(file: Path):
     """Each has its source and the reason; the other tools of the source are there."""
     odd = json.dumps([{"name": "odd", "inputSchema": {"type": "array"}}])
     server = f"{{command: ['{sys.executable}', '{ODD}', '{odd}']}}"
-    document = {"openapi": "3.1.0", "servers": [{"url": "http://a.test"}], "paths": {"/a": {"get": {}, "put": 5}}}
+    parameters = [{"name": "b", "in": "query", "style": "matrix"}]
+    paths = {"/a": {"get": {"parameters": parameters}, "put": 5}}
+    document = {"openapi": "3.1.0", "servers": [{"url": "http://a.test"}], "paths": paths}
     (file.parent / "odd.json").write_text(json.dumps(document))
     told = str(describe(settings(file, f"tools:\n  - mcp: {server}\n  - openapi: odd.json"), seconds=120)).splitlines()
     assert {"  good: asks first", "  get_a: runs at once"} <= {*told}
-    assert [line for line in told if "left out" in line] == [
+    assert [line for line in told if "warning" in line] == [
         f"{file}:3:5: warning: tools: 'put_a' of 'odd' is left out: PUT /a: there is 'int' where an object must be",
+        f"{file}:3:5: warning: tools: 'get_a' of 'odd' is not offered as a whole: "
+        "its parameter 'b' has the style 'matrix', which is not supported",
         f"{file}:2:5: warning: tools: 'odd' of '{Path(sys.executable).name}' is left out: "
         "inputSchema.type: Input should be 'object'",
     ]

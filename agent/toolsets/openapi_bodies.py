@@ -1,0 +1,336 @@
+"""The body of an OpenAPI operation: the media type it is sent in, and the arguments that it is made of.
+
+Of several media types the first in `_PREFERENCE` that a request can express is used. A body that no
+request can express makes its operation unusable, also where the body is optional: without it the
+operation may mean something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.openapi_document import Document, Inliner, as_mapping
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+#: Accepts every media type.
+ANY_TYPE = "*/*"
+#: Styles in which a field of a form can be written.
+FIELD_STYLES = ("form", "spaceDelimited", "pipeDelimited", "deepObject")
+#: Media types besides text/* whose content a model can write as text.
+_TEXT_TYPES = (
+    "application/xml",
+    "application/yaml",
+    "application/x-yaml",
+    "application/graphql",
+    "application/x-ndjson",
+)
+#: Keywords with which a schema says more than a list of properties can.
+_COMPOSING = frozenset(("allOf", "anyOf", "oneOf", "not", "patternProperties", "minProperties"))
+#: Keywords that say nothing about a value.
+_INFORMING = frozenset(("description", "title", "default"))
+#: What a model reads about an argument that is a file.
+_FILE_HINT = "The name of a file that the user sent in this conversation."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one argument goes. `name` is the document's name; `where` is path, query, header, cookie or body.
+
+    `style` and `explode` are OpenAPI's words for how lists and objects are written; a field of a form
+    without a style has "". `is_json` values are written as JSON. `is_whole_body` is the only argument
+    of a body. An argument with `file_types` is the name of a received file, or a list of names where it
+    `is_list`; the types are those that the file may have, and may end in `*`. `part_type` is the media
+    type of a value's part in a multipart body, "" for plain text.
+    """
+
+    name: str
+    where: str
+    style: str = ""
+    explode: bool = False
+    is_json: bool = False
+    is_whole_body: bool = False
+    file_types: tuple[str, ...] = ()
+    is_list: bool = False
+    part_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operation: where it goes, its JSON Schema, and whether it must be given."""
+
+    place: Place
+    schema: Any
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What an operation sends besides its parameters. Without a `content_type` it sends no body."""
+
+    content_type: str = ""
+    arguments: tuple[Argument, ...] = ()
+    is_required: bool = False
+
+
+def body_of(document: Document, inliner: Inliner, operation: Mapping[str, Any]) -> Body:
+    """Return the body of an operation. Raises SourceError if it has one that cannot be sent."""
+    if "requestBody" not in operation:
+        return Body()
+    definition = document.resolved(operation["requestBody"])
+    content = as_mapping(definition.get("content"))
+    if not content:
+        raise SourceError("its body is of no type")
+    is_required = definition.get("required") is True
+    problems = []
+    for kind in sorted(content, key=_preference):
+        reader = _BodyReader(document, inliner, str(kind), as_mapping(content[kind]), is_required)
+        try:
+            return reader.read()
+        except SourceError as exc:
+            problems.append(str(exc))
+    raise SourceError("; ".join(dict.fromkeys(problems)))
+
+
+def _preference(kind: Any) -> int:
+    """Return the rank of a media type; the lowest is tried first."""
+    essence = essence_of(str(kind))
+    tests: Sequence[Callable[[str], bool]] = (
+        lambda each: each == "application/json",
+        is_json_type,
+        lambda each: each == FORM,
+        lambda each: each == MULTIPART,
+        _is_text_type,
+    )
+    return next((rank for rank, test in enumerate(tests) if test(essence)), len(tests))
+
+
+def essence_of(content_type: str) -> str:
+    """Return a media type without its parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json_type(content_type: str) -> bool:
+    """Return whether a media type is JSON: `application/json`, `application/problem+json`."""
+    essence = essence_of(content_type)
+    return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
+
+
+def _is_text_type(essence: str) -> bool:
+    return essence.startswith("text/") or essence in _TEXT_TYPES or essence.endswith(("+xml", "+yaml"))
+
+
+@dataclass(frozen=True, slots=True)
+class _BodyReader:
+    """Reads one media type of a body. Raises SourceError with the reason if it cannot be sent."""
+
+    document: Document
+    inliner: Inliner
+    kind: str
+    media: Mapping[str, Any]
+    is_required: bool
+
+    def read(self) -> Body:
+        essence = essence_of(self.kind)
+        schema = self.inliner.inline(self.media.get("schema", {}))
+        if "charset=" in self.kind.lower() and "utf-8" not in self.kind.lower():
+            raise SourceError(f"its body is {self.kind}: UTF-8 is supported")
+        if "*" in essence:
+            return self._of_any_type(essence, schema)
+        if is_json_type(essence):
+            return self._json(self.kind, schema)
+        if essence in (FORM, MULTIPART):
+            return self._form(schema, is_multipart=essence == MULTIPART)
+        if is_text_schema(schema) and _is_text_type(essence) and not is_file(schema):
+            return self._whole(self.kind, schema)
+        if (is_file(schema) or _is_untyped(schema)) and not essence.startswith("multipart/"):
+            return self._file(essence, schema)
+        raise self._unsupported()
+
+    def _unsupported(self) -> SourceError:
+        return SourceError(f"its body is {self.kind}: JSON, forms, text and files are supported")
+
+    def _of_any_type(self, essence: str, schema: Any) -> Body:
+        """Return a body whose media type is a range, such as `image/*`."""
+        if is_file(schema) or _is_untyped(schema):
+            return self._file(essence, schema)
+        if essence in (ANY_TYPE, "text/*") and is_text_schema(schema):
+            return self._whole("text/plain", schema)
+        if essence in (ANY_TYPE, "application/*"):
+            return self._json("application/json", schema)
+        raise self._unsupported()
+
+    def _whole(self, content_type: str, schema: Any) -> Body:
+        place = Place("body", "body", is_whole_body=True)
+        return Body(content_type, (Argument(place, schema, self.is_required),), self.is_required)
+
+    def _file(self, essence: str, schema: Any) -> Body:
+        place = Place("file", "body", is_whole_body=True, file_types=(essence,))
+        shown = file_schema(as_mapping(schema), is_list=False)
+        return Body(essence, (Argument(place, shown, self.is_required),), self.is_required)
+
+    def _json(self, content_type: str, schema: Any) -> Body:
+        properties = as_mapping(as_mapping(schema).get("properties"))
+        files = [name for name, each in properties.items() if is_file(each) or is_file_list(each)]
+        if files or is_file(schema):
+            where = f" {files[0]!r}" if files else ""
+            raise SourceError(f"its body has the file{where} in JSON, which holds no files")
+        if not _is_list_of_fields(schema):
+            return self._whole(content_type, schema)
+        needed = schema.get("required", []) if self.is_required else []
+        arguments = [Argument(Place(name, "body"), each, name in needed) for name, each in properties.items()]
+        return Body(content_type, tuple(arguments), self.is_required)
+
+    def _form(self, schema: Any, *, is_multipart: bool) -> Body:
+        merged = _merged(schema)
+        encodings = as_mapping(self.media.get("encoding"))
+        if not _is_list_of_fields(merged):
+            if is_multipart or encodings or not _is_object(merged):
+                raise SourceError(f"its body is {self.kind} without a fixed list of fields")
+            return self._whole(self.kind, merged)
+        needed = merged.get("required", []) if self.is_required else []
+        arguments = []
+        for name, each in merged["properties"].items():
+            encoding = self.document.resolved(encodings.get(name, {}))
+            place, shown = _field(name, each, encoding, is_multipart=is_multipart)
+            arguments.append(Argument(place, shown, name in needed))
+        return Body(self.kind, tuple(arguments), self.is_required)
+
+
+def _field(name: str, schema: Any, encoding: Mapping[str, Any], *, is_multipart: bool) -> tuple[Place, Any]:
+    """Return the place and the schema of one field of a form. Raises SourceError if it cannot be written."""
+    types = tuple(essence_of(each) for each in str(encoding.get("contentType") or "").split(",") if each.strip())
+    headers = [header for header in as_mapping(encoding.get("headers")) if str(header).lower() != "content-type"]
+    if headers:
+        raise SourceError(f"the part {name!r} of its body has the header {headers[0]!r}, which is not supported")
+
+    only = _without_null(schema)
+    is_list = is_file_list(only)
+    if is_file(only) or is_list or _is_file_by_encoding(only, types):
+        if not is_multipart:
+            raise SourceError(f"its form has the file {name!r}, which only a multipart form holds")
+        shown = file_schema(as_mapping(only), is_list=is_list)
+        return Place(name, "body", file_types=types or (ANY_TYPE,), is_list=is_list), shown
+
+    if not {"style", "explode", "allowReserved"}.isdisjoint(encoding):
+        style = str(encoding.get("style", "form"))
+        if style not in FIELD_STYLES:
+            raise SourceError(f"its field {name!r} has the style {style!r}, which is not supported")
+        return Place(name, "body", style, bool(encoding.get("explode", style == "form"))), schema
+    if not types:
+        return Place(name, "body"), schema
+    json_type = next(filter(is_json_type, types), "")
+    if json_type:
+        return Place(name, "body", is_json=True, part_type=json_type), schema
+    text_type = next(filter(_is_text_type, types), "")
+    if text_type and is_text_schema(only):
+        return Place(name, "body", part_type=text_type), schema
+    raise SourceError(f"its field {name!r} is written as {', '.join(types)}: JSON, text and files are supported")
+
+
+def is_file(schema: Any) -> bool:
+    """Return whether the value of a schema is bytes: binary, and not written in base64."""
+    if not isinstance(schema, Mapping) or not _has_type(schema, "string"):
+        return False
+    if schema.get("format") == "binary":
+        return True
+    media_type = essence_of(str(schema.get("contentMediaType") or ""))
+    is_written = "contentEncoding" in schema or is_json_type(media_type) or _is_text_type(media_type)
+    return bool(media_type) and not is_written
+
+
+def is_file_list(schema: Any) -> bool:
+    """Return whether the value of a schema is a list of files."""
+    return isinstance(schema, Mapping) and schema.get("type") == "array" and is_file(schema.get("items"))
+
+
+def _is_file_by_encoding(schema: Any, types: Sequence[str]) -> bool:
+    """Return whether a text, or a value of any type, is a file because its encoding has such a media type."""
+    is_open = _is_untyped(schema) or (isinstance(schema, Mapping) and schema.get("type") == "string")
+    return is_open and bool(types) and not any(is_json_type(each) or _is_text_type(each) for each in types)
+
+
+def file_schema(schema: Mapping[str, Any], *, is_list: bool) -> dict[str, Any]:
+    """Return what a model reads of an argument that is a file: it gives the file's name."""
+    description = " ".join(filter(None, [str(schema.get("description") or ""), _FILE_HINT]))
+    if not is_list:
+        return {"type": "string", "description": description}
+    limits = {key: schema[key] for key in ("minItems", "maxItems") if key in schema}
+    return {"type": "array", "items": {"type": "string"}, "description": description, **limits}
+
+
+def is_text_schema(schema: Any) -> bool:
+    """Return whether the value of a schema can be written as plain text."""
+    if schema is True or _is_untyped(schema):
+        return True
+    kinds = schema.get("type", "string" if "enum" in schema else None) if isinstance(schema, Mapping) else None
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    return bool(listed) and all(kind in ("string", "integer", "number", "boolean", "null") for kind in listed)
+
+
+def _is_untyped(schema: Any) -> bool:
+    """Return whether a schema says nothing about its value."""
+    return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _INFORMING)
+
+
+def _has_type(schema: Mapping[str, Any], kind: str) -> bool:
+    """Return whether a schema, perhaps nullable, has this type or none."""
+    given = schema.get("type", kind)
+    listed = given if isinstance(given, list) else [given]
+    return kind in listed and all(each in (kind, "null") for each in listed)
+
+
+def _without_null(schema: Any) -> Any:
+    """Return the one alternative of a schema besides null; a schema without such alternatives unchanged."""
+    if not isinstance(schema, Mapping):
+        return schema
+    for key in ("anyOf", "oneOf"):
+        others = [each for each in schema.get(key) or () if as_mapping(each).get("type") != "null"]
+        if len(others) == 1 and isinstance(others[0], Mapping):
+            return {**others[0], **{name: schema[name] for name in _INFORMING if name in schema}}
+    return schema
+
+
+def _is_object(schema: Any) -> bool:
+    """Return whether the value of a schema can only be an object."""
+    if not isinstance(schema, Mapping):
+        return False
+    if schema.get("type") == "object" or (schema.get("properties") and "type" not in schema):
+        return True
+    parts = [each for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
+    return bool(parts) and all(map(_is_object, parts))
+
+
+def _is_list_of_fields(schema: Any) -> bool:
+    """Return whether a schema is an object of named properties and nothing more."""
+    if not isinstance(schema, Mapping) or not schema.get("properties") or schema.get("type", "object") != "object":
+        return False
+    extra = schema.get("additionalProperties")
+    is_open = extra is True or isinstance(extra, Mapping)
+    is_complete = set(map(str, schema.get("required", ()))) <= set(schema["properties"])
+    return is_complete and not is_open and not _COMPOSING & schema.keys()
+
+
+def _merged(schema: Any) -> Any:
+    """Return the schema of a form with its `allOf` as one list of properties, where that says the same."""
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("allOf"), list):
+        return schema
+    parts = [
+        {key: value for key, value in schema.items() if key != "allOf"},
+        *map(_merged, schema["allOf"]),
+    ]
+    known = {"type", "properties", "required", "additionalProperties", *_INFORMING}
+    if any(not isinstance(part, Mapping) or part.keys() - known for part in parts):
+        return schema
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for part in parts:
+        is_closed = part.get("additionalProperties") not in (None, True)
+        if is_closed or properties.keys() & as_mapping(part.get("properties")).keys():
+            return schema
+        properties |= as_mapping(part.get("properties"))
+        required += part.get("required", ())
+    return {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))}

@@ -1,0 +1,219 @@
+"""Files of OpenAPI operations: received files that are uploaded, and the names of files in answers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.header import decode_header, make_header
+from email.message import Message
+from email.utils import collapse_rfc2231_value
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from sayso.agent.tools.call_texts import CheckedPreview, default_preview
+from sayso.agent.tools.context import UNKNOWN_MIME_TYPE, ReceivedFile, received_file
+from sayso.agent.toolsets.base import SourceError
+from sayso.agent.toolsets.openapi_bodies import ANY_TYPE, Place
+from sayso.channels.storage.media import MAX_BYTES, file_label
+from sayso.channels.types import extension_of, readable_size
+
+#: Largest files of one call together, in bytes: one file of the largest size that is received.
+MAX_UPLOAD_BYTES = MAX_BYTES
+#: Most files of one call.
+MAX_UPLOADS = 10
+#: Hex digits of a file's digest in a question. The whole digest is compared at the yes.
+SHOWN_DIGEST_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A received file as it is sent: its name, its media type and its bytes."""
+
+    filename: str
+    content_type: str
+    content: bytes = field(repr=False)
+
+
+def read_uploads(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with an Upload, or a list of them, in the place of each file's name.
+
+    Reads files, so it is called in a thread. Raises SourceError for a file that the user did not send,
+    that was deleted, or that the operation does not take.
+    """
+    chosen = chosen_files(places, arguments)
+    uploads = {name: [_read(places[name], file) for file in files] for name, files in chosen.items()}
+    return {
+        **arguments,
+        **{name: each if places[name].is_list else each[0] for name, each in uploads.items()},
+    }
+
+
+def chosen_files(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, list[ReceivedFile]]:
+    """Return the files that the arguments name, by argument. Raises SourceError like `read_uploads`."""
+    chosen: dict[str, list[ReceivedFile]] = {}
+    for name, place in places.items():
+        value = arguments.get(name)
+        if value is not None:
+            names = value if place.is_list else [value]
+            chosen[name] = [_find(place, each) for each in names]
+    files = [file for each in chosen.values() for file in each]
+    size = sum(file.size for file in files)
+    if len(files) > MAX_UPLOADS:
+        raise SourceError(f"{len(files)} files cannot be sent at once: at most {MAX_UPLOADS}")
+    if size > MAX_UPLOAD_BYTES:
+        raise SourceError(f"the files have {size} bytes together: at most {MAX_UPLOAD_BYTES} can be sent at once")
+    return chosen
+
+
+def _find(place: Place, name: Any) -> ReceivedFile:
+    """Return the received file of this name. Raises SourceError."""
+    if not isinstance(name, str) or not name:
+        raise SourceError(f"{place.name!r} is {name!r}: give the name of a file that the user sent")
+    try:
+        file = received_file(name)
+    except ValueError as exc:
+        raise SourceError(str(exc)) from None
+    _content_type(place, file)
+    return file
+
+
+def _read(place: Place, file: ReceivedFile) -> Upload:
+    try:
+        content = file.read()
+    except ValueError as exc:
+        raise SourceError(str(exc)) from None
+    if hashlib.sha256(content).hexdigest() != file.ref:
+        raise SourceError(f"file {file.filename!r} is not the one that was received: it must be sent again")
+    return Upload(file_label(file.filename) or place.name, _content_type(place, file), content)
+
+
+def _content_type(place: Place, file: ReceivedFile) -> str:
+    """Return the media type that a file is sent with. Raises SourceError if the document allows none."""
+    own = file.mime_type
+    for allowed in place.file_types:
+        if allowed in (own, ANY_TYPE) or (allowed.endswith("/*") and own.startswith(allowed[:-1])):
+            return own
+    exact = [allowed for allowed in place.file_types if not allowed.endswith("*")]
+    # Any file is a sequence of bytes, and a type that was not recognized may be the one that is asked for.
+    for allowed in exact:
+        if UNKNOWN_MIME_TYPE in (allowed, own):
+            return allowed
+    types = ", ".join(place.file_types)
+    raise SourceError(f"{place.name!r} takes files of the type {types}, and {file.filename!r} is {own}")
+
+
+def upload_preview(tool_name: str, places: Mapping[str, Place]) -> Callable[..., CheckedPreview]:
+    """Return the preview of a tool that sends files. It names each with its type, size and digest.
+
+    The yes counts only for exactly these files. The preview raises SourceError for files that cannot be sent.
+    """
+
+    def preview(**arguments: Any) -> CheckedPreview:
+        chosen = chosen_files(places, arguments)
+        described: dict[str, Any] = {}
+        for name, files in chosen.items():
+            texts = [_described(file) for file in files]
+            described[name] = texts if places[name].is_list else texts[0]
+        text = default_preview(tool_name, {**arguments, **described}, optional=places)
+        return CheckedPreview(text, {name: [_facts(file) for file in files] for name, files in chosen.items()})
+
+    return preview
+
+
+def _described(file: ReceivedFile) -> str:
+    return f"{file.filename} ({file.mime_type}; {readable_size(file.size)}; SHA-256 {file.ref[:SHOWN_DIGEST_CHARS]})"
+
+
+def _facts(file: ReceivedFile) -> list[Any]:
+    return [file.filename, file.mime_type, file.size, file.ref]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a multipart form. A `filename` makes it a file; a `content_type` of "" is plain text."""
+
+    name: str
+    content: bytes
+    content_type: str = ""
+    filename: str = ""
+
+
+def multipart(parts: Sequence[Part]) -> tuple[bytes, str]:
+    """Return the body of a multipart form (RFC 7578), and its boundary."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.content)
+    # No content can hold a digest of itself, so the boundary is in none of them.
+    boundary = f"sayso-{digest.hexdigest()[:40]}"
+    chunks = []
+    for part in parts:
+        lines = [f"--{boundary}", f'Content-Disposition: form-data; name="{_quoted(part.name)}"']
+        if part.filename:
+            lines[-1] += f'; filename="{_quoted(part.filename)}"'
+        if part.content_type:
+            lines.append(f"Content-Type: {part.content_type}")
+        chunks += ["\r\n".join(lines).encode(), b"\r\n\r\n", part.content, b"\r\n"]
+    return b"".join([*chunks, f"--{boundary}--\r\n".encode()]), boundary
+
+
+def _quoted(name: str) -> str:
+    """Return a name as browsers write it into a part's header, which it can neither end nor split."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+
+
+#: Characters that a file system may not allow in names.
+_UNSAFE = re.compile(r'[<>:"|?*]')
+#: Names that Windows keeps for devices, with any ending.
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
+#: What follows a dot at the end of a name and can be its type.
+_ENDING = re.compile(r"\.[A-Za-z0-9]{1,10}")
+
+
+def download_name(disposition: str, path: str, content_type: str) -> str:
+    """Return the name of a file in an answer, which every file system takes.
+
+    It is the one in the Content-Disposition header, else the last segment of the request's `path`. A
+    name without an ending gets that of its type.
+    """
+    last_segment = unquote(path.partition("?")[0].rstrip("/").rpartition("/")[2])
+    name = _safe(_filename_of(disposition)) or _safe(file_label(last_segment)) or "file"
+    if not _ENDING.fullmatch(PurePosixPath(name).suffix):
+        name = file_label(f"{name}{extension_of(content_type)}")
+    return name
+
+
+def _safe(name: str) -> str:
+    """Return a name without characters, dots at its ends and device names that a file system refuses."""
+    safe = _UNSAFE.sub("_", name).strip(". ")
+    return f"_{safe}" if _DEVICE.fullmatch(safe) else safe
+
+
+def _filename_of(disposition: str) -> str:
+    """Return the file name in a Content-Disposition header, without any path; "" if it has none.
+
+    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266). Some servers encode the latter in
+    another way; browsers decode it too.
+    """
+    header = Message()
+    header["content-disposition"] = disposition or "inline"
+    parameters = header.get_params([], header="content-disposition")
+    names = [value for name, value in parameters if name.lower() == "filename"]
+    encoded = [value for value in names if isinstance(value, tuple)]
+    if encoded:
+        return file_label(collapse_rfc2231_value(encoded[0]))
+    return file_label(_decoded(names[0] if names else ""))
+
+
+def _decoded(name: str) -> str:
+    """Return a file name without the encoding of mail headers or of addresses, if it has one."""
+    try:
+        if name.startswith("=?"):
+            return str(make_header(decode_header(name)))
+        if " " not in name:
+            return unquote(name, errors="strict")
+    except (ValueError, LookupError):
+        pass
+    return name

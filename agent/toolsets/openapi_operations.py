@@ -1,0 +1,303 @@
+"""The operations of an OpenAPI document: the arguments of each and where they go, or why it is left out.
+
+An operation is offered only if a request can be written as the document says. Bodies are read in
+`openapi_bodies`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sayso.agent.toolsets.base import SourceError, legal_names
+from sayso.agent.toolsets.openapi_bodies import (
+    Argument,
+    Place,
+    body_of,
+    essence_of,
+    is_json_type,
+    is_text_schema,
+)
+from sayso.agent.toolsets.openapi_document import Document, Inliner, as_mapping, url_of_server
+
+#: The HTTP methods that a document may have operations for.
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
+#: Methods of the specification that are not called: TRACE repeats the request with its secrets, and
+#: QUERY is new in OpenAPI 3.2.
+_UNSUPPORTED_METHODS = ("trace", "query")
+#: Methods that only read (RFC 9110, section 9.2.1).
+READ_ONLY_METHODS = ("get", "head")
+#: Headers whose parameters the specification tells clients to ignore.
+_IGNORED_HEADERS = frozenset(("accept", "content-type", "authorization"))
+#: Headers of the connection, which the client writes itself. Without them a request means the same.
+_CONNECTION_HEADERS = frozenset(
+    """host cookie content-length transfer-encoding accept-encoding connection expect keep-alive proxy-authorization
+    proxy-connection te trailer upgrade""".split()
+)
+#: The names that headers and cookies may have (RFC 9110, section 5.6.2).
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+#: The supported styles of parameters, by their place; the first is the default.
+_STYLES = {
+    "path": ("simple",),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form",),
+}
+#: HTTP authentication that answers a challenge or signs each request: one fixed value cannot do it.
+_INTERACTIVE_SCHEMES = frozenset(
+    (
+        "digest",
+        "dpop",
+        "gnap",
+        "hoba",
+        "mutual",
+        "negotiate",
+        "privatetoken",
+        "scram-sha-1",
+        "scram-sha-256",
+    )
+)
+#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled without the model.
+IsFilled = Callable[[str, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path. `places` says where each argument goes, by its name in the schema."""
+
+    name: str
+    method: str
+    path: str
+    description: str
+    schema: Mapping[str, Any]
+    places: Mapping[str, Place]
+    body_type: str = ""
+    is_body_required: bool = False
+    #: Its optional parameters that no request can express, as sentences with the reason.
+    missing: tuple[str, ...] = ()
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether its method only reads."""
+        return self.method in READ_ONLY_METHODS
+
+    @property
+    def file_places(self) -> dict[str, Place]:
+        """Its arguments that are files which the user sent, by name."""
+        return {name: place for name, place in self.places.items() if place.file_types}
+
+
+@dataclass(frozen=True, slots=True)
+class OperationReader:
+    """Reads the operations of one document.
+
+    `accepts` chooses operations by name. Parameters that `is_filled` are left out of the arguments.
+    `is_own_server` says whether the URL of a server is the one that all calls go to. `left_out` is filled
+    with the operations that cannot be used: by name, or by path where there is none, with method,
+    path and reason.
+    """
+
+    document: Document
+    accepts: Callable[[str], bool]
+    is_filled: IsFilled
+    is_own_server: Callable[[str], bool]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def operations(self) -> Iterator[Operation]:
+        """Yield every usable operation whose name is accepted."""
+        taken: set[str] = set()
+        for path, method, item in self._candidates():
+            names = (_name(item[method], method, path), _name(None, method, path))
+            name = next((name for name in names if name not in taken), "")
+            taken.add(name)
+            if name and not self.accepts(name):
+                continue
+            request = f"{method.upper()} {path}"
+            try:
+                if not name:
+                    raise SourceError(f"another operation is called {names[0]!r}: give each its own operationId")
+                yield self._operation(item, method, path, name)
+            except SourceError as exc:
+                self.left_out[name or request] = f"{request}: {exc}"
+            except Exception as exc:  # a document may hold anything, and one operation must not hide the others
+                self.left_out[name or request] = f"{request}: malformed ({type(exc).__name__}: {exc})"
+
+    def _candidates(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+        """Return path, method and path item of each operation."""
+        candidates = []
+        for path, item in as_mapping(self.document.root.get("paths")).items():
+            try:
+                resolved = self.document.resolved(item)
+            except SourceError as exc:
+                self.left_out[str(path)] = f"{path}: {exc}"
+                continue
+            candidates += [(str(path), method, resolved) for method in METHODS if method in resolved]
+            others = {method: resolved[method] for method in _UNSUPPORTED_METHODS if method in resolved}
+            others |= as_mapping(resolved.get("additionalOperations"))
+            for method, operation in others.items():
+                name = _name(operation, str(method).lower(), str(path))
+                if self.accepts(name):
+                    self.left_out[name] = f"{str(method).upper()} {path}: this method is not supported"
+        return candidates
+
+    def _operation(self, item: Mapping[str, Any], method: str, path: str, name: str) -> Operation:
+        if not path.startswith("/"):
+            raise SourceError("its path does not begin with a slash")
+        operation = self.document.resolved(item[method])
+        inliner = Inliner(self.document)
+        self._check_server(item, operation)
+        self._check_security(operation)
+        missing: list[str] = []
+        arguments = self._parameters(inliner, item, operation, method in READ_ONLY_METHODS, missing)
+        body = body_of(self.document, inliner, operation)
+        _check_path(path, arguments)
+        schema, places = _schema([*arguments, *body.arguments])
+        return Operation(
+            name,
+            method,
+            # Documents tell operations of one path apart by a fragment, which HTTP never sends.
+            path.partition("#")[0],
+            _description(item, operation, inliner.cuts),
+            schema,
+            places,
+            body.content_type,
+            body.is_required,
+            tuple(missing),
+        )
+
+    def _check_server(self, item: Mapping[str, Any], operation: Mapping[str, Any]) -> None:
+        """Raise SourceError for an operation whose document sends it to a server of its own."""
+        servers = operation.get("servers") or item.get("servers") or []
+        urls = [url_of_server(server) for server in servers]
+        if urls and not any(map(self.is_own_server, urls)):
+            raise SourceError(f"it goes to another server, {urls[0]!r}: give it a source of its own with this base_url")
+
+    def _check_security(self, operation: Mapping[str, Any]) -> None:
+        """Raise SourceError if `auth`, one fixed value, fulfills none of the operation's alternatives."""
+        requirements = operation.get("security", self.document.root.get("security")) or []
+        problems = [self._security_problem(as_mapping(each)) for each in requirements]
+        if problems and all(problems):
+            raise SourceError(problems[0])
+
+    def _security_problem(self, requirement: Mapping[str, Any]) -> str:
+        """Return why a requirement cannot be fulfilled; "" if it can."""
+        if len(requirement) > 1:
+            return f"it needs {' and '.join(map(repr, requirement))} at once, and `auth` is one of them"
+        schemes = as_mapping(as_mapping(self.document.root.get("components")).get("securitySchemes"))
+        for name in requirement:
+            scheme = self.document.resolved(schemes[name]) if name in schemes else {}
+            kind = str(scheme.get("type"))
+            http_scheme = str(scheme.get("scheme")).lower()
+            if kind == "mutualTLS":
+                return "it needs a certificate of the client (mutualTLS), which is not supported"
+            if kind == "http" and http_scheme in _INTERACTIVE_SCHEMES:
+                return f"it needs HTTP authentication of the kind {http_scheme!r}, which is not supported"
+        return ""
+
+    def _parameters(
+        self,
+        inliner: Inliner,
+        item: Mapping[str, Any],
+        operation: Mapping[str, Any],
+        reads_only: bool,
+        missing: list[str],
+    ) -> list[Argument]:
+        """Return the arguments of the path's and the operation's parameters.
+
+        An optional one that cannot be expressed is added to `missing` where leaving it out changes
+        nothing but what is read. Raises SourceError for any other one.
+        """
+        both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
+        parameters = {(each.get("in"), each.get("name")): each for each in map(self.document.resolved, both)}
+        arguments = []
+        for (where, name), parameter in parameters.items():
+            header = str(name).lower() if where == "header" else ""
+            if header in _IGNORED_HEADERS or self.is_filled(str(where), str(name)):
+                continue
+            try:
+                arguments.append(_argument(inliner, parameter))
+            except SourceError as exc:
+                is_required = parameter.get("required") is True or where == "path"
+                is_harmless = reads_only or header in _CONNECTION_HEADERS
+                if is_required or not is_harmless:
+                    raise
+                missing.append(str(exc))
+        return arguments
+
+
+def _name(operation: Any, method: str, path: str) -> str:
+    """Return the `operationId`, else method and path: `get_pets_id`."""
+    return str(as_mapping(operation).get("operationId") or "_".join([method, *re.findall(r"[A-Za-z0-9]+", path)]))
+
+
+def _description(item: Mapping[str, Any], operation: Mapping[str, Any], cuts: Sequence[str]) -> str:
+    texts = [
+        operation.get("summary") or item.get("summary"),
+        operation.get("description") or item.get("description"),
+    ]
+    description = "\n\n".join(str(text).strip() for text in dict.fromkeys(texts) if text)
+    if cuts:
+        description = f"{description}\n\n(Nested {', '.join(cuts)} not shown in full.)".strip()
+    return description
+
+
+def _check_path(path: str, arguments: Sequence[Argument]) -> None:
+    """Raise SourceError unless the parameters of the path and the names in it are the same."""
+    in_path = set(re.findall(r"\{([^}]+)\}", path))
+    given = {each.place.name for each in arguments if each.place.where == "path"}
+    if in_path - given:
+        raise SourceError(f"nothing fills {sorted(in_path - given)!r} in its path")
+    if given - in_path:
+        raise SourceError(f"its path has no place for {sorted(given - in_path)!r}")
+
+
+def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Place]]:
+    """Return the schema of the arguments, and their places by the same names, which every vendor accepts."""
+    own_names = [each.place.name for each in arguments]
+    unique = []
+    for each in arguments:
+        is_shared = own_names.count(each.place.name) > 1 and each.place.where != "path"
+        unique.append(f"{each.place.name}_{each.place.where}" if is_shared else each.place.name)
+    legal = legal_names(unique)
+    by_name = {legal[name]: each for name, each in zip(unique, arguments, strict=True)}
+    schema = {
+        "type": "object",
+        "properties": {name: as_mapping(each.schema) for name, each in by_name.items()},
+        "required": [name for name, each in by_name.items() if each.is_required],
+        "additionalProperties": False,
+    }
+    return schema, {name: each.place for name, each in by_name.items()}
+
+
+def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
+    """Return a parameter as an argument. Raises SourceError if no request can express it."""
+    where = parameter.get("in")
+    name = str(parameter.get("name"))
+    if where not in _STYLES:
+        raise SourceError(f"its parameter {name!r} is in {where!r}: path, query, header and cookie are supported")
+    if where in ("header", "cookie") and not _TOKEN.fullmatch(name):
+        raise SourceError(f"its parameter {name!r} is no valid name of a {where}")
+    if where == "header" and name.lower() in _CONNECTION_HEADERS:
+        raise SourceError(f"its header {name!r} belongs to the connection, and the client alone writes it")
+    style = str(parameter.get("style", _STYLES[where][0]))
+    has_content = "content" in parameter
+    if style not in _STYLES[where] and not has_content:
+        raise SourceError(f"its parameter {name!r} has the style {style!r}, which is not supported")
+    content_type, holder = _content_of(parameter) if has_content else ("", parameter)
+    shown = inliner.inline(holder.get("schema", {}))
+    is_json = is_json_type(content_type)
+    if has_content and not is_json and not (content_type == "text/plain" and is_text_schema(shown)):
+        raise SourceError(f"its parameter {name!r} is written as {content_type or 'no type'}: JSON is supported")
+    if parameter.get("description") and isinstance(shown, dict):
+        shown = {**shown, "description": str(parameter["description"])}
+    place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)
+    return Argument(place, shown, where == "path" or parameter.get("required") is True)
+
+
+def _content_of(parameter: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the media type that a parameter is written in, and what holds its schema."""
+    for kind, holder in as_mapping(parameter["content"]).items():
+        return essence_of(str(kind)), as_mapping(holder)
+    return "", {}
