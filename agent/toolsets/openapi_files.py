@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sayso.agent.tools.call_texts import CheckedPreview, default_preview
-from sayso.agent.tools.context import UNKNOWN_MIME_TYPE, ReceivedFile, received_file
+from sayso.agent.tools.context import UNKNOWN_MIME_TYPE, FileNotReceived, ReceivedFile, received_file
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi_bodies import ANY_TYPE, Place
 from sayso.channels.storage.media import MAX_BYTES, file_label
@@ -74,7 +74,7 @@ def _find(place: Place, name: Any) -> ReceivedFile:
         raise SourceError(f"{place.name!r} is {name!r}: give the name of a file that the user sent")
     try:
         file = received_file(name)
-    except ValueError as exc:
+    except FileNotReceived as exc:
         raise SourceError(str(exc)) from None
     _content_type(place, file)
     return file
@@ -83,7 +83,7 @@ def _find(place: Place, name: Any) -> ReceivedFile:
 def _read(place: Place, file: ReceivedFile) -> Upload:
     try:
         content = file.read()
-    except ValueError as exc:
+    except FileNotReceived as exc:
         raise SourceError(str(exc)) from None
     if hashlib.sha256(content).hexdigest() != file.ref:
         raise SourceError(f"file {file.filename!r} is not the one that was received: it must be sent again")
