@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from sayso.agent.config import AgentConfig
+from sayso.agent.guards.policy import check_injected
 from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.memory.knowledge import KnowledgeMemory
 from sayso.agent.memory.sessions import Session
@@ -69,6 +70,8 @@ class Agent:
         self._toolset = (
             _ToolsetWithMemory(toolset, self.config.knowledge_memory) if self.config.knowledge_memory else toolset
         )
+        if self.config.tool_policy is not None:
+            check_injected(self.config.tool_policy, self._toolset.all())
         self._prompt_builder = prompt_builder
         hooks = [hooks_observer(self.config.hooks)] if self.config.hooks else []
         self._observers = (*self.config.observers, *hooks, *([VerboseObserver()] if self.config.verbose else []))

@@ -159,6 +159,19 @@ class ToolPolicy:
         return [tool for tool in tools if self.unconditional_denial(tool.name) is None]
 
 
+def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:
+    """Raise ValueError for a `deny_when` rule over an argument that is injected: it would deny nothing, silently."""
+    if not policy.deny_when:
+        return
+    for tool in tools:
+        for rule in policy.deny_when:
+            if _is_named(tool.name, rule["tool"]) and rule["arg"] in tool.hidden_names:
+                raise ValueError(
+                    f"deny_when rule {dict(rule)!r}: {rule['arg']!r} of {tool.name!r} is injected, and a rule "
+                    "reads what a model sends: have the tool refuse it, with ToolError"
+                )
+
+
 _TOOL_SEARCH = PolicyDecision("allow", "it only finds tools", decided_by="search")
 _NO_POLICY = PolicyDecision("allow", "there is no policy", decided_by="no_policy")
 _READS_ON = PolicyDecision("allow", "it reads more of a result that the model was given", decided_by="memory")

@@ -389,14 +389,20 @@ class HiddenArguments:
         self._fixed = dict(fixed)
         self._injector = injector
         self._hidden = {*fixed, *unfillable}
-        self._is_complete = injector is None
+        #: Whether the injector has been called, so that its names are known.
+        self.is_complete = injector is None
+
+    @property
+    def known_names(self) -> frozenset[str]:
+        """The names that no model fills, as far as they are known without a call of the injector."""
+        return frozenset(self._hidden)
 
     def names(self) -> frozenset[str]:
         """Return the names that no model fills. Calls the injector the first time. Raises ToolExecutionError."""
-        if not self._is_complete:
+        if not self.is_complete:
             with self.opened():
                 pass
-        return frozenset(self._hidden)
+        return self.known_names
 
     @contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
@@ -413,7 +419,7 @@ class HiddenArguments:
         with ExitStack() as stack:
             injected = self._call(self._injector, stack)
             self._hidden.update(injected)
-            self._is_complete = True
+            self.is_complete = True
             try:
                 yield {**self._fixed, **injected}
             except BaseException as exc:

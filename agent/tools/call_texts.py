@@ -21,7 +21,7 @@ from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
-from sayso.pending.context import with_context
+from sayso.pending.context import context_parameters, with_context
 from sayso.pending.executors import PendingConfirmation, ToolResult, as_json, effect_in_words, result_in_words
 from sayso.pending.proposals import current_context
 
@@ -78,16 +78,70 @@ class CheckedPreview:
 Preview = str | Callable[..., str | CheckedPreview | ToolResult]
 
 
-def check_preview(tool_name: str, preview: Preview | None, names: Collection[str]) -> None:
-    """Raise ToolValidationError for a malformed template, an unknown argument in it, and an async function."""
+def check_preview(
+    tool_name: str,
+    preview: Preview | None,
+    names: Collection[str],
+    hidden: Collection[str] = (),
+    *,
+    takes_all: bool = True,
+) -> None:
+    """Raise ToolValidationError for a preview that cannot be made of the arguments of a call.
+
+    `names` are the arguments that a model fills, `hidden` those that are injected. A template may name no
+    others. A function may require no others, besides a ToolContext of its own; with `takes_all` it must
+    take each of them.
+    """
     if inspect.iscoroutinefunction(preview):
         raise ToolValidationError(f"preview of {tool_name!r} is async: give a plain function, which runs in a thread")
-    if not isinstance(preview, str):
+    if isinstance(preview, str):
+        _check_template(tool_name, preview, names, hidden)
+    elif preview is not None:
+        _check_preview_function(tool_name, preview, names, hidden, takes_all=takes_all)
+
+
+def _check_hidden(tool_name: str, named: Collection[str], hidden: Collection[str]) -> None:
+    """Raise ToolValidationError if a preview names an argument that is injected."""
+    injected = sorted(set(named) & set(hidden))
+    if injected:
+        raise ToolValidationError(
+            f"preview of {tool_name!r} names the injected {injected!r}: it gets the stored arguments alone, since they "
+            "are what a yes is for. Leave it out, or have a preview function look it up itself; with the annotation "
+            "ToolContext it gets a context of its own"
+        )
+
+
+def _check_preview_function(
+    tool_name: str, preview: Callable[..., Any], names: Collection[str], hidden: Collection[str], *, takes_all: bool
+) -> None:
+    """Raise ToolValidationError for a function that could not be called with the arguments by name."""
+    try:
+        parameters = inspect.signature(preview).parameters
+    except (ValueError, TypeError):  # some built-ins have none
         return
+    own = context_parameters(preview)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    taken = [name for name, each in parameters.items() if each.kind in by_name and name not in own]
+    _check_hidden(tool_name, taken, set(hidden) - set(names))
+
+    required = [name for name in taken if parameters[name].default is inspect.Parameter.empty]
+    unknown = sorted(set(required) - set(names))
+    if unknown:
+        raise ToolValidationError(f"preview of {tool_name!r} needs unknown {unknown!r}; it has {sorted(names)!r}")
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    missing = sorted(set(names) - set(taken))
+    if takes_all and missing and not takes_any:
+        cure = "add them to its parameters, or **_ where it shows less than the whole call"
+        raise ToolValidationError(f"preview of {tool_name!r} does not take {missing!r} by name: {cure}")
+
+
+def _check_template(tool_name: str, preview: str, names: Collection[str], hidden: Collection[str]) -> None:
+    """Raise ToolValidationError for a malformed template, or one that names no argument of a model."""
     try:
         used = {re.split(r"[.\[]", field)[0] for _, field, _, _ in _parsed(preview) if field is not None}
     except ValueError as exc:
         raise ToolValidationError(f"preview of {tool_name!r} is no format template: {exc}") from exc
+    _check_hidden(tool_name, used, set(hidden) - set(names))
     unknown = sorted(used - set(names))
     if unknown:
         raise ToolValidationError(f"preview of {tool_name!r} uses unknown {unknown!r}; it has {sorted(names)!r}")

@@ -13,7 +13,7 @@ from types import CodeType, NoneType
 from typing import Any, ClassVar, Literal, Self, TypedDict
 
 from sayso.agent.tools.arguments import InjectedArguments, Injector, SchemaArguments, is_json_schema
-from sayso.agent.tools.call_texts import CheckedPreview, Preview, check_preview
+from sayso.agent.tools.call_texts import CheckedPreview, Preview
 from sayso.agent.tools.errors import ToolExecutionError, ToolValidationError
 from sayso.agent.tools.json_schema import frozen, thawed
 from sayso.agent.tools.parameter import as_parameters
@@ -283,7 +283,6 @@ class ToolDefinition:
             names = [str(name) for name in self.input_schema.get("properties", {})]
         elif self.function is not None:
             self._check_signature(self.function, names)
-        check_preview(self.name, self.preview, names)
         _check_undo(self.name, self.undo, [*names, *self.injected_kwargs, "result"])
 
     def _check_signature(self, function: Callable[..., Any], names: list[str]) -> None:

@@ -20,6 +20,7 @@ from sayso.agent.tools.call_texts import (
     REASON,
     ChunkCallback,
     await_value,
+    check_preview,
     definition_digest,
     is_async_value,
     join_chunks,
@@ -75,7 +76,8 @@ class Tool(ToolDefinition):
 
     def __post_init__(self, _original: ToolDefinition | None) -> None:
         super().__post_init__(_original)
-        # A hint that no model, or no injector, can fill fails here, at import, not in front of a user.
+        # What no model, or no injector, can fill fails here, at import, not in front of a user.
+        self._check_preview()
         _ = self._hidden_arguments if self.config_injector is not None else self._compiled
 
     def __class_getitem__(cls, item: Any) -> GenericAlias:
@@ -148,6 +150,11 @@ class Tool(ToolDefinition):
     def takes_hidden_arguments(self) -> bool:
         """Whether the function is given anything that no model sends: injected values or a ToolContext."""
         return bool(self.injected_kwargs or self.config_injector is not None or self._context_parameters)
+
+    @property
+    def hidden_names(self) -> frozenset[str]:
+        """The names of the arguments that are injected, as far as they are known without a call of the injector."""
+        return frozenset({*self._hidden_arguments.known_names, *self._context_parameters})
 
     @property
     def parameters_model(self) -> type[BaseModel] | None:
@@ -434,7 +441,18 @@ class Tool(ToolDefinition):
         if self.input_schema is not None:
             return SchemaArguments(self.name, self.input_schema)
         hidden = self._hidden_arguments.names()
+        if self.config_injector is not None:
+            self._check_preview()
         return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
+
+    def _check_preview(self) -> None:
+        """Raise ToolValidationError for a preview that cannot be made of the arguments that a model fills.
+
+        Called again once the injector has told what it fills.
+        """
+        visible = [each.name for each in self.parameters if each.name not in self.hidden_names]
+        is_complete = self._hidden_arguments.is_complete
+        check_preview(self.name, self.preview, visible, self.hidden_names, takes_all=is_complete)
 
     @functools.cached_property
     def _returns_awaitable(self) -> bool:

@@ -486,7 +486,8 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
                 problems.append(settings.problem(section, says, *below))
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
         matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
-        known = sorted({parameter.name for tool in matching for parameter in tool.parameters})
+        names_of = ({each.name for each in tool.parameters} - tool.hidden_names for tool in matching)
+        known = sorted(set[str]().union(*names_of))
         schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
         takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
         if matching and rule.arg not in known and not takes_any:  # the rule would deny nothing, silently

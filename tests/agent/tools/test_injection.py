@@ -7,12 +7,24 @@ import dataclasses
 import json
 import logging
 import pickle
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
-from sayso.agent import Agent, ScriptedProvider, Tool, ToolExecutionError, ToolParameterError, ToolValidationError, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    ScriptedProvider,
+    Tool,
+    ToolContext,
+    ToolExecutionError,
+    ToolParameterError,
+    ToolPolicy,
+    ToolValidationError,
+    tool,
+)
 
 
 @tool
@@ -127,6 +139,89 @@ def test_what_is_injected_cannot_be_changed():
     assert made.execute({"what": "cat"}) == "cat of 7"
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(made.injected_kwargs)
+
+
+def injected_lamp(preview: Any, injector: Any = None) -> Tool:
+    """Return a tool with each kind of argument that no model fills."""
+
+    def light(room: str, lamp: object, db: asyncio.Event, context: ToolContext, user: int = 0) -> str:
+        """Light a lamp."""
+        return f"{room} of {user}"
+
+    more = {"config_injector": injector or (lambda: {"db": asyncio.Event(), "user": 7})}
+    return tool(requires_approval=True, preview=preview, injected_kwargs={"lamp": 1}, **more)(light)
+
+
+NAMING_INJECTED = {
+    "in a template": lambda name: f"Light {{room}} {{{name}}}",
+    "an item of it in a template": lambda name: f"Light {{room}} {{{name}[0]}}",
+    "required by a function": lambda name: eval(f"lambda room, user, {name}: room"),
+    "with a default": lambda name: eval(f"lambda room, user=0, {name}=None: room"),
+}
+
+
+@pytest.mark.parametrize("how", NAMING_INJECTED)
+@pytest.mark.parametrize("name", ["lamp", "db", "context"])
+def test_preview_that_names_an_injected_argument_is_refused_when_the_tool_is_made(name: str, how: str):
+    """A yes is for what is stored; without the check each call would fail in front of a user."""
+    with pytest.raises(ToolValidationError, match=rf"names the injected \['{name}'\].*look it up itself"):
+        injected_lamp(NAMING_INJECTED[how](name))
+
+
+@pytest.mark.parametrize("preview", ["Light {room} of {user}", lambda room, user: f"Light {room} of {user}"])
+def test_preview_that_names_what_an_injector_turns_out_to_fill_is_refused_at_each_door(preview: Any):
+    """Until the injector is called, `user` may be the model's."""
+    lamp = injected_lamp(preview)
+    for door in (lamp.schema, lambda: lamp.draft({"room": "hall"})):
+        with pytest.raises(ToolValidationError, match=r"names the injected \['user'\]"):
+            door()
+
+
+def test_tool_with_such_a_preview_is_left_out(caplog: pytest.LogCaptureFixture):
+    """The other tools answer, and the log names the cure."""
+    bot = Agent([echo, injected_lamp("Light {room} of {user}")], ScriptedProvider(["one"]))
+    with caplog.at_level(logging.WARNING):
+        assert bot.run("hello").content == "one"
+    assert [(each.message, each.tool) for each in caplog.records] == [("tool.left_out", "light")]
+    assert "names the injected ['user']" in caplog.records[0].why
+
+
+def test_preview_with_a_context_of_its_own_is_fine():
+    """Sayso fills it by its annotation, whatever its name."""
+
+    def preview(room: str, ctx: ToolContext) -> str:
+        return f"Light {room} for {ctx.person}"
+
+    assert injected_lamp(preview).draft({"room": "hall"}).text == "Light hall for None"
+
+
+@pytest.mark.parametrize(
+    ("preview", "words"),
+    [
+        (lambda words, tone: words, r"needs unknown \['tone'\]; it has \['words'\]"),
+        (lambda: "Say it", r"does not take \['words'\] by name: add them to its parameters, or \*\*_"),
+        (lambda words, /: words, r"does not take \['words'\] by name"),
+        ("Say {tone}", r"uses unknown \['tone'\]; it has \['words'\]"),
+    ],
+)
+def test_preview_that_could_never_be_made_is_refused_when_the_tool_is_made(preview: Any, words: str):
+    """Each call would fail in front of a user."""
+    with pytest.raises(ToolValidationError, match=words):
+        dataclasses.replace(echo, preview=preview)
+
+
+@pytest.mark.parametrize("preview", [lambda words, rates=(1, 2): words, lambda **all_: str(all_)])
+def test_preview_may_have_defaults_of_its_own_or_take_anything(preview: Any):
+    """A default is how a function in a loop keeps a value."""
+    assert "hi" in dataclasses.replace(echo, preview=preview).draft({"words": "hi"}).text
+
+
+@pytest.mark.parametrize("name", ["lamp", "db", "context"])
+def test_rule_over_an_injected_argument_is_refused_when_the_agent_is_made(name: str):
+    """A policy reads what the model sends, so such a rule would deny nothing."""
+    policy = ToolPolicy(allow=["*"], deny_when=[{"tool": "li*", "arg": name, "pattern": "*"}])
+    with pytest.raises(ValueError, match=f"{name!r} of 'light' is injected.*have the tool refuse it"):
+        Agent([injected_lamp("Light {room}")], ScriptedProvider([]), AgentConfig(tool_policy=policy))
 
 
 class Listing(BaseModel):
