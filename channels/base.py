@@ -42,6 +42,7 @@ from sayso.channels.types import (
     Received,
     RefusedTemplate,
     Reply,
+    ToolStep,
     Turn,
     WebhookRequest,
 )
@@ -245,6 +246,17 @@ class RemovesTyping(Protocol):
         """Remove what `show_typing` shows for the turn. Best effort; never raises. It is called once a turn is over.
 
         `replied`: whether a new message follows in the conversation at once.
+        """
+
+
+@runtime_checkable
+class ShowsSteps(Protocol):
+    """A channel that shows which tools a turn calls, and how the calls stand."""
+
+    async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
+        """Show all tool calls of a turn so far, in place of the message with the id `shown`.
+
+        Returns the id of the message that shows them. Raises SendError.
         """
 
 

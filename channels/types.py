@@ -245,6 +245,22 @@ class Turn:
         return _turns().validate_json(check_version(text))
 
 
+#: How a tool call stands. `waits`: it asked for a yes and ran no code. `stopped`: its turn ended before it did.
+StepState = Literal["running", "done", "failed", "waits", "unknown", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStep:
+    """One tool call of a turn, as people see it: the tool's name, how it stands, and the seconds that it has run.
+
+    It has no arguments and no result, which may hold secrets.
+    """
+
+    name: str
+    state: StepState
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Button:
     """A button under a reply: the label that people see, and the opaque data (at most 64 bytes) that a tap sends back.

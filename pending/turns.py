@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sayso.channels.records import check_version, versioned
 from sayso.channels.tracing import current_trace
-from sayso.channels.types import UNNAMED_ALBUM, Conversation, Delivery, Reply, Turn, digest
+from sayso.channels.types import UNNAMED_ALBUM, Conversation, Delivery, Reply, StepState, Turn, digest
 from sayso.pending.action import ActionState
 from sayso.pending.limits import MAX_BURST
 
@@ -346,11 +346,27 @@ class StreamListener(Protocol):
         """Start a new text: the model has called tools."""
 
 
+class StepListener(Protocol):
+    """Receives which tools a turn calls. `number` tells the calls of the turn apart."""
+
+    def begin(self, number: int, name: str) -> None:
+        """Note that a call of the tool `name` begins."""
+
+    def end(self, number: int, name: str, state: StepState | None) -> None:
+        """Note how a call ended, which may not have begun. None: it was no call after all."""
+
+
 class TurnHandler(Protocol):
     """Answers turns. Implemented by the channel agent."""
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
-        """Return all that the turn changes. `hear` receives the text while it is written.
+    async def answer(
+        self,
+        queued: QueuedTurn,
+        lease: Lease,
+        hear: StreamListener | None = None,
+        steps: StepListener | None = None,
+    ) -> TurnChange:
+        """Return all that the turn changes. `hear` receives the text while it is written, `steps` the tool calls.
 
         Raises LeaseLost and StaleTurn.
         """

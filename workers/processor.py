@@ -15,7 +15,7 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from sayso.channels import tracing
-from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, RemovesTyping, SendError
+from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, RemovesTyping, SendError, ShowsSteps
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.channels.records import OtherVersion
@@ -46,7 +46,14 @@ from sayso.workers.alerts import RedisSharedCache
 from sayso.workers.lease import LEASE_MS, HeldLease, new_token
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.platform_places import PlatformPlaces
-from sayso.workers.progress import LAST_CALL_SECONDS, BackgroundTask, DraftMessage, DraftRateLimiter, ProgressIndicator
+from sayso.workers.progress import (
+    LAST_CALL_SECONDS,
+    BackgroundTask,
+    DraftMessage,
+    DraftRateLimiter,
+    ProgressIndicator,
+    StepsMessage,
+)
 from sayso.workers.sender import ReplySender
 
 log = logging.getLogger(__name__)
@@ -301,9 +308,10 @@ class ConversationProcessor:
             texts = partial(self.texts_for, queued.turn)
             # Where each message costs money, "typing" says the same, and costs nothing.
             notice_after = 0.0 if channel.name in self.paid_channels else self.notice_after
-            progress = ProgressIndicator(channel, queued, texts, draft=draft, notice_after=notice_after)
+            steps = StepsMessage(channel, queued.turn) if isinstance(channel, ShowsSteps) else None
+            progress = ProgressIndicator(channel, queued, texts, draft=draft, steps=steps, notice_after=notice_after)
             async with progress:
-                change = await self._answer(held, queued, draft if channel.name in self.streams else None)
+                change = await self._answer(held, queued, draft if channel.name in self.streams else None, steps)
             if isinstance(channel, RemovesTyping):
                 shows_draft = draft is not None and bool(draft.shown)
                 replied = has_new_message(change) and not shows_draft
@@ -369,7 +377,13 @@ class ConversationProcessor:
             before_first=before_first,
         )
 
-    async def _answer(self, held: HeldLease, queued: QueuedTurn, draft: DraftMessage | None = None) -> TurnChange:
+    async def _answer(
+        self,
+        held: HeldLease,
+        queued: QueuedTurn,
+        draft: DraftMessage | None = None,
+        steps: StepsMessage | None = None,
+    ) -> TurnChange:
         """Return what a turn changes: the agent's answer, or the text that says why there is none."""
         lease, texts = held.lease, partial(self.texts_for, queued.turn)
         agent = self.agents.get(queued.turn.conversation.channel)
@@ -386,7 +400,7 @@ class ConversationProcessor:
                 if not may_settle:  # for a yes the id of the quoted message is enough
                     queued = await self._with_quote(queued)
                 queued = await self._with_files(queued)
-                return await agent.answer(queued, lease, draft)
+                return await agent.answer(queued, lease, draft, steps)
         except TimeoutError:
             if held.stop_seq > queued.seq:
                 log.info("turn.stopped")

@@ -7,16 +7,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import ceil
 from types import TracebackType
 from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, RateLimit, RateLimited, RemovesTyping, SendError
+from sayso.channels.base import Channel, RateLimit, RateLimited, RemovesTyping, SendError, ShowsSteps
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.metrics import MESSAGES
-from sayso.channels.types import Delivery, Reply, shown_to
+from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, shown_to
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.turns import LeaseLost, QueuedTurn
 from sayso.workers.alerts import RedisSharedCache
@@ -28,6 +29,12 @@ log = logging.getLogger(__name__)
 #: Seconds between the first piece of an answer and its first draft. A model writes a few words in
 #: this time, and a short answer is whole, so it needs no draft.
 FIRST_WORDS_SECONDS = 0.05
+#: Seconds between the first tool call and when it is shown: most calls have ended by then, and are written once.
+FIRST_STEP_SECONDS = 0.1
+#: Seconds between two times that the tool calls of a turn are shown.
+STEP_GAP_SECONDS = 0.25
+#: Tool calls of one turn that are shown, and the longest name of a tool, which a model may invent, in characters.
+MAX_STEPS, MAX_STEP_NAME = 50, 64
 #: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
 KEEP_SECONDS = 3600
 #: The share of a channel's messages per second that one process uses for drafts at most.
@@ -231,11 +238,94 @@ class DraftMessage:
         return max(self._gap, seconds)
 
 
+class StepsMessage:
+    """Shows which tools a turn calls, for one attempt at it, on a channel that shows them.
+
+    It never delays the model, and its failures are only logged. A call that still runs when the attempt ends was
+    stopped with it. Of more than MAX_STEPS calls the first are shown.
+    """
+
+    def __init__(
+        self,
+        channel: ShowsSteps,
+        turn: Turn,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._channel = channel
+        self._turn = turn
+        self._clock = clock
+        self._sleep = sleep
+        self._began: dict[int, float] = {}
+        self._steps: dict[int, ToolStep] = {}
+        self._task = BackgroundTask()
+        self._changed = asyncio.Event()
+        self._shown = ""
+
+    def begin(self, number: int, name: str) -> None:
+        """Note that a call begins."""
+        if number in self._steps or len(self._steps) < MAX_STEPS:
+            self._began[number] = self._clock()
+            self._steps[number] = ToolStep(name[:MAX_STEP_NAME], "running")
+            self._changed.set()
+
+    def end(self, number: int, name: str, state: StepState | None) -> None:
+        """Note how a call ended. None: it was no call after all."""
+        if state is None:
+            self._steps.pop(number, None)
+        elif number in self._steps or len(self._steps) < MAX_STEPS:
+            now = self._clock()
+            self._steps[number] = ToolStep(name[:MAX_STEP_NAME], state, now - self._began.get(number, now))
+        self._changed.set()
+
+    def begin_showing(self) -> None:
+        """Begin to show the calls."""
+        self._task.begin(self._keep_showing())
+
+    async def end_showing(self, *, at_once: bool = False) -> None:
+        """Show how the calls ended, unless `at_once` is set, and stop."""
+        await self._task.end(at_once=at_once)
+        for number, step in self._steps.items():
+            if step.state == "running":
+                seconds = self._clock() - self._began[number]
+                self._steps[number] = replace(step, state="stopped", seconds=seconds)
+        if self._changed.is_set() and not at_once:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_CALL_SECONDS):
+                    await self._show_now()
+
+    async def _keep_showing(self) -> None:
+        await self._changed.wait()
+        await self._sleep(FIRST_STEP_SECONDS)
+        while not self._task.is_over:
+            await self._changed.wait()
+            with self._task.calling():
+                await self._show_now()
+            await self._sleep(STEP_GAP_SECONDS)
+
+    async def _show_now(self) -> None:
+        self._changed.clear()
+        if not (self._steps or self._shown):
+            return
+        now = self._clock()
+        steps = [
+            replace(step, seconds=now - self._began[number]) if step.state == "running" else step
+            for number, step in sorted(self._steps.items())
+        ]
+        try:
+            self._shown = await self._channel.show_steps(self._turn, steps, self._shown)
+        except SendError as exc:
+            log.info("steps.not_shown", extra={"reason": type(exc).__name__})
+        except Exception:
+            log.exception("steps.failed")
+
+
 class ProgressIndicator:
     """Shows that a turn is under work, for one attempt: "typing", and once a notice that it takes longer.
 
     The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one and the turn decides
-    nothing; the answer replaces it. Otherwise it is a message of its own.
+    nothing; the answer replaces it. Otherwise it is a message of its own. `steps` shows the turn's tool calls.
     """
 
     def __init__(
@@ -245,6 +335,7 @@ class ProgressIndicator:
         texts: Callable[[], Texts],
         *,
         draft: DraftMessage | None = None,
+        steps: StepsMessage | None = None,
         notice_after: float = 0.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -252,6 +343,7 @@ class ProgressIndicator:
         self._queued = queued
         self._texts = texts
         self._draft = draft
+        self._steps = steps
         self._notice_after = notice_after
         self._sleep = sleep
         self._typing, self._notice = BackgroundTask(), BackgroundTask()
@@ -261,6 +353,8 @@ class ProgressIndicator:
         """Begin."""
         if self._draft:
             await self._draft.begin()
+        if self._steps:
+            self._steps.begin_showing()
         if not self._is_foreign_tap():  # which is answered at once, and in the tap
             self._typing.begin(self._keep_typing(), with_a_call=True)
         if self._notice_after:
@@ -276,7 +370,10 @@ class ProgressIndicator:
         sides = [self._notice, self._draft]
         if kind is not None or not isinstance(self._channel, RemovesTyping):
             sides.append(self._typing)
-        await asyncio.gather(*(side.end(at_once=kind is not None) for side in sides if side))
+        ends = [side.end(at_once=kind is not None) for side in sides if side]
+        if self._steps:
+            ends.append(self._steps.end_showing(at_once=kind is not None))
+        await asyncio.gather(*ends)
 
     async def remove_typing(self, *, replied: bool) -> None:
         """Remove the typing sign after the turn, where it would stay. The caller does not let the reply wait for this.

@@ -36,6 +36,7 @@ from sayso.agent.channel.turn_journal import (
     InterruptedRun,
     Journals,
     RunRecord,
+    StepsJournal,
     StreamingJournal,
     TurnJournal,
     interrupted_run,
@@ -45,7 +46,7 @@ from sayso.agent.memory.conversation import ConversationMemory
 from sayso.agent.messages import Message, Role, without_notes
 from sayso.agent.result import AgentResult
 from sayso.agent.run.long_results import shorten_for_history
-from sayso.agent.run.state import NoJournal
+from sayso.agent.run.state import Journal, NoJournal
 from sayso.agent.tools.call_texts import WITHOUT_VALUE, literal, result_text
 from sayso.agent.tools.context import ToolEnvironment, TurnTimers
 from sayso.agent.tools.definition import PreviewRefused
@@ -72,6 +73,7 @@ from sayso.pending.turns import (
     JournalUnreadable,
     Lease,
     QueuedTurn,
+    StepListener,
     StreamListener,
     Transition,
     TurnChange,
@@ -153,11 +155,17 @@ class ChannelAgent:
         self._commands = Commands(agent, self._prompts) if commands else None
         self.store.executors.tools = ToolExecutors(lambda: agent.tools, lambda: agent.config)
 
-    async def answer(self, queued: QueuedTurn, lease: Lease, hear: StreamListener | None = None) -> TurnChange:
+    async def answer(
+        self,
+        queued: QueuedTurn,
+        lease: Lease,
+        hear: StreamListener | None = None,
+        steps: StepListener | None = None,
+    ) -> TurnChange:
         """Return everything that a turn of a mailbox changes.
 
-        `hear` receives the text while it arrives, unless a check follows. Raises LeaseLost, StaleTurn and
-        JournalUnreadable.
+        `hear` receives the text while it arrives, unless a check follows. `steps` receives the tool calls. Raises
+        LeaseLost, StaleTurn and JournalUnreadable.
         """
         summarizes = self.agent.config.summarize_on_trim
         memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
@@ -168,7 +176,13 @@ class ChannelAgent:
         if self._journals is not None:
             store_file = partial(self._files.store, queued.turn)
             journal = TurnJournal(self._journals, lease, queued, store_file, long_texts)
-        context = replace(context, journal=journal, stream_listener=hear, long_texts=long_texts)
+        context = replace(
+            context,
+            journal=journal,
+            stream_listener=hear,
+            step_listener=steps,
+            long_texts=long_texts,
+        )
         answer = await self._answer(context)
         language = context.texts.language
         replies = tuple((replace(reply, language=language), pid) for reply, pid in answer.change.replies)
@@ -250,13 +264,18 @@ class ChannelAgent:
         await self._outcomes.refresh(context)
         memory = await load_history(context)
         hear = context.stream_listener if context.stream_listener and may_stream(self.agent.config) else None
+        journal: Journal | None = context.journal
+        if context.step_listener:
+            journal = StepsJournal(journal or NoJournal(), context.step_listener)
+        if hear:
+            journal = StreamingJournal(journal or NoJournal(), hear)
         with own_context(ToolEnvironment) as own:
             own.timers = timers
             own.load_text = context.long_texts.load if context.long_texts else None
             result = await self.agent.arun(
                 [Message(Role.USER, text, media=turn.media)],
                 memory=memory,
-                journal=StreamingJournal(context.journal or NoJournal(), hear) if hear else context.journal,
+                journal=journal,
                 stream_handler=hear,
                 scope=context.memory_scope,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sayso.agent.agent import Agent
@@ -24,8 +24,8 @@ from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
-from sayso.channels.types import Media, Reply, Scope, Turn, digest
-from sayso.pending.action import ActionState, ButtonPress, PendingAction
+from sayso.channels.types import Media, Reply, Scope, StepState, Turn, digest
+from sayso.pending.action import RESERVED_PREFIX, ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
     ConfirmParser,
     ParsedAnswer,
@@ -58,6 +58,8 @@ MAX_UNCLEAR_ANSWERS = 5
 #: Characters of a preview that is repeated in full to a person who asks what the question is. With
 #: the text around it, it is one message on each platform.
 MAX_EXPLAINED_CHARS = 700
+#: How people see the step that a yes ran. Any other status ran nothing.
+_STEP_STATES: Mapping[str, StepState] = {"executed": "done", "failed": "failed", "unknown": "unknown"}
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
@@ -462,8 +464,14 @@ class ConfirmationHandler:
             seq=context.seq,
             received_at=context.received_at,
         )
+        steps = context.step_listener
+        step_name = (stored.action.asked_by or stored.action.kind).removeprefix(RESERVED_PREFIX)
+        if steps:
+            steps.begin(0, step_name)
         with collect_artifacts() as artifacts, collect_choices() as choices, in_scope(context.memory_scope):
             outcome = await self._store.settlement.confirm(claim, stored)
+        if steps:
+            steps.end(0, step_name, _STEP_STATES.get(outcome.status) if outcome else None)
         if outcome is None:
             return fixed_answer(context, context.texts.stale())
         files = await self._files.store_after_effect(artifacts, context.turn, stored.pid)

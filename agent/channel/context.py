@@ -24,7 +24,15 @@ from sayso.channels.types import Media, Reply, Turn, named, owner_of
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.proposals import ChannelRun
 from sayso.pending.repository import OPEN_STATES, WAITING_STATES, StoredAction
-from sayso.pending.turns import CHOICE_KIND, Lease, SettledAnswer, StreamListener, Timer, TurnChange
+from sayso.pending.turns import (
+    CHOICE_KIND,
+    Lease,
+    SettledAnswer,
+    StepListener,
+    StreamListener,
+    Timer,
+    TurnChange,
+)
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +73,8 @@ class TurnContext:
     journal: TurnJournal | RunRecord | None = None
     #: Receives the answer's text while it arrives.
     stream_listener: StreamListener | None = None
+    #: Receives which tools the turn calls.
+    step_listener: StepListener | None = None
     #: The long texts of the history. None without a worker: the history stays in this process.
     long_texts: LongTexts | None = None
     #: When the store went on after a loss of data, in Unix seconds, 0.0 if not in the last day.

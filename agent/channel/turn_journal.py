@@ -20,10 +20,19 @@ from sayso.agent.tools.call_texts import shorten
 from sayso.agent.tools.context import Artifact, TimerChange
 from sayso.channels.storage.media import NoRoom, TooLarge
 from sayso.channels.storage.objects import StoreUnavailable
-from sayso.channels.types import Media
+from sayso.channels.types import Media, StepState
 from sayso.pending.proposals import ProposedAction
 from sayso.pending.redis.scripts import LuaScripts
-from sayso.pending.turns import JournalUnreadable, Lease, LeaseLost, QueuedTurn, StaleTurn, StreamListener, journal_head
+from sayso.pending.turns import (
+    JournalUnreadable,
+    Lease,
+    LeaseLost,
+    QueuedTurn,
+    StaleTurn,
+    StepListener,
+    StreamListener,
+    journal_head,
+)
 
 #: Characters of a journal, including long texts. Once it has this many, the run ends politely without further calls.
 MAX_JOURNAL_CHARS = 1_000_000
@@ -186,7 +195,7 @@ class TurnJournal:
         ends: Literal["", "pending"] = "pending" if outcome.ends == "pending" else ""
         return replace(outcome, content=f"{note}\n{outcome.content}", ends=ends, artifacts=tuple(stored))
 
-    def idempotency_key(self, at: int) -> str:
+    def begin_call(self, at: int) -> str:
         """Return a hash of the turn's event, the position of the call in the turn, and its tool and arguments."""
         call, turn = self._calls[at], self._queued.turn
         parts = [turn.conversation.id, turn.event_id, self._answer_count, at, call.tool_name, call.parameters]
@@ -210,12 +219,64 @@ class StreamingJournal:
         self.next_answer = journal.next_answer
         self.save = journal.save
         self.record_outcome = journal.record_outcome
-        self.idempotency_key = journal.idempotency_key
+        self.begin_call = journal.begin_call
 
     def record_answer(self, answer: ModelAnswer) -> bool:
         """Record an answer with tool calls: its step is over."""
         self._listener.anew()
         return self._journal.record_answer(answer)
+
+
+class StepsJournal:
+    """A journal that tells a step listener which calls begin and how they end."""
+
+    def __init__(self, journal: Journal, listener: StepListener) -> None:
+        self._journal = journal
+        self._listener = listener
+        self._calls: Sequence[ToolCall] = ()
+        #: The number of the answer's first call in the turn.
+        self._first = 0
+        self.save = journal.save
+
+    async def next_answer(self) -> JournaledAnswer | None:
+        """Return the next answer of an earlier attempt, whose known outcomes are reported."""
+        known = await self._journal.next_answer()
+        if known is not None:
+            self._begin_answer(known.answer)
+            for at, outcome in known.outcomes.items():
+                self._end(at, outcome)
+        return known
+
+    def record_answer(self, answer: ModelAnswer) -> bool:
+        """Record an answer with tool calls."""
+        self._begin_answer(answer)
+        return self._journal.record_answer(answer)
+
+    def begin_call(self, at: int) -> str:
+        """Report that a call begins. Return its idempotency key."""
+        self._listener.begin(self._first + at, self._calls[at].tool_name)
+        return self._journal.begin_call(at)
+
+    async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
+        """Report how a call ended, and record it."""
+        self._end(at, outcome)
+        return await self._journal.record_outcome(at, outcome)
+
+    def _begin_answer(self, answer: ModelAnswer) -> None:
+        self._first += len(self._calls)
+        self._calls = answer.message.tool_calls
+
+    def _end(self, at: int, outcome: CallOutcome) -> None:
+        self._listener.end(self._first + at, self._calls[at].tool_name, _step_state(outcome))
+
+
+def _step_state(outcome: CallOutcome) -> StepState:
+    """Return how people see the outcome of a call."""
+    if outcome.proposals or outcome.ends == "pending":
+        return "waits"
+    if outcome.unclear:
+        return "unknown"
+    return "done" if outcome.has_result else "failed"
 
 
 class RunRecord(NoJournal):

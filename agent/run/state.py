@@ -173,8 +173,8 @@ class Journal(Protocol):
     async def record_outcome(self, at: int, outcome: CallOutcome) -> CallOutcome:
         """Record the outcome of a call. Return it as stored, which is what the model must see."""
 
-    def idempotency_key(self, at: int) -> str:
-        """Return the idempotency key of a call. It is the same in every attempt."""
+    def begin_call(self, at: int) -> str:
+        """Note that a call begins. Return its idempotency key, which is the same in every attempt."""
 
 
 class NoJournal:
@@ -195,7 +195,7 @@ class NoJournal:
         """Return the outcome unchanged."""
         return outcome
 
-    def idempotency_key(self, at: int) -> str:
+    def begin_call(self, at: int) -> str:
         """Return "": there is no key."""
         return ""
 

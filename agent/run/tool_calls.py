@@ -198,7 +198,7 @@ class _CallsRunner:
         proposals: list[ProposedAction] = []
         choices: list[str] = []
         suspicions: list[str] = []
-        key = self.journal.idempotency_key(at)
+        key = self.journal.begin_call(at)
         with own_context(ToolEnvironment) as own:
             own.artifacts, own.timer_changes, own.choices, own.suspicions = files, timers, choices, suspicions
             own.proposals, own.position, own.idempotency_key = proposals, at, key or own.idempotency_key

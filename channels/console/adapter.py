@@ -36,8 +36,10 @@ from sayso.channels.types import (
     Receipt,
     Received,
     Reply,
+    ToolStep,
     Turn,
     WebhookRequest,
+    one_line,
     random_id,
 )
 
@@ -167,6 +169,16 @@ class ConsoleChannel:
         """Show the unfinished answer. It replaces the last draft in the feed. Raises Unreachable."""
         entry = {"type": "draft", "html": page_html(text[:MAX_PIECE_CHARS])}
         return await _reach(self.feed.append, turn.conversation.id, entry, shown)
+
+    async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
+        """Show the tool calls of a turn. They replace the entry `shown` in the feed. Raises Unreachable."""
+        if not self.settings.steps:
+            return ""
+        event = turn.tap.callback_id if turn.tap else turn.message_id
+        rows = [{"name": one_line(step.name), "state": step.state, "seconds": round(step.seconds, 3)} for step in steps]
+        return await _reach(
+            self.feed.append, turn.conversation.id, {"type": "steps", "event": event, "steps": rows}, shown
+        )
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
         """Copy a file that the page has uploaded before. Raises FetchError."""

@@ -38,6 +38,11 @@ class ConsoleSettings(PlatformSettings):
     `[sales chart, list invoices]`.
     """
 
+    steps: bool = True
+    """Whether the page shows which tools a turn calls: their names, how long they run and how they end, never their
+    arguments. Example: `false`.
+    """
+
     trusted_proxies: list[Annotated[str, AfterValidator(_a_network)]] = Field(default=[])
     """Addresses and networks of reverse proxies on other machines or in other containers. The last address in their
     `X-Forwarded-For` is the client's, for which wrong passwords count. Proxies on the same machine always count.

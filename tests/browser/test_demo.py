@@ -81,6 +81,7 @@ def test_visitor_can_chat_see_a_chart_and_delete_an_invoice_by_tapping_confirm()
             say(page, "sales chart")
             picture = page.locator("figure img")
             expect(picture).to_be_visible()
+            expect(page.locator(".steps summary")).to_have_text(re.compile(r"sales_chart done [\d.]+ s"))
             assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
             say(page, "delete invoice INV-42")
             expect(page.locator("#log .bot").last).to_contain_text("Delete invoice INV-42")

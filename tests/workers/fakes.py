@@ -72,7 +72,7 @@ class FakeAgent:
     def __init__(self, answer: Callable[[str], str] = str.upper) -> None:
         self._answer = answer
 
-    async def answer(self, queued, lease, hear=None) -> TurnChange:
+    async def answer(self, queued, lease, hear=None, steps=None) -> TurnChange:
         """Answer with one reply."""
         return TurnChange(replies=((Reply(self._answer(queued.turn.text)), ""),))
 

@@ -405,7 +405,7 @@ class Typist(FakeAgent):
         super().__init__()
         self.room_of, self.breaks, self.heard = room_of, breaks, []
 
-    async def answer(self, queued, lease, hear=None) -> TurnChange:
+    async def answer(self, queued, lease, hear=None, steps=None) -> TurnChange:
         """Stream two pieces if there is a listener."""
         self.heard.append(hear is not None)
         if hear:

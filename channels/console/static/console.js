@@ -37,6 +37,8 @@ let place = log; // where messages are added: the log, or a page of earlier mess
 let wasTextSent = false; // whether a text that closes questions is shown
 const lateEdits = new Map(); // id of a message that is not loaded -> the newest edit of it
 const lateTaps = new Set(); // data of tapped buttons that are not loaded
+const stepsOf = new Map(); // event id -> the view of its tool calls
+const STEP_WORDS = { running: "running", done: "done", failed: "failed", waits: "asked for your yes", unknown: "outcome unknown", stopped: "stopped" };
 let loadedActs = []; // messages and taps of the first page: event id and time
 let draft = null; // the unfinished answer
 let stream = null; // the event stream; none while the feed is polled
@@ -51,7 +53,7 @@ let [offlineTimer, watchdog] = [0, 0]; // to show "offline"; to give up a silent
 let attachments = []; // files of the next message: { file, url, name }; the server gives the name
 let [isScrolledUp, lastTop] = [false, 0]; // while the user has scrolled up, nothing moves
 
-const VIEWS = { user: showUser, tap: showTap, draft: showDraft, removed: dropDraft, bubble: showBubble, edit: showEdit, clear: showClear };
+const VIEWS = { user: showUser, tap: showTap, draft: showDraft, removed: dropDraft, bubble: showBubble, edit: showEdit, steps: showSteps, clear: showClear };
 
 function show(id, entry) {
   lastId = id;
@@ -106,7 +108,7 @@ async function loadEarlier() {
 function earlierPage(entries) {
   const closesQuestions = wasTextSent;
   place = document.createDocumentFragment();
-  for (const { at, ...entry } of entries) if (["user", "tap", "bubble", "edit"].includes(entry.type)) VIEWS[entry.type](entry, timeIn(at), at);
+  for (const { at, ...entry } of entries) if (["user", "tap", "bubble", "edit", "steps"].includes(entry.type)) VIEWS[entry.type](entry, timeIn(at), at);
   if (closesQuestions) closeButtons();
   const built = place;
   place = log;
@@ -141,6 +143,7 @@ function showClear(entry) {
   const kept = [...ownMessages].filter(([id]) => !receivedIds.has(id)).map(([, message]) => message);
   log.replaceChildren(...kept);
   bubbles.clear();
+  stepsOf.clear();
   draft = null;
   showSuggestions(!kept.length);
   markSeen(entry.event);
@@ -162,6 +165,65 @@ function showDraft(entry, at) {
   draft ??= Object.assign(addMessage("bot", at, [element("div", "bubble draft")]), { ariaHidden: "true" }); // read out once
   draft.querySelector(".bubble").replaceChildren(textOf(entry));
   showBusy();
+}
+
+// Shows which tools a turn calls, each entry in place of the one before. Folded once all have ended.
+function showSteps(entry, at) {
+  const known = stepsOf.get(entry.event);
+  if (known && place !== log) return; // a newer entry is shown
+  const view = known ?? addSteps(entry.event);
+  const rows = entry.steps.map((step) => stepRow(step, at));
+  view.querySelector("ol").replaceChildren(...rows);
+  summarizeSteps(view);
+  if (place !== log) endSteps(entry.event);
+  else showStepTimes();
+}
+
+function addSteps(event) {
+  const [view, details] = [element("article", "steps"), element("details")];
+  details.append(element("summary"), element("ol"));
+  details.querySelector("summary").onclick = () => (details.dataset.touched = "1");
+  view.append(details);
+  draft ? draft.before(view) : place.append(view);
+  stepsOf.set(event, view);
+  return view;
+}
+
+function stepRow({ name, state, seconds }, at) {
+  const row = element("li", state);
+  const time = element("span", "time", state === "waits" ? "" : secondsText(seconds));
+  row.append(element("code", "", name), element("span", "state", STEP_WORDS[state] ?? state), time);
+  if (state === "running") time.dataset.began = at.getTime() - seconds * 1000;
+  return row;
+}
+
+const secondsText = (seconds) => (seconds < 10 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds)} s`);
+
+function summarizeSteps(view) {
+  const [details, rows] = [view.firstChild, [...view.querySelectorAll("li")]];
+  const running = rows.filter((row) => row.matches(".running"));
+  const bad = rows.filter((row) => row.matches(".failed, .unknown, .stopped")).length;
+  const all = rows.length === 1 ? [...rows[0].children].map((each) => each.textContent).join(" ").trim() : `${rows.length} tool calls${bad ? `, ${bad} not done` : ""}`;
+  const words = running.length ? `Running ${running.map((row) => row.firstChild.textContent).join(", ")}` : all;
+  if (details.firstChild.textContent !== words) details.firstChild.textContent = words;
+  view.hidden = !rows.length;
+  view.classList.toggle("busy", running.length > 0);
+  if (!details.dataset.touched) details.open = running.length > 0;
+}
+
+// The turn is over: a step that still seems to run was stopped, or its worker died.
+function endSteps(event) {
+  const view = stepsOf.get(event);
+  for (const row of view?.querySelectorAll(".running") ?? []) {
+    row.className = "stopped";
+    row.querySelector(".state").textContent = STEP_WORDS.stopped;
+    delete row.querySelector(".time").dataset.began;
+  }
+  if (view) summarizeSteps(view);
+}
+
+function showStepTimes() {
+  for (const time of log.querySelectorAll(".time[data-began]")) time.textContent = secondsText((Date.now() + CLOCK_AHEAD_MS - time.dataset.began) / 1000);
 }
 
 function dropDraft() {
@@ -385,6 +447,7 @@ function markSeen(id) {
 function markAnswered(id) {
   waiting.delete(id);
   setMark(ownMessages.get(id), "seen");
+  endSteps(id);
   store();
   if (!waiting.size) dropDraft(); // its worker died, or the turn was stopped
   showBusy();
@@ -414,6 +477,7 @@ async function restoreWaiting() {
   const { found } = acts.length ? await stagesOf(acts.map(({ id }) => id)) : {};
   for (const { id, at } of acts) if (found?.stages[id] === "waits" && !waiting.has(id)) waiting.set(id, { at, sent: true, seen: true });
   if (!waiting.size) dropDraft();
+  for (const event of stepsOf.keys()) if (!waiting.has(event)) endSteps(event);
   showBusy();
 }
 
@@ -426,7 +490,7 @@ function showCause(cause) {
 }
 
 setInterval(checkWaiting, CHECK_MS);
-setInterval(() => log.querySelectorAll("[data-until]").forEach(countDown), 1000);
+setInterval(() => (log.querySelectorAll("[data-until]").forEach(countDown), showStepTimes()), 1000);
 
 // Saves what is not in the feed yet, so that it survives a reload of this tab.
 function store() {

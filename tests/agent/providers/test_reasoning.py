@@ -91,7 +91,7 @@ class RecordedJournal:
     async def record_outcome(self, at: int, outcome: Any) -> Any:
         return outcome
 
-    def idempotency_key(self, at: int) -> str:
+    def begin_call(self, at: int) -> str:
         return str(at)
 
 

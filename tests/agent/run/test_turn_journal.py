@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from sayso.agent import Message, ToolCall, UsageStats
 from sayso.agent.channel.long_texts import LongTexts
-from sayso.agent.channel.turn_journal import TurnJournal, interrupted_run
+from sayso.agent.channel.turn_journal import StepsJournal, TurnJournal, interrupted_run
 from sayso.agent.messages import Role
 from sayso.agent.run.state import CallOutcome, ModelAnswer, text_digest
 from sayso.agent.tools.context import Artifact, emit_artifact
@@ -21,6 +21,19 @@ from tests.contracts.rigs import turn
 
 CALLS = (ToolCall("look", {"what": "a"}, "1"), ToolCall("look", {"what": "a"}, "2"))
 LEASE = Lease("chat:room", 1, "w1")
+
+
+class Steps:
+    """Notes what a step listener is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def begin(self, *step: object) -> None:
+        """Note that a call begins."""
+        self.told.append(step)
+
+    end = begin
 
 
 class Shelf:
@@ -132,12 +145,45 @@ def test_file_that_cannot_be_stored_does_not_hide_the_result_of_its_call(
     assert [record.getMessage() for record in caplog.records] == ["media.not_stored"]
 
 
+def test_listener_hears_of_each_call_of_a_turn():
+    """It hears the name and how the call ended, never arguments, with one number for each call of all answers."""
+    steps = Steps()
+    journal = StepsJournal(noted(Shelf()), steps)
+    journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
+    journal.begin_call(0)
+    run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "ok", has_result=True)))
+    run_sync(journal.record_outcome(1, CallOutcome(CALLS[1], "no", unclear=True)))
+    journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS[:1]), UsageStats()))
+    journal.begin_call(0)
+    run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "Error: broken")))
+    assert steps.told == [
+        (0, "look"),
+        (0, "look", "done"),
+        (1, "look", "unknown"),
+        (2, "look"),
+        (2, "look", "failed"),
+    ]
+
+
+def test_listener_hears_of_calls_of_an_earlier_attempt():
+    """The worker that ran them was killed. A call without an outcome has an unknown one."""
+    shelf = Shelf()
+    journal = noted(shelf)
+    run_sync(journal.save(0, 1))
+    run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "ok", has_result=True)))
+    run_sync(journal.save())
+    steps = Steps()
+    queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
+    run_sync(StepsJournal(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps).next_answer())
+    assert sorted(steps.told) == [(0, "look", "done"), (1, "look", "unknown")]
+
+
 def test_each_call_has_its_own_idempotency_key():
     """The same call in one answer, in two answers, or in another event has different keys."""
     journal, other = noted(Shelf()), noted(Shelf(), "e2")
-    keys = [journal.idempotency_key(0), journal.idempotency_key(1), other.idempotency_key(0)]
+    keys = [journal.begin_call(0), journal.begin_call(1), other.begin_call(0)]
     journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS), UsageStats()))
-    assert len({*keys, journal.idempotency_key(0), journal.idempotency_key(1)}) == 5
+    assert len({*keys, journal.begin_call(0), journal.begin_call(1)}) == 5
 
 
 def test_idempotency_key_is_the_same_in_the_next_attempt():
@@ -145,7 +191,7 @@ def test_idempotency_key_is_the_same_in_the_next_attempt():
     shelf = Shelf()
     journal = noted(shelf)
     asyncio.run(journal.save())
-    assert noted(shelf).idempotency_key(1) == journal.idempotency_key(1)
+    assert noted(shelf).begin_call(1) == journal.begin_call(1)
 
 
 def test_outcome_keeps_usage_and_digest():

@@ -13,7 +13,7 @@ from werkzeug.serving import make_server
 
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.channels.types import Button, Conversation, Delivery, Reply, Turn
+from sayso.channels.types import Button, Conversation, Delivery, Reply, ToolStep, Turn
 from sayso.pending.concurrency import run_sync
 from sayso.workers.processor import replace_draft
 
@@ -217,6 +217,31 @@ def test_draft_of_a_turn_that_is_over_does_not_stay(page: Page, echo: EchoApp, c
     page.reload()
     expect(page.locator(".user")).to_have_count(1)
     expect(page.locator(".draft")).to_have_count(0)
+
+
+def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """Name, time and state, also after a reload. Markup in a name is text, and a call of a turn that is over ended."""
+    echo.holds = True
+    page.fill("#text", "look")
+    page.keyboard.press("Enter")
+    expect(page.locator(".user .sign")).to_have_text("Sent ✓")
+    (turn,) = echo.turns
+    run_sync(channel.show_typing(turn))
+    shown = run_sync(channel.show_steps(turn, [ToolStep("<b>look</b>", "running", 2.0)]))
+    steps = page.locator(".steps")
+    for _ in range(2):
+        expect(steps.locator("summary")).to_have_text("Running <b>look</b>")
+        expect(steps.locator("li .time")).to_have_text(re.compile(r"[2-9]\.\d s"))
+        page.reload()
+    ended = [ToolStep("<b>look</b>", "done", 2.5), ToolStep("delete", "waits"), ToolStep("mend", "running")]
+    run_sync(channel.show_steps(turn, ended, shown))
+    rows = steps.locator("li")
+    expect(rows).to_have_text(["<b>look</b>done2.5 s", "deleteasked for your yes", re.compile("mendrunning")])
+    echo.held.clear()
+    for _ in range(2):
+        expect(steps.locator("summary")).to_have_text("3 tool calls, 1 not done")
+        expect(rows.last).to_be_hidden()  # folded
+        page.reload()
 
 
 def test_long_history_is_loaded_in_pages_without_a_jump(page: Page, echo: EchoApp, channel: ConsoleChannel):

@@ -13,7 +13,7 @@ from sayso.channels.base import BadHook, Forbidden, Unreachable
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.store import KEPT_ENTRIES
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, Turn, WebhookRequest
+from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, ToolStep, Turn, WebhookRequest
 from sayso.testing.stores import MemoryFeed
 from sayso.workers.processor import replace_draft
 from tests.channels.parts import console_channel
@@ -286,6 +286,23 @@ def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversat
     asyncio.run(channel.send(Delivery("d1", conversation, Reply("all of it", edits=shown))))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
     assert [(entry["type"], entry["text"]) for entry in entries] == [("bubble", "said before"), ("bubble", "all of it")]
+
+
+def test_tool_calls_are_one_entry_of_their_turn(channel: ConsoleChannel, conversation: Conversation):
+    """The newest state replaces the last one. There are no arguments, and no invisible characters of a name."""
+    tapped = Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")
+    shown = asyncio.run(channel.show_steps(tapped, [ToolStep("lo\u202eok", "running", 0.5)]))
+    asyncio.run(channel.show_steps(tapped, [ToolStep("look", "done", 1.23456)], shown))
+    entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
+    assert entries == [{"type": "steps", "event": "e1", "steps": [{"name": "look", "state": "done", "seconds": 1.235}]}]
+
+
+def test_tool_calls_can_be_hidden(media: LocalMediaStore, feed: MemoryFeed, conversation: Conversation):
+    """A bot for customers may not want to name its tools."""
+    channel = console_channel("web", feed=feed, media=media, keys=["k"], steps=False)
+    turn = Turn("u1:e1", conversation, "u1", text="hi")
+    assert asyncio.run(channel.show_steps(turn, [ToolStep("look", "running")])) == ""
+    assert feed.read(conversation.id, "", 0) == []
 
 
 def test_draft_of_a_stopped_answer_is_removed(channel: ConsoleChannel, conversation: Conversation):
