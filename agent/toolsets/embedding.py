@@ -1,4 +1,4 @@
-"""EmbeddingSelector: the tools nearest to the user's message, by BM25 over words and by the vectors of an embedder."""
+"""EmbeddingSelector: the tools nearest to the user's message, by their words and by the vectors of an embedder."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import hashlib
 import logging
 import math
 import time
-import tomllib
 import unicodedata
 import zlib
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from importlib.resources import files
+from collections.abc import Callable, Iterable, Sequence
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from sayso.agent.messages import Message, Role
 from sayso.agent.providers.offline import words_of
 from sayso.agent.tools.tool import Tool
+from sayso.agent.toolsets.word_ranking import WordRanking
 from sayso.channels.http import tls
-from sayso.channels.i18n.language import recognize
 
 if TYPE_CHECKING:
     import httpx
@@ -29,20 +27,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Most vectors that are cached: of tools, and of recent messages.
 MAX_VECTORS = 1024
-#: Most rankings that are cached. One takes 30 ms with 240 tools, which would be for each step of a turn.
+#: Most rankings that are cached. One takes 8 ms with 240 tools, which would be for each step of a turn.
 MAX_RANKINGS = 16
 #: Time limit of an embedder, in seconds. After it, all tools are shown.
 EMBED_SECONDS = 10.0
 #: How long an embedder that failed is not called again, in seconds: every user would wait for it in vain.
 RETRY_SECONDS = 30.0
-#: The weight of similarity in letters beside BM25's score. It decides between tools that share the same words, and
-#: where no words are shared.
-LETTERS_WEIGHT = 5.0
+#: The weight of similarity in letters beside the score by words, which is about 5 to 20 for the
+#: right tool. It decides between tools that share the same words, and where no words are shared.
+LETTERS_WEIGHT = 1.0
+#: Most lists of tools whose words are cached: each role may have its own.
+MAX_WORD_RANKINGS = 4
 #: Up to how many tokens of their schemas all tools are shown: choosing would break the cache of the vendor for less.
 SHOW_ALL_TOKENS = 10_000
-#: The share of the best score that a tool needs for being added to those that a conversation is shown. On the part
-#: `open` of `benchmarks/selection` it adds half as many tools, and misses 3 of 159 that `find_tools` then finds.
-NEEDED_SHARE = 0.6
+#: The share of the best score that a tool needs for being added to those that a conversation is
+#: shown. On the part `open` of `benchmarks/selection` it adds half as many tools, and misses 4 of
+#: 162 that `find_tools` then finds.
+NEEDED_SHARE = 0.5
 #: Time limit of an embeddings server's answer, in seconds.
 ANSWER_SECONDS = 8.0
 #: Longest text that is sent, in characters: descriptions are shorter, and models accept about 8,000 tokens.
@@ -73,7 +74,7 @@ class _RankedTool(NamedTuple):
 class EmbeddingSelector:
     """Selects the `top_k` tools nearest to the user's latest message, by the cosine of their vectors (seed).
 
-    Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters (BM25 over stems),
+    Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters (`WordRanking`),
     then by letters (`NgramEmbedder`); `model` is then only a name. Vectors of tools are cached by a hash of model, name
     and description, so a changed tool is embedded again. All missing vectors are fetched in one call.
 
@@ -107,6 +108,7 @@ class EmbeddingSelector:
         self._vectors: OrderedDict[str, Vector] = OrderedDict()
         #: The last rankings, by query and tools: each step of a turn asks for the same one.
         self._rankings: OrderedDict[tuple[str, tuple[Tool, ...]], list[_RankedTool]] = OrderedDict()
+        self._word_rankings: OrderedDict[tuple[Tool, ...], WordRanking] = OrderedDict()
         self._max_vectors = max_vectors
         self._embed_seconds = embed_seconds
         self._clock = clock
@@ -155,7 +157,7 @@ class EmbeddingSelector:
             scores = await self._scores(query, [f"{tool.name}: {tool.description}" for tool in tools])
             by_words = [1.0] * len(tools)
             if self._ranks_by_words:
-                by_words = bm25_scores(query, [_searchable_text(tool) for tool in tools])
+                by_words = self._word_ranking(key[1]).scores(query)
                 scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
         except Exception as exc:  # an embedder may be third-party code, or a remote server
             if self._failed_at is None:
@@ -172,6 +174,16 @@ class EmbeddingSelector:
         while len(self._rankings) > MAX_RANKINGS:
             self._rankings.popitem(last=False)
         return ranking[:count]
+
+    def _word_ranking(self, tools: tuple[Tool, ...]) -> WordRanking:
+        """Return the words of these tools, made once for each list."""
+        ranking = self._word_rankings.get(tools)
+        if ranking is None:
+            ranking = self._word_rankings[tools] = WordRanking(tools)
+        self._word_rankings.move_to_end(tools)
+        while len(self._word_rankings) > MAX_WORD_RANKINGS:
+            self._word_rankings.popitem(last=False)
+        return ranking
 
     async def _scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the cosine of the vectors of the query and each text. All missing vectors are fetched in one call."""
@@ -198,19 +210,13 @@ class EmbeddingSelector:
             self._vectors.clear()  # cached ones may be of another model with the same name
             raise EmbeddingError("vectors of different lengths cannot be compared: use one model for all")
         wanted = vectors[query]
-        return [sum((one * other for one, other in zip(wanted, vectors[text], strict=True)), 0.0) for text in texts]
+        return [sum(map(mul, wanted, vectors[text]), 0.0) for text in texts]
 
 
 def _unit(vector: Sequence[float]) -> Vector:
     """Return the vector scaled to length 1. A vector of zeros is returned unchanged."""
     length = math.hypot(*vector) or 1.0
     return array("d", (number / length for number in vector))
-
-
-def _searchable_text(tool: Tool) -> str:
-    """Return a tool's name, its description, and the names and descriptions of its parameters."""
-    parameters = (f"{parameter.name} {parameter.description}" for parameter in tool.parameters)
-    return " ".join([tool.name, tool.description, *parameters])
 
 
 class HttpEmbedder:
@@ -323,79 +329,3 @@ def _joins(left: str, right: str) -> bool:
         char and (unicodedata.category(char)[0] in "LNM" or char == "_") and not needs_no_space(char)
         for char in (left, right)
     )
-
-
-#: The usual constants of BM25 (k1, b): how soon repeated words stop to count, and how much long texts lose.
-_SATURATION, _LENGTH_PENALTY = 1.2, 0.75
-#: The weight of a synonym; the word itself has 1.
-_SYNONYM_WEIGHT = 0.5
-#: Most texts whose stems are cached.
-_MAX_CACHED_TEXTS = 4096
-#: Snowball's names of the languages it has a stemmer for.
-_STEMMERS = {
-    "ar": "arabic", "de": "german", "en": "english", "es": "spanish", "fr": "french", "hi": "hindi", "id": "indonesian",
-    "it": "italian", "nl": "dutch", "pt": "portuguese", "ru": "russian", "tr": "turkish",
-}  # fmt: skip
-
-
-def bm25_scores(query: str, texts: Sequence[str]) -> list[float]:
-    """Return the BM25 score of each text for the query, 0 where they share no word.
-
-    Words are compared by their stems, in the language of most texts, English where none is recognized. English synonyms
-    match each other, too.
-    """
-    language = _language(tuple(texts))
-    documents = [Counter(_terms(text, language)) for text in texts]
-    lengths = [document.total() for document in documents]
-    mean = sum(lengths) / max(len(lengths), 1) or 1.0
-    frequency = Counter(term for document in documents for term in document)
-    query_weights = dict.fromkeys(_terms(query, language), 1.0)
-    if language == "en":
-        _, synonyms = _word_lists()
-        synonym_weights: dict[str, float] = {}
-        for term in query_weights:
-            synonym_weights |= dict.fromkeys(sorted(synonyms.get(term, ())), _SYNONYM_WEIGHT)
-        query_weights = synonym_weights | query_weights
-    weights = {
-        term: weight * math.log(1 + (len(texts) - frequency[term] + 0.5) / (frequency[term] + 0.5))
-        for term, weight in query_weights.items()
-        if term in frequency
-    }
-    scores = []
-    for document, length in zip(documents, lengths, strict=True):
-        penalty = _SATURATION * (1 - _LENGTH_PENALTY + _LENGTH_PENALTY * (length / mean))
-        found = ((document[term], weight) for term, weight in weights.items() if term in document)
-        scores.append(sum(weight * (count * (_SATURATION + 1) / (count + penalty)) for count, weight in found))
-    return scores
-
-
-@lru_cache(maxsize=64)
-def _language(texts: tuple[str, ...]) -> str:
-    languages = Counter(filter(None, map(recognize, texts)))
-    return languages.most_common(1)[0][0] if languages else "en"
-
-
-@lru_cache(maxsize=_MAX_CACHED_TEXTS)
-def _terms(text: str, language: str) -> tuple[str, ...]:
-    """Return the stems of the words in a text, without stop words."""
-    return _stems([word for word in words_of(text) if language != "en" or word not in _word_lists()[0]], language)
-
-
-def _stems(words: Sequence[str], language: str) -> tuple[str, ...]:
-    if language not in _STEMMERS:
-        return tuple(words)
-    from snowballstemmer import stemmer  # imported late: two dozen modules, for this selector only
-
-    return tuple(stemmer(_STEMMERS[language]).stemWords(words))  # a new one, since a stemmer is not thread-safe
-
-
-@cache
-def _word_lists() -> tuple[frozenset[str], Mapping[str, frozenset[str]]]:
-    """Return the English stop words, and the stems of the synonyms of each stem."""
-    text = files("sayso.agent.toolsets").joinpath("stop_words_and_synonyms.toml").read_text(encoding="utf-8")
-    lists = tomllib.loads(text)
-    groups = [frozenset(_stems(line.split(), "en")) for line in lists["synonyms"].strip().splitlines()]
-    synonyms = {
-        stem: frozenset().union(*(each for each in groups if stem in each)) for stem in frozenset().union(*groups)
-    }
-    return frozenset(lists["stop_words"].split()), synonyms

@@ -1,6 +1,7 @@
 """How many plain requests the default selector shows the right tool for, among 112.
 
     python -m benchmarks.selection
+    python -m benchmarks.selection published        the same with the operations of GitHub, Stripe and Twilio
     python -m benchmarks.selection conversation     what eight requests cost with 240 tools
 
 `tools.jsonl` has the tools, `requests.jsonl` the requests. The ranking's constants and synonyms were chosen on the part
@@ -85,10 +86,14 @@ def _table() -> Iterator[str]:
 def main() -> None:
     """Print the table, or the requests of the part `open` whose tool is not shown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.selection")
-    parser.add_argument("what", nargs="?", choices=["requests", "conversation"], default="requests")
+    parser.add_argument("what", nargs="?", choices=["requests", "published", "conversation"], default="requests")
     parser.add_argument("--wrong", action="store_true", help="the misses in the part that constants were chosen on")
     chosen = parser.parse_args()
-    if chosen.what == "conversation":
+    if chosen.what == "published":
+        from benchmarks.selection import published
+
+        print("\n".join([*published.table(), "", *published.agent_table()]))
+    elif chosen.what == "conversation":
         from benchmarks.selection.conversation import table  # it needs this module
 
         for line in table():

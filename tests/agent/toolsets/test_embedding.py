@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
-import subprocess
-import sys
 
 import httpx
 import pytest
@@ -24,9 +21,9 @@ from sayso.agent.toolsets.embedding import (
     HttpEmbedder,
     NgramEmbedder,
     _unit,
-    bm25_scores,
 )
 from sayso.agent.toolsets.selectors import narrow
+from sayso.agent.toolsets.word_ranking import WordRanking
 
 
 def make(name: str, description: str) -> Tool:
@@ -277,16 +274,8 @@ BESTELLUNGEN = [
 
 def test_stemming_follows_the_language_of_the_tools():
     """A German plural and a German verb match, which an English stemmer would miss."""
-    assert bm25_scores("die Artikeln", [tool.description for tool in BESTELLUNGEN])[2] > 0
+    assert WordRanking(BESTELLUNGEN).scores("die Artikeln")[2] > 0
     assert names(EmbeddingSelector(top_k=1), "bitte storniere beide Bestellungen", BESTELLUNGEN) == ["storno"]
-
-
-@given(st.text(), st.lists(st.text()))
-def test_any_text_can_be_scored(said, texts):
-    """Each text has one finite score, and no score is negative."""
-    scores = bm25_scores(said, texts)
-    assert len(scores) == len(texts)
-    assert all(0 <= score < math.inf for score in scores)
 
 
 def test_text_without_similarity_shows_all_tools():
@@ -351,27 +340,3 @@ def test_refusing_server_shows_all_tools_and_no_secret(response, caplog):
 def test_embedders_implement_the_protocol(embedder):
     """The protocol has one method."""
     assert isinstance(embedder, Embedder)
-
-
-SCORES = """
-from benchmarks.selection.__main__ import read_requests, read_tools
-from sayso.agent.toolsets.embedding import bm25_scores
-texts = [f"{tool.name} {tool.description}" for tool in read_tools()]
-print([bm25_scores(request.text, texts) for request in read_requests("held_out")])
-"""
-
-
-def test_every_process_gives_the_same_scores():
-    """The order of a set differs, and floats add up to another sum in another order: two workers would differ."""
-    scores = {
-        subprocess.run(
-            [sys.executable, "-c", SCORES],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for seed in "123"
-    }
-    assert len(scores) == 1
