@@ -77,7 +77,7 @@ def signs_stack() -> Iterator[tuple[Stack, FakePlatforms]]:
 
 
 def slack_status_seconds(stack: Stack, platforms: FakePlatforms) -> float:
-    """Return the median seconds until Slack shows "is thinking…" below a direct message."""
+    """Return the median seconds until Slack shows "Working…" below a direct message."""
 
     def hook(number: int) -> tuple[str, SignedWebhook]:
         ts = f"{1795204800 + number}.000100"
@@ -85,7 +85,7 @@ def slack_status_seconds(stack: Stack, platforms: FakePlatforms) -> float:
         return "desk", signing.slack_hook(SLACK_SIGNING_SECRET, body, time.time())
 
     def is_sign(call: Call) -> bool:
-        return bool(call["method"] == "assistant.threads.setStatus")
+        return bool(call["method"] == "agents.sessions.setStatus")
 
     return _median(stack, platforms, hook, is_sign)
 

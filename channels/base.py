@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -246,6 +246,23 @@ class RemovesTyping(Protocol):
         """Remove what `show_typing` shows for the turn. Best effort; never raises. It is called once a turn is over.
 
         `replied`: whether a new message follows in the conversation at once.
+        """
+
+
+#: What a conversation waits for: the bot, which works on a turn; a person's yes or no; the next message; or nothing,
+#: since a person has ended it.
+ShownState = Literal["processing", "suspended", "active", "closed"]
+
+
+@runtime_checkable
+class ShowsState(Protocol):
+    """A channel that shows the state of each conversation. `show_typing` shows that a turn is under work."""
+
+    async def show_state(self, conversation: Conversation, state: ShownState, *, after: str = "") -> None:
+        """Show the state until another one is shown. Best effort; never raises.
+
+        `after`: the event id of the turn that led to it, "" for none. While a later turn is under work in this process,
+        nothing changes.
         """
 
 

@@ -32,6 +32,8 @@ CHOICE_KIND = "sayso:choice"
 ALBUM_SECONDS = 1.2
 #: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
+#: The beginning of the id of the timer that ends a question's time to be answered. Also in the scripts.
+END_OF_QUESTION = "end:"
 #: Why a turn has no answer of the agent.
 TurnEnd = Literal[
     "channel_gone", "failed", "forwarded", "killed_workers", "repeated", "stale", "stopped", "timeout", "unreadable"
@@ -242,6 +244,7 @@ class TurnChange:
     `silenced`: the ids of timers that are cancelled.
     `tells_loss`: a yes or no without a question is answered with a loss of data.
     `settles`: the yes or no whose outcome the replies tell, apart from optional edits. None if they ask something.
+    `ends_conversation`: the person has ended the conversation; a further message begins a new one.
     `language`: that of the answer, as the person writes, for a notice of a later loss; "" if unknown.
     `tools`: the tools that the turn called; `about`: the action that its user answered; `ended`: why it has no answer
     of the agent. These three are for `sayso trace`.
@@ -255,6 +258,7 @@ class TurnChange:
     silenced: tuple[str, ...] = ()
     tells_loss: bool = False
     settles: SettledAnswer | None = None
+    ends_conversation: bool = field(default=False, compare=False)
     language: str = field(default="", compare=False)
     tools: tuple[str, ...] = field(default=(), compare=False)
     about: str = field(default="", compare=False)

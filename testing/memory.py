@@ -24,6 +24,7 @@ from sayso.pending.limits import (
 from sayso.pending.memory import MemoryActionRepository
 from sayso.pending.turns import (
     ABOUT,
+    CHOICE_KIND,
     PART,
     DecisionContext,
     Lease,
@@ -454,6 +455,17 @@ class MemoryConversations(MemoryDeliveries):
         with self._lock:
             state = self._conversations.get(turn.conversation.id, ConversationState())
             return state.first_of(turn, self._clock()) > 0 or self._waits_for(turn)
+
+    async def waits_for_answer(self, conversation: str) -> bool:
+        """Return whether a question of any person of the conversation waits for a yes or no."""
+        with self._lock:
+            state = self._conversations.get(conversation, ConversationState())
+            for timer_entry in state.timer_entries.values():
+                _, asked = self._actions.actions_of_turn(conversation, "", timer_entry.ends)
+                is_shown = asked is not None and asked.state == "shown" and timer_entry.timer.at > self._clock()
+                if asked is not None and is_shown and asked.action.kind != CHOICE_KIND:
+                    return True
+            return False
 
     def turn_status(self, turn: Turn) -> TurnStatus:
         """Return the status of a turn."""

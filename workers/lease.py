@@ -8,13 +8,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from sayso.channels.types import random_id
+from sayso.channels.base import ShownState
+from sayso.channels.types import Conversation, random_id
 from sayso.pending.redis.client import PREFIX, connect_async
 from sayso.pending.redis.connections import Halted
-from sayso.pending.turns import Lease, LeaseLost, QueuedTurn
+from sayso.pending.turns import Lease, LeaseLost, QueuedReply, QueuedTurn
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,17 @@ def worker_of(token: str) -> str:
 def new_token(worker: str) -> str:
     """Return a new token for a lease of a worker."""
     return token_prefix(worker) + random_id(8)
+
+
+class StateAtEnd(NamedTuple):
+    """What a conversation waits for when a worker has nothing left to do there, unless a question waits.
+
+    `event_id`: of the last turn, "" for none.
+    """
+
+    conversation: Conversation
+    state: ShownState = "active"
+    event_id: str = ""
 
 
 class HeldLease:
@@ -68,6 +81,8 @@ class HeldLease:
         self.turn_seq = 0
         self.stop_seq = 0
         self._working: tuple[int, asyncio.Timeout] | None = None
+        #: What to show once the replies are sent, None where it is shown already.
+        self.state_at_end: StateAtEnd | None = None
 
     @asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
@@ -128,6 +143,11 @@ class HeldLease:
     def is_fresh(self) -> bool:
         """Return whether the lease was renewed so recently that no other worker can have taken it."""
         return self._clock() - self._renewed_at < FRESH_SECONDS
+
+    def note_left_reply(self, reply: QueuedReply) -> None:
+        """Note that a reply is sent without a turn of this run: what the conversation waits for may have changed."""
+        if not reply.is_forwarded:
+            self.state_at_end = StateAtEnd(reply.delivery(self.lease).conversation)
 
     def begin(self, queued: QueuedTurn) -> None:
         """Begin the next turn. A stop of an earlier turn does not apply to it."""

@@ -29,6 +29,7 @@ from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_w
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
     ABOUT,
+    CHOICE_KIND,
     PART,
     FollowingTurn,
     Lease,
@@ -204,6 +205,10 @@ class RedisMailbox:
         """Return whether a question waits for the answer of the turn's sender, or the turn was received before."""
         args = {"user": turn.scope.id, "event": turn.event_hash}
         return bool(self._scripts.run("is_question_open", turn.conversation.id, args))
+
+    async def waits_for_answer(self, conversation: str) -> bool:
+        """Return whether a question of any person of the conversation waits for a yes or no."""
+        return bool(await self._scripts.arun("waits_for_answer", conversation, {"choice": CHOICE_KIND}))
 
     def turn_status(self, turn: Turn) -> TurnStatus:
         """Return the status of a turn. A finished turn is forgotten SEEN_MS after it was received."""

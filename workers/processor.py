@@ -15,7 +15,17 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from sayso.channels import tracing
-from sayso.channels.base import Channel, FetchError, HasAliases, QuoteSource, RemovesTyping, SendError, ShowsSteps
+from sayso.channels.base import (
+    Channel,
+    FetchError,
+    HasAliases,
+    QuoteSource,
+    RemovesTyping,
+    SendError,
+    ShownState,
+    ShowsState,
+    ShowsSteps,
+)
 from sayso.channels.i18n.texts import Texts, TextsForTurn
 from sayso.channels.metrics import LEASES_LOST, MAILBOX_SECONDS, TURN_SECONDS, TURNS
 from sayso.channels.records import OtherVersion
@@ -28,6 +38,8 @@ from sayso.pending.redis.connections import Halted
 from sayso.pending.repository import WAITING_STATES
 from sayso.pending.turns import (
     ABOUT,
+    CHOICE_KIND,
+    END_OF_QUESTION,
     PART,
     ConversationParked,
     JournalUnreadable,
@@ -43,7 +55,7 @@ from sayso.pending.turns import (
 )
 from sayso.workers.albums import AlbumWait
 from sayso.workers.alerts import RedisSharedCache
-from sayso.workers.lease import LEASE_MS, HeldLease, new_token
+from sayso.workers.lease import LEASE_MS, HeldLease, StateAtEnd, new_token
 from sayso.workers.mailbox import RedisMailbox
 from sayso.workers.platform_places import PlatformPlaces
 from sayso.workers.progress import (
@@ -231,12 +243,9 @@ class ConversationProcessor:
         while work is not None:
             match work:
                 case QueuedReply():
-                    about = {"pending": work.pending} if work.pending else {}
-                    if tracing.is_tracing() and work.trace[0]:
-                        about["trace_id"] = tracing.trace_id(work.trace[0])
-                    ids = {**call_context().log_fields, "delivery": work.delivery_id(held.lease), **about}
-                    with context_field("log_fields", ids):
-                        work = await self.sender.send(held.lease, work, held.is_fresh)
+                    if not turns:  # what a dead worker left, or the end of a question's time
+                        held.note_left_reply(work)
+                    work = await self._send(held, work)
                 case QueuedTurn() if turns >= MAX_TURNS or self.clock() > until or self._stopping.is_set():
                     await self.mailbox.release(held.lease, hand_over=True)
                     return
@@ -254,6 +263,28 @@ class ConversationProcessor:
                     with context_field("log_fields", {**call_context().log_fields, **ids}):
                         work = await self._turn(held, self._joined(work))
                     held.turn_seq = 0
+        self._begin_state_at_end(held)
+
+    async def _send(self, held: HeldLease, reply: QueuedReply) -> NextItem:
+        """Send a reply. Return what is next."""
+        about = {"pending": reply.pending} if reply.pending else {}
+        if tracing.is_tracing() and reply.trace[0]:
+            about["trace_id"] = tracing.trace_id(reply.trace[0])
+        ids = {**call_context().log_fields, "delivery": reply.delivery_id(held.lease), **about}
+        with context_field("log_fields", ids):
+            return await self.sender.send(held.lease, reply, held.is_fresh)
+
+    def _begin_state_at_end(self, held: HeldLease) -> None:
+        """Show what the conversation waits for now that its replies are sent, beside the next work."""
+        end = held.state_at_end
+        channel = self.channels.get(end.conversation.channel) if end else None
+        if end is not None and isinstance(channel, ShowsState):
+            self._begin_removal(self._show_state(channel, end))
+
+    async def _show_state(self, channel: ShowsState, end: StateAtEnd) -> None:
+        with contextlib.suppress(RedisError, Halted):  # best effort: the next turn shows it
+            waits = await self.mailbox.waits_for_answer(end.conversation.id)
+            await channel.show_state(end.conversation, "suspended" if waits else end.state, after=end.event_id)
 
     def _begin_album_sign(self, queued: QueuedTurn) -> BackgroundTask:
         """Show the typing sign once while the further parts of an album are awaited. Return the task that does."""
@@ -312,10 +343,13 @@ class ConversationProcessor:
             progress = ProgressIndicator(channel, queued, texts, draft=draft, steps=steps, notice_after=notice_after)
             async with progress:
                 change = await self._answer(held, queued, draft if channel.name in self.streams else None, steps)
-            if isinstance(channel, RemovesTyping):
+            if isinstance(channel, RemovesTyping | ShowsState):
                 shows_draft = draft is not None and bool(draft.shown)
                 replied = has_new_message(change) and not shows_draft
-                self._begin_removal(progress.remove_typing(replied=replied))
+                end = state_after(queued, change)
+                held.state_at_end = end if may_ask(queued, change) else None
+                state = None if held.state_at_end else end.state
+                self._begin_removal(progress.remove_typing(replied=replied, state=state))
         else:
             change = await self._answer(held, queued)
         span.set_attribute(tracing.OUTCOME, change.ended or "answered")
@@ -523,6 +557,22 @@ def _reply_without_agent(
         log.error("turn.killed_workers")
         return texts().interrupted_before(), "killed_workers"
     return None
+
+
+def state_after(queued: QueuedTurn, change: TurnChange) -> StateAtEnd:
+    """Return what the conversation waits for after a turn, unless a question waits."""
+    state: ShownState = "closed" if change.ends_conversation else "active"
+    return StateAtEnd(queued.turn.conversation, state, queued.turn.event_id)
+
+
+def may_ask(queued: QueuedTurn, change: TurnChange) -> bool:
+    """Return whether a question may wait in the conversation once the turn's replies are sent.
+
+    A question that waited before the turn may be another person's, or may have been asked again.
+    """
+    asks = any(action.kind != CHOICE_KIND for action in change.new_actions)
+    waited = any(timer.id.startswith(END_OF_QUESTION) for timer in queued.timers)
+    return asks or waited
 
 
 def has_new_message(change: TurnChange) -> bool:

@@ -14,7 +14,16 @@ from typing import Any, Self
 
 from redis.exceptions import RedisError
 
-from sayso.channels.base import Channel, RateLimit, RateLimited, RemovesTyping, SendError, ShowsSteps
+from sayso.channels.base import (
+    Channel,
+    RateLimit,
+    RateLimited,
+    RemovesTyping,
+    SendError,
+    ShownState,
+    ShowsState,
+    ShowsSteps,
+)
 from sayso.channels.i18n.texts import Texts
 from sayso.channels.metrics import MESSAGES
 from sayso.channels.types import Delivery, Reply, StepState, ToolStep, Turn, shown_to
@@ -375,23 +384,29 @@ class ProgressIndicator:
             ends.append(self._steps.end_showing(at_once=kind is not None))
         await asyncio.gather(*ends)
 
-    async def remove_typing(self, *, replied: bool) -> None:
+    async def remove_typing(self, *, replied: bool, state: ShownState | None = None) -> None:
         """Remove the typing sign after the turn, where it would stay. The caller does not let the reply wait for this.
 
-        `replied`: whether the turn's reply is a new message. If the turn failed, the next attempt shows the sign again,
-        so nothing is removed then.
+        `replied`: whether the turn's reply is a new message. `state`: what the conversation waits for now, where the
+        channel shows that; None if it is shown later. If the turn failed, the next attempt shows the sign again, so
+        nothing is removed then.
         """
-        if not isinstance(self._channel, RemovesTyping) or self._is_foreign_tap():
+        channel = self._channel
+        if not isinstance(channel, RemovesTyping | ShowsState) or self._is_foreign_tap():
             return
         under_way = self._typing.end_in_background()
         if under_way is not None:
             await asyncio.wait({under_way}, timeout=LAST_CALL_SECONDS)
             under_way.cancel()
+        turn = self._queued.turn
         with suppress(Exception):  # best effort, as the sign itself
-            # A sign that was on its way when the reply went out may have come after it.
-            ended_by_reply = replied and under_way is None
             async with asyncio.timeout(LAST_CALL_SECONDS):
-                await self._channel.remove_typing(self._queued.turn, replied=ended_by_reply)
+                if isinstance(channel, RemovesTyping):
+                    # A sign that was on its way when the reply went out may have come after it.
+                    ended_by_reply = replied and under_way is None
+                    await channel.remove_typing(turn, replied=ended_by_reply)
+                if isinstance(channel, ShowsState) and state is not None:
+                    await channel.show_state(turn.conversation, state, after=turn.event_id)
 
     def _is_foreign_tap(self) -> bool:
         """Return whether another member of a group tapped on a person's button."""

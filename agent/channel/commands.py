@@ -85,13 +85,14 @@ class Commands:
         context.memory.clear()
         done = context.texts.reset_done()
         if context.waiting is None:
-            return _text_answer(done)
+            return _text_answer(done).changed(ends_conversation=True)
         action = context.waiting.action
         cancelled = texts_for(action.language).cancelled(action.preview)
         transition = ended_transition(context, context.waiting, cancelled)
         outcome = transition.outcome_text
         closed = await self._prompts.close(context.turn, context.waiting, transition.to, outcome)
-        return TurnAnswer(TurnChange(replies=(*closed, (Reply(f"{done}\n{outcome}"), "")), transition=transition))
+        replies = (*closed, (Reply(f"{done}\n{outcome}"), ""))
+        return TurnAnswer(TurnChange(replies=replies, transition=transition, ends_conversation=True))
 
 
 def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sayso.channels.base import (
     RateLimit,
     Refused,
     SendError,
+    ShownState,
     Unreachable,
 )
 from sayso.channels.http import PooledSessions, SafeDownload
@@ -34,7 +36,7 @@ from sayso.channels.slack.client import (
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.outgoing import first_section, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
-from sayso.channels.slack.status import ThinkingStatus
+from sayso.channels.slack.status import ConversationStatus
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
@@ -60,7 +62,7 @@ class SlackChannel:
         self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._web = PooledSessions(partial(new_client, self._token, self._api_url))
-        self._status = ThinkingStatus(name, self.client_of)
+        self._status = ConversationStatus(name, self.client_of, has_sessions=settings.view == "agent")
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
@@ -90,9 +92,17 @@ class SlackChannel:
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show "is thinking…" in the turn's thread, or below its message in a direct message without threads."""
+        """Show that the bot works in the turn's thread, or below its message in a direct message without threads.
+
+        A stop shows nothing: Slack would offer to stop it.
+        """
         place = await self._status_place(turn)
-        return await self._status.show(*place) if place else 0.0
+        if place is None:
+            return 0.0
+        if turn.is_stop:
+            self._status.begin(*place, turn.event_id)
+            return 0.0
+        return await self._status.show(*place, turn.event_id)
 
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
         """Remove "is thinking…". A message in the thread has already done so; one beside the thread has not."""
@@ -101,6 +111,14 @@ class SlackChannel:
         place = await self._status_place(turn)
         if place:
             await self._status.remove(*place)
+
+    async def show_state(self, conversation: Conversation, state: ShownState, *, after: str = "") -> None:
+        """Show what a thread waits for, in an app with the agent view. Best effort; never raises."""
+        if not conversation.thread:
+            return
+        with contextlib.suppress(SendError):
+            chat = (await self.place(conversation)).chat
+            await self._status.show_state(chat, conversation.thread, state, after=after)
 
     async def _status_place(self, turn: Turn) -> tuple[str, str] | None:
         """Return the chat and the message that show a turn's status, None if it came without one.

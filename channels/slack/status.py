@@ -1,14 +1,16 @@
-"""ThinkingStatus: shows "is thinking…" below a message or in a thread, and learns where Slack refuses it."""
+"""ConversationStatus: shows in a thread that the bot works or waits, and learns where Slack refuses it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
+from sayso.channels.base import ShownState
 from sayso.channels.http import retry_after
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, reaction_to
@@ -20,28 +22,38 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATUS = "is thinking…"
-#: Seconds after which the status is shown again: Slack removes it after 2 minutes.
+#: Seconds after which the status is shown again: Slack removes it after 2 minutes. Sessions work for an hour.
 STATUS_SECONDS = 100.0
 #: Seconds for which no status is shown where Slack refused one. A refusal costs one call in this time, not one a turn,
 #: and a scope that an operator adds is noticed without a restart.
 REFUSED_SECONDS = 900.0
-#: The most chats whose refusal is remembered.
-MAX_CHATS = 10_000
+#: The most chats whose refusal is remembered, and the most threads whose state is.
+MAX_CHATS, MAX_THREADS = 10_000, 10_000
+#: The most states that wait because Slack asked to wait, and how often each is tried.
+MAX_LATER, MAX_TRIES = 1_000, 5
+#: What Slack adds to its answer while the app does not subscribe to the event of the stop button.
+NO_STOP_BUTTON = "missing_agent_session_stopped_event_subscription"
 #: Error codes that concern the app wherever it is. Besides them, those of a token and of its scopes.
 _APP_ERRORS = frozenset(
     {
-        *("unknown_method", "method_deprecated", "deprecated_endpoint", "feature_not_enabled"),
+        *("unknown_method", "method_deprecated", "deprecated_endpoint", "feature_not_enabled", "feature_disabled"),
         *("not_allowed", "access_denied", "accesslimited", "team_access_not_granted"),
-        *("ekm_access_denied", "enterprise_is_restricted"),
+        *("ekm_access_denied", "enterprise_is_restricted", "not_agent_app", "not_authorized"),
     }
 )
+#: What became of a call: Slack took it, asks to call later, refuses it here, or the call failed.
+Outcome = Literal["taken", "later", "refused", "failed"]
+#: A chat and the ts of a thread's first message, or of another message for the older status.
+StatusPlace = tuple[str, str]
 
 
-class ThinkingStatus:
-    """The status of one app. Lives as long as its channel.
+class ConversationStatus:
+    """The status of one app's threads. Lives as long as its channel.
 
-    Slack's method of this name takes the timestamp of any message of a chat, so it works in the assistant view, in the
-    agent view, in plain direct messages and in threads of Slack channels. It needs the scope chat:write alone.
+    Apps with the agent view have sessions, one for each thread (`agents.sessions.setStatus`): "Working…" with a stop
+    button, suspended while a question waits, active, closed. A message ends no state, so each is ended by another.
+    Where Slack refuses sessions, and in other apps, "is thinking…" is shown (`assistant.threads.setStatus`), which
+    works at any message and ends with a reply in the thread. Both need the scope chat:write alone.
     """
 
     def __init__(
@@ -49,78 +61,196 @@ class ThinkingStatus:
         channel: str,
         client_of: Callable[[str], Awaitable[AsyncWebClient]],
         *,
+        has_sessions: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._channel = channel
         self._client_of = client_of
-        self._clock = clock
-        #: Until when a chat shows no status. The id of a workspace stands for all of its chats, "" without one.
-        self._refused_until: dict[str, float] = {}
+        self._has_sessions = has_sessions
+        self._sleep = sleep
+        self._sessions = Refusals(channel, "agents.sessions.setStatus", clock)
+        self._statuses = Refusals(channel, "assistant.threads.setStatus", clock)
         #: Keeps the calls for one message in their order: a status that is shown after its removal would stay.
-        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[StatusPlace, asyncio.Lock] = WeakValueDictionary()
+        #: The event id of the newest turn in each thread. What an earlier one leads to changes nothing.
+        self._turns: OrderedDict[StatusPlace, str] = OrderedDict()
+        #: The threads that Slack shows as working because of this process.
+        self._working: OrderedDict[StatusPlace, None] = OrderedDict()
+        #: The states that Slack is to be told later.
+        self._later: dict[StatusPlace, asyncio.Task[None]] = {}
+        self._misses_stop_button = False
 
-    async def show(self, chat: str, ts: str) -> float:
-        """Show the status at the message `ts`, a thread's first one or any other. Best effort; never raises.
+    def begin(self, chat: str, ts: str, event_id: str) -> None:
+        """Note that a turn begins in a thread without showing it: states that earlier turns led to are outdated."""
+        _remember(self._turns, (chat, ts), event_id)
+        if task := self._later.pop((chat, ts), None):
+            task.cancel()
 
-        Returns the seconds after which it must be shown again, 0 for never.
+    async def show(self, chat: str, ts: str, event_id: str = "") -> float:
+        """Show at the message `ts`, a thread's first one or any other, that a turn is under work.
+
+        Returns the seconds after which it must be shown again, 0 for never. Best effort; never raises.
         """
-        return STATUS_SECONDS if await self._set(chat, ts, STATUS) else 0.0
+        self.begin(chat, ts, event_id)
+        async with self._lock(chat, ts):
+            if self._uses_sessions(chat):
+                outcome = await self._set_session(chat, ts, "processing")
+                if outcome == "taken":
+                    _remember(self._working, (chat, ts), None)
+                if outcome != "refused":
+                    return 0.0
+            return STATUS_SECONDS if await self._set_status(chat, ts, STATUS) == "taken" else 0.0
 
     async def remove(self, chat: str, ts: str) -> None:
-        """Remove the status from the message `ts`. Best effort; never raises."""
-        await self._set(chat, ts, "")
+        """Remove "is thinking…" from the message `ts`, unless its thread has a session. Best effort; never raises."""
+        if not self._uses_sessions(chat):
+            async with self._lock(chat, ts):
+                await self._set_status(chat, ts, "")
 
-    async def _set(self, chat: str, ts: str, status: str) -> bool:
-        """Set the status unless it was refused here lately. Return whether Slack has taken it."""
+    async def show_state(self, chat: str, ts: str, state: ShownState, *, after: str = "") -> None:
+        """Show what the thread waits for now, if it has a session. Best effort; never raises.
+
+        `after`: the event id of the turn that led to it. A state that Slack does not take now is told later, since a
+        thread that goes on "working" has a stop button for an hour.
+        """
+        async with self._lock(chat, ts):
+            is_outdated = after and self._turns.get((chat, ts), after) != after
+            if is_outdated or not self._uses_sessions(chat):
+                return
+            if self._sessions.of(chat) == "later" and state == "active" and (chat, ts) not in self._working:
+                return  # nothing was shown
+            if await self._set_session(chat, ts, state) == "later":
+                self._set_later(chat, ts, state)
+
+    def _lock(self, chat: str, ts: str) -> asyncio.Lock:
+        return self._locks.setdefault((chat, ts), asyncio.Lock())
+
+    def _uses_sessions(self, chat: str) -> bool:
+        return self._has_sessions and self._sessions.of(chat) != "refused"
+
+    async def _set_session(self, chat: str, ts: str, state: ShownState) -> Outcome:
+        """Set the state of a thread's session unless Slack refused that lately."""
+        known = self._sessions.of(chat)
+        if known:
+            return known
+
+        async def call(client: AsyncWebClient, channel_id: str) -> Any:
+            return await client.agents_sessions_setStatus(channel_id=channel_id, thread_ts=ts, status=state)
+
+        outcome, answer = await self._call(chat, self._sessions, call)
+        if outcome == "taken" and state != "processing":
+            self._working.pop((chat, ts), None)
+        if answer is not None and NO_STOP_BUTTON in str(answer.data) and not self._misses_stop_button:
+            self._misses_stop_button = True
+            log.warning("status.no_stop_button", extra={"channel": self._channel})
+        return outcome
+
+    async def _set_status(self, chat: str, ts: str, status: str) -> Outcome:
+        """Set "is thinking…", or remove it with "", unless Slack refused that lately."""
+        known = self._statuses.of(chat)
+        if known:
+            return known
+
+        async def call(client: AsyncWebClient, channel_id: str) -> Any:
+            return await client.assistant_threads_setStatus(channel_id=channel_id, thread_ts=ts, status=status)
+
+        outcome, _ = await self._call(chat, self._statuses, call)
+        return outcome
+
+    async def _call(
+        self,
+        chat: str,
+        refusals: Refusals,
+        call: Callable[[AsyncWebClient, str], Awaitable[Any]],
+    ) -> tuple[Outcome, Any]:
+        """Call one of the two methods, and remember a refusal. Return the outcome and Slack's answer."""
         from slack_sdk.errors import SlackApiError
 
-        lock = self._locks.setdefault((chat, ts), asyncio.Lock())
-        async with lock:
-            if self._is_refused(chat):
-                return False
-            try:
-                client = await self._client_of(chat)
-                await client.assistant_threads_setStatus(
-                    channel_id=split_place(chat).id,
-                    thread_ts=ts,
-                    status=status,
-                )
-            except SlackApiError as exc:
-                self._learn(chat, exc)
-                return False
-            except Exception:  # noqa: BLE001  # best effort: the network, or an unreadable answer
-                return False
-            return True
+        try:
+            return "taken", await call(await self._client_of(chat), split_place(chat).id)
+        except SlackApiError as exc:
+            return refusals.learn(chat, exc), None
+        except Exception:  # noqa: BLE001  # best effort: the network, or an unreadable answer
+            return "failed", None
 
-    def _is_refused(self, chat: str) -> bool:
-        team = split_place(chat).team
-        until = max(self._refused_until.get(team, 0.0), self._refused_until.get(chat, 0.0))
-        return self._clock() < until
+    def _set_later(self, chat: str, ts: str, state: ShownState) -> None:
+        """Set the state in the background when Slack takes calls again, unless another turn begins before."""
+        if (chat, ts) in self._later or len(self._later) < MAX_LATER:
+            earlier = self._later.pop((chat, ts), None)
+            if earlier:
+                earlier.cancel()
+            self._later[chat, ts] = asyncio.create_task(self._keep_setting(chat, ts, state))
 
-    def _learn(self, chat: str, error: SlackApiError) -> None:
-        """Remember a refusal: of the app in a workspace, or of one chat.
+    async def _keep_setting(self, chat: str, ts: str, state: ShownState) -> None:
+        for _ in range(MAX_TRIES):
+            await self._sleep(self._sessions.seconds_left(chat))
+            async with self._lock(chat, ts):
+                if await self._set_session(chat, ts, state) != "later":
+                    break
+        if self._later.get((chat, ts)) is asyncio.current_task():
+            del self._later[chat, ts]
 
-        A fault of Slack's own says nothing of the next call.
+
+class Refusals:
+    """Remembers where Slack refuses one of its methods, and until when. Lives as long as its status."""
+
+    def __init__(self, channel: str, method: str, clock: Callable[[], float]) -> None:
+        self._channel = channel
+        self._method = method
+        self._clock = clock
+        #: Until when, and why, by chat. The id of a workspace stands for all of its chats, "" without one.
+        self._until: dict[str, tuple[float, Literal["later", "refused"]]] = {}
+
+    def of(self, chat: str) -> Literal["", "later", "refused"]:
+        """Return whether Slack asked to call later, or refused a call here lately; "" if neither."""
+        now = self._clock()
+        kinds = [kind for until, kind in self._known(chat) if now < until]
+        if not kinds:
+            return ""
+        return "refused" if "refused" in kinds else "later"
+
+    def seconds_left(self, chat: str) -> float:
+        """Return the seconds until a call may be made, 0 for now."""
+        return max(0.0, *(until - self._clock() for until, _ in self._known(chat)), 0.0)
+
+    def _known(self, chat: str) -> list[tuple[float, Literal["later", "refused"]]]:
+        places = (split_place(chat).team, chat)
+        return [self._until[place] for place in places if place in self._until]
+
+    def learn(self, chat: str, error: SlackApiError) -> Outcome:
+        """Remember a refusal, of the app in a workspace or of one chat. Return what became of the call.
+
+        A fault of Slack's own says nothing of the next call. Slack limits the calls of a workspace.
         """
         response = error.response
         code = error_code(response)
         reaction = reaction_to(code)
         # The SDK passes on aiohttp's response, with another name for its status, if it could not read the body.
         http_status = int(getattr(response, "status_code", 0) or getattr(response, "status", 0))
-        if reaction == "wait" or http_status == 429:
-            seconds = retry_after(response.headers)
-        elif reaction == "unclear" or http_status >= 500 or not code:
-            return
-        else:
-            seconds = REFUSED_SECONDS
-        if len(self._refused_until) >= MAX_CHATS:
-            self._refused_until.clear()
-        is_of_app = code in _APP_ERRORS or reaction in ("down", "scope")
-        self._refused_until[split_place(chat).team if is_of_app else chat] = self._clock() + seconds
+        is_limited = reaction == "wait" or http_status == 429
+        if not is_limited and (reaction == "unclear" or http_status >= 500 or not code):
+            return "failed"
+        seconds = retry_after(response.headers) if is_limited else REFUSED_SECONDS
+        outcome: Literal["later", "refused"] = "later" if is_limited else "refused"
+        if len(self._until) >= MAX_CHATS:
+            self._until.clear()
+        is_of_app = is_limited or code in _APP_ERRORS or reaction in ("down", "scope")
+        self._until[split_place(chat).team if is_of_app else chat] = (self._clock() + seconds, outcome)
         extra = {
             "channel": self._channel,
+            "method": self._method,
             "reason": code or http_status,
             "seconds": seconds,
             "everywhere": is_of_app,
         }
         log.info("status.refused", extra=extra)
+        return outcome
+
+
+def _remember(known: OrderedDict[StatusPlace, Any], place: StatusPlace, value: Any) -> None:
+    """Store a value as the newest, and forget the oldest ones beyond MAX_THREADS."""
+    known[place] = value
+    known.move_to_end(place)
+    while len(known) > MAX_THREADS:
+        known.popitem(last=False)

@@ -63,7 +63,7 @@ NO_ARGUMENTS: Arguments = {}
 LOOKS = frozenset({
     "delivery_status", "forgotten_turns", "is_question_open", "look", "loss", "measure", "overdue", "read", "recent",
     "trace",
-    "turn_status", "undelivered", "paid_messages",
+    "turn_status", "undelivered", "paid_messages", "waits_for_answer",
 })  # fmt: skip
 #: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is
 #: about all that was written before, too: a worker with a lease sends no reply that only the primary has.

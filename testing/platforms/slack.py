@@ -85,6 +85,9 @@ _TAKES = {
     "chat.update": (*_MESSAGE_FIELDS, "ts"),
     "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
 }
+_SESSION_FIELDS = frozenset({"channel_id", "thread_ts", "status", "title", "initiator_user_id"})
+#: What a session can be.
+SESSION_STATES = ("processing", "active", "suspended", "closed")
 _STATUS_FIELDS = frozenset({"channel_id", "thread_ts", "status", "loading_messages"})
 #: A timestamp that can be one of a message. Slack refuses all others as a place for a status.
 _MESSAGE_TS = re.compile(r"[1-9]\d{0,15}\.\d{1,9}")
@@ -97,6 +100,7 @@ _NEEDS = {
     "files.info": "files:read",
     "files.getUploadURLExternal": "files:write",
     "files.completeUploadExternal": "files:write",
+    "agents.sessions.setStatus": "chat:write",
     "assistant.threads.setStatus": "chat:write",
 }
 #: Prefix of the methods that need an app configuration token instead of a bot token.
@@ -108,7 +112,8 @@ _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 class FakeSlack:
     """The Web API of one workspace. `url` is where files are uploaded to, `scopes` what the app may do,
     `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads,
-    `status_error` what refuses every assistant status.
+    `status_error` what refuses every assistant status, `session_error` what refuses every state of a session: such as
+    `not_agent_app` for an app without the agent view. `has_stop_button`: it subscribes to `agent_session_stopped`.
     """
 
     chat_fields = ("channel", "channel_id")
@@ -122,7 +127,8 @@ class FakeSlack:
         config_token: str = "",
     ) -> None:
         self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
-        self.status_error = ""
+        self.status_error = self.session_error = ""
+        self.has_stop_button = True
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
         self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
@@ -133,6 +139,12 @@ class FakeSlack:
         """The assistant statuses that are shown, by chat and message."""
         shown: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack statuses", {})
         return shown
+
+    @property
+    def sessions(self) -> dict[tuple[str, str], str]:
+        """The state of each session, by chat and thread. A message changes none."""
+        states: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack sessions", {})
+        return states
 
     def sends(self, call: RecordedRequest) -> bool:
         """Return whether this call sends or edits a message. The last of its three calls sends a file."""
@@ -179,6 +191,7 @@ class FakeSlack:
         if method == "auth.test":
             return auth_test(self.scopes)
         steps = {
+            "agents.sessions.setStatus": self._set_session,
             "assistant.threads.setStatus": self._set_status,
             "conversations.open": self._open_conversation,
             "files.info": self._file_info,
@@ -252,6 +265,31 @@ class FakeSlack:
         else:
             self.statuses.pop(place, None)
         return json_response(ACCEPTED)
+
+    def _set_session(self, params: dict[str, Any]) -> FakeResponse:
+        """Set the state of a thread's session, which it creates. A thread is named by its first message."""
+        if not set(params) <= _SESSION_FIELDS:
+            return self.failure("invalid_arg_name")
+        thread = str(params.get("thread_ts") or "")
+        if params.get("status") not in SESSION_STATES or not thread:
+            return self.failure("invalid_arguments")
+        if not str(params.get("channel_id", "")).startswith(("C", "D", "G")):
+            return self.failure("channel_not_found")
+        if not _MESSAGE_TS.fullmatch(thread) or self._is_reply(thread):
+            return self.failure("invalid_thread_ts")
+        if self.session_error:
+            return self.failure(self.session_error)
+        self.sessions[params["channel_id"], thread] = params["status"]
+        answer = {"ok": True, "status": params["status"], "agent_status": params["status"]}
+        if not self.has_stop_button:
+            answer["warning"] = "missing_agent_session_stopped_event_subscription"
+        return json_response(answer)
+
+    def _is_reply(self, ts: str) -> bool:
+        """Return whether the ts is of a message that the bot posted in a thread, and so opens none."""
+        match = _TS.fullmatch(ts)
+        number = int(match[1]) if match else 0
+        return 0 < number <= len(self._ledger.sent) and bool(self._ledger.sent[number - 1]["thread"])
 
     def _end_status(self, params: dict[str, Any]) -> None:
         """Remove the status of the thread that a message or file was posted in. An edit removes none."""

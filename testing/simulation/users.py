@@ -30,8 +30,14 @@ from sayso.testing.simulation.webhooks import SignWebhook, WebhookClient, Webhoo
 
 #: Pause between two polls of the platforms, in seconds.
 POLL_SECONDS = 0.01
-#: The API calls that show "typing", and the field that names the chat. An empty status of Slack's removes the sign.
-_TYPING_CALLS = {"sendChatAction": "chat_id", "assistant.threads.setStatus": "channel_id"}
+#: The API calls that show "typing", and the field that names the chat.
+_TYPING_CALLS = {
+    "sendChatAction": "chat_id",
+    "agents.sessions.setStatus": "channel_id",
+    "assistant.threads.setStatus": "channel_id",
+}
+#: The statuses of Slack that end the sign.
+_ENDED = ("", "active", "suspended", "closed")
 _TURN_NUMBER = re.compile(r"\bt(\d+)\b")
 #: A message that asks whether a file arrived, instead of sending it again.
 ASKED_INSTEAD = re.compile(text_pattern("maybe_missing", name=r"t(\d+)\.[^\0]*"))
@@ -126,7 +132,7 @@ async def follow_typing_signs(
     """Note every "typing" that a platform shows, until cancelled."""
     async for call in _each_new(calls):
         chat = ""
-        if call["method"] in _TYPING_CALLS and call["params"].get("status") != "":
+        if call["method"] in _TYPING_CALLS and call["params"].get("status") not in _ENDED:
             chat = str(call["params"].get(_TYPING_CALLS[call["method"]]))
         if chat in inboxes:
             inboxes[chat].signs.append(time.monotonic())

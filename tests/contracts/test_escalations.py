@@ -8,9 +8,10 @@ from math import inf
 import pytest
 
 from sayso.channels.types import Conversation, Delivery, Reply
+from sayso.pending.action import PendingAction
 from sayso.pending.limits import MAX_FORWARDED_WAITING
-from sayso.pending.repository import Claim
-from sayso.pending.turns import QueuedReply, Transition, TurnChange, outbox_entry
+from sayso.pending.repository import Claim, sign_action
+from sayso.pending.turns import CHOICE_KIND, QueuedReply, Transition, TurnChange, outbox_entry
 from sayso.workers.sender import GivenUp, Sent
 from tests.contracts.rigs import CHAT, RedisRig, turn
 from tests.contracts.test_conversations import lease, look, propose
@@ -252,3 +253,52 @@ def test_forward_is_remembered_for_a_week(redis_client):
     rig.outbox.forward(to_chat())
     (key,) = redis_client.scan_iter(f"{rig.shard}:forwarded:*")
     assert 6 * 86_400 < redis_client.ttl(key) <= 7 * 86_400
+
+
+def waits(rig) -> bool:
+    """Return whether any question of the conversation waits for an answer."""
+    return rig.mailbox.waits_for_answer(CHAT.id)
+
+
+def test_conversation_waits_from_the_moment_a_question_is_shown_to_its_answer(rig):
+    """An armed question waits for nothing yet. Another person's turn leaves it open."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    question = rig.mailbox.commit(held, work, alarmed(rig, notice="too late"))
+    assert not waits(rig)
+    rig.outbox.mark_delivered(held, question, Sent("m1"))
+    rig.mailbox.release(held)
+    rig.accept(turn(user="bob"))
+    held, work = lease(rig, "w2")
+    rig.mailbox.commit(held, work, TurnChange())
+    assert waits(rig)
+    rig.mailbox.release(held)
+    rig.accept(turn("no"))
+    held, work = lease(rig, "w3")
+    rig.mailbox.commit(held, work, TurnChange(transition=Transition(look(rig).pid, ("shown",), "cancelled")))
+    assert not waits(rig)
+
+
+def test_conversation_waits_no_longer_than_its_question(rig):
+    """The end of its time is an end, also before a worker tells it."""
+    asked(rig, notice="too late")
+    assert waits(rig)
+    rig.pass_time(61)
+    assert not waits(rig)
+    assert later(rig, 1)[-1] == "too late"
+    assert not waits(rig)
+
+
+def test_offered_choices_wait_for_nothing(rig):
+    """A person may take one, or say something else."""
+    rig.accept(turn("delete"))
+    held, work = lease(rig)
+    offer = PendingAction(user_id="ana", kind=CHOICE_KIND, preview="A / B", channel_id="chat", conversation_id="room")
+    signed = sign_action(offer, rig.store.signer, user=turn().scope.id)
+    change = TurnChange(
+        replies=((Reply("A or B?"), offer.pending_action_id),),
+        new_actions=(replace(signed, notice=outbox_entry(CHAT, Reply("too late"))),),
+    )
+    question = rig.mailbox.commit(held, work, change)
+    rig.outbox.mark_delivered(held, question, Sent("m1"))
+    assert not waits(rig)

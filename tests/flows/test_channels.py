@@ -340,19 +340,22 @@ def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process
 
 
 def test_slack_shows_that_the_bot_thinks_until_the_answer(bots: System, process: Server) -> None:
-    """platforms.md 3.3: below a direct message, and also while a yes is carried out; nothing of it stays."""
+    """vendors.md 2: it works, waits while its question does, works again for the yes, and is ready in the end."""
     slack_fake = bots.platforms.fakes["slack"]
     assert isinstance(slack_fake, FakeSlack)
     call = {"name": "delete_invoice", "arguments": {"invoice_id": "INV-42"}, "id": "a"}
     process.script({"delay": 1, "calls": [call]})
     person = SlackPerson(bots, 93)
     person.say("get rid of it")
-    until(lambda: (person.chat, "1795204800.093001") in slack_fake.statuses)
+    thread = person.chat, "1795204800.093001"
+    until(lambda: slack_fake.sessions.get(thread) == "processing")
     assert bots.ledger(person.chat) == []
     assert "INV-42" in person.hears()[0]["text"]
+    until(lambda: slack_fake.sessions[thread] == "suspended")
     person.say("yes")
     person.hears()
-    until(lambda: not any(chat == person.chat for chat, _ in slack_fake.statuses))
+    until(lambda: slack_fake.sessions[thread] == "active")
+    assert [place for place in slack_fake.sessions if place[0] == person.chat] == [thread]
 
 
 @pytest.mark.parametrize(

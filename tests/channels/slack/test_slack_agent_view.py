@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sayso.agent.channel.context import user_message_text
-from sayso.channels.types import Received, Turn
+from sayso.channels.types import Conversation, Received, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.channels.harness import MemoryMedia, slack, slack_hook
@@ -96,7 +96,22 @@ class SlackBot:
         """Read a request of Slack's and answer its turns."""
         for came in self.channel.receive(slack_hook(body)).turns:
             self.rig.accept(came)
-            asyncio.run(self.processor.run(came.conversation.id))
+            self.work(came.conversation)
+
+    def work(self, conversation: Conversation) -> None:
+        """Work through a conversation, and through what goes on beside it."""
+
+        async def run() -> None:
+            await self.processor.run(conversation.id)
+            await self.processor.end_typing()
+
+        asyncio.run(run())
+
+    @property
+    def states(self) -> list[tuple[str, str]]:
+        """Return the thread and the state of each session, in the order in which they were shown."""
+        calls = [call["params"] for call in self.platforms.calls if call["method"] == "agents.sessions.setStatus"]
+        return [(params["thread_ts"], params["status"]) for params in calls]
 
     @property
     def shown(self) -> list[tuple[str, str]]:
@@ -150,3 +165,47 @@ def test_who_only_looks_pays_no_model_and_gets_no_message(bot: SlackBot, event: 
     """Slack sends these each time a person opens the bot or another channel."""
     bot.hear(signing.slack_event("Ev1", event))
     assert (bot.platforms.sent, bot.bot.provider.requests) == ([], [])
+
+
+def test_session_waits_while_its_question_does(bot: SlackBot):
+    """From the moment that the question is shown to its answer; the outcome leaves the thread ready."""
+    bot.hear(signing.slack_text(ROOT, "clean"))
+    assert bot.states == [(ROOT, "processing"), (ROOT, "suspended")]
+    bot.hear(signing.slack_text("1995204901.000200", "yes", thread_ts=ROOT))
+    assert bot.states[2:] == [(ROOT, "processing"), (ROOT, "active")]
+
+
+def test_session_of_a_question_in_time_out_is_ready(bot: SlackBot):
+    """No turn ends the question then: the message that says so does."""
+    bot.hear(signing.slack_text(ROOT, "clean"))
+    bot.rig.pass_time(3600)
+    bot.work(Conversation("sl", "D0ADA", ROOT))
+    assert bot.states[2:] == [(ROOT, "active")]
+
+
+def test_session_waits_while_the_question_of_another_person_does(bot: SlackBot):
+    """A thread of a channel has one state, and two people."""
+    bot.hear(signing.slack_text(ROOT, "<@U0BOT> clean", channel="C0OPS"))
+    bot.hear(signing.slack_text(LATER, "<@U0BOT> hi", channel="C0OPS", thread_ts=ROOT, user="U0BOB"))
+    assert bot.states[2:] == [(ROOT, "processing"), (ROOT, "suspended")]
+
+
+def test_reset_closes_the_session(bot: SlackBot):
+    """Also while a question waits, which it cancels."""
+    bot.hear(signing.slack_text(ROOT, "clean"))
+    bot.hear(signing.slack_text("1995204901.000200", "/reset", thread_ts=ROOT))
+    assert bot.states[-1] == (ROOT, "closed")
+
+
+def test_stop_leaves_the_session_ready(bot: SlackBot):
+    """Slack does not do so itself. The stop shows no work, which could be stopped again."""
+    bot.hear(signing.slack_text(ROOT, "clean"))
+    bot.hear(signing.slack_event("Ev1", STOP))
+    assert bot.states[2:] == [(ROOT, "active")]
+
+
+def test_question_that_slack_does_not_take_leaves_no_session_waiting(bot: SlackBot):
+    """The person cannot see it, so it waits for nothing."""
+    bot.platforms.script("slack", "restricted_action")
+    bot.hear(signing.slack_text(ROOT, "clean"))
+    assert bot.states[-1] == (ROOT, "active")

@@ -1,4 +1,4 @@
-"""Slack's status: where "is thinking…" is shown, how it ends, and what a refusal costs."""
+"""Slack's status in apps without the agent view: where it is shown, how it ends, and what a refusal costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sayso.channels.slack.adapter import SlackChannel
-from sayso.channels.slack.status import REFUSED_SECONDS, ThinkingStatus
+from sayso.channels.slack.status import REFUSED_SECONDS, ConversationStatus
 from sayso.channels.types import Conversation, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
@@ -24,7 +24,7 @@ TS = "1795205300.001100"
 @pytest.fixture
 def channel(media: MemoryMedia, platforms: FakePlatforms) -> SlackChannel:
     """Return the adapter, talking to its fake."""
-    return slack(media, platforms.slack_url)
+    return slack(media, platforms.slack_url, view="none")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_refusal_is_learned(channel: SlackChannel, fake: FakeSlack, platforms: F
 def test_refused_status_is_tried_again_later(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
     """An operator may add the scope meanwhile. Where nothing is shown, nothing is removed."""
     now = [0.0]
-    status = ThinkingStatus("sl", channel.client_of, clock=lambda: now[0])
+    status = ConversationStatus("sl", channel.client_of, clock=lambda: now[0])
     fake.scopes = fake.scopes - {"chat:write"}
 
     async def scene() -> None:
@@ -126,7 +126,7 @@ def test_refused_status_is_tried_again_later(channel: SlackChannel, fake: FakeSl
 def test_busy_method_rests_as_long_as_slack_asks(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
     """platforms.md 3.4: 429 with Retry-After."""
     now = [0.0]
-    status = ThinkingStatus("sl", channel.client_of, clock=lambda: now[0])
+    status = ConversationStatus("sl", channel.client_of, clock=lambda: now[0])
     fake.status_error = "429"
 
     async def scene() -> None:

@@ -27,20 +27,22 @@ def test_first_sign_of_life_is_typing_or_the_answer() -> None:
 
 def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
     """Other calls and other chats give no sign of life."""
-    ada, grace = ChatInbox(), ChatInbox()
+    ada, grace, linus = ChatInbox(), ChatInbox(), ChatInbox()
     calls = [
         {"method": "sendChatAction", "params": {"chat_id": 5}},
         {"method": "assistant.threads.setStatus", "params": {"channel_id": "C1"}},
+        {"method": "agents.sessions.setStatus", "params": {"channel_id": "C2", "status": "processing"}},
+        {"method": "agents.sessions.setStatus", "params": {"channel_id": "C2", "status": "active"}},
         {"method": "answerCallbackQuery", "params": {"callback_query_id": "1"}},
         {"method": "sendChatAction", "params": {"chat_id": 6}},
     ]
 
     async def look() -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(follow_typing_signs(lambda: calls, {"5": ada, "C1": grace}), 0.001)
+            await asyncio.wait_for(follow_typing_signs(lambda: calls, {"5": ada, "C1": grace, "C2": linus}), 0.001)
 
     asyncio.run(look())
-    assert (len(ada.signs), len(grace.signs)) == (1, 1)
+    assert (len(ada.signs), len(grace.signs), len(linus.signs)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
