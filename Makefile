@@ -131,7 +131,14 @@ $(BIN)/pip:
 	$$(command -v $(PYTHON) || command -v python3) -m venv $(VENV)
 	$(BIN)/pip install -qq --upgrade "pip>=25.1"
 
-$(VENV)/ready: pyproject.toml | $(BIN)/pip
+# Pip installs a checkout by an import hook, which editors and type checkers do not run. They follow this path, to a folder
+# that has `sayso` alone: the checkout itself would bring `config` and `agent` as modules of their own.
+$(VENV)/checkout/sayso: | $(BIN)/pip
+	@mkdir -p $(VENV)/checkout
+	@echo "$(abspath $(VENV)/checkout)" > "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/sayso_checkout.pth"
+	@ln -sfn "$(CURDIR)/sayso" $@
+
+$(VENV)/ready: pyproject.toml | $(BIN)/pip $(VENV)/checkout/sayso
 	@echo "Setting up $(VENV), about half a minute ..."
 	@$(BIN)/pip install --progress-bar off --editable ".[examples]" > $(VENV)/setup.log 2>&1 & pip=$$!; \
 	trap 'kill $$pip' INT TERM; shown=; \

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import GenericAlias, MethodType
-from typing import Any, ClassVar, Self, Unpack, overload
+from typing import Any, ClassVar, Concatenate, Generic, Self, Unpack, overload
 
 from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
+from typing_extensions import ParamSpec, TypeVar
 
 from sayso.agent.tools.arguments import HiddenArguments, SchemaArguments, TypedArguments, ValidatedArguments
 from sayso.agent.tools.call_texts import (
@@ -68,9 +69,21 @@ MAX_REFUSAL_CHARS = 2_000
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
+#: The parameters and the result of a tool's function, for type checkers. A bare `Tool` is any tool.
+P = ParamSpec("P", default=...)
+R_co = TypeVar("R_co", covariant=True, default=Any)
+#: The parameters of a method without its instance, and what the decorator is given.
+OwnP = ParamSpec("OwnP")
+MadeP = ParamSpec("MadeP")
+MadeR = TypeVar("MadeR")
+
+
 @dataclass(frozen=True, eq=False)
-class Tool(ToolDefinition):
-    """A function that a model may call. Immutable; lives as long as the process. ToolDefinition explains its fields."""
+class Tool(ToolDefinition, Generic[P, R_co]):
+    """A function that a model may call. Immutable; lives as long as the process. ToolDefinition explains its fields.
+
+    For type checkers `Tool[P, R]` is the function itself: they refuse a wrong call, and know its result.
+    """
 
     __pydantic_serializer__: ClassVar[SchemaSerializer]
 
@@ -84,11 +97,20 @@ class Tool(ToolDefinition):
         """Allow `Tool[Any]` in type hints (seed: ToolSelector protocol)."""
         return GenericAlias(cls, item)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself, as if it had never been decorated."""
-        return self._own_function()(*args, **kwargs)
+        value: R_co = self._own_function()(*args, **kwargs)
+        return value
 
-    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Tool[P, R_co]: ...
+
+    @overload
+    def __get__(
+        self: Tool[Concatenate[Any, OwnP], R_co], instance: object, owner: type | None = None
+    ) -> Tool[OwnP, R_co]: ...
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool[Any, Any]:
         """Return a decorated method, taken from an instance, as a tool of that instance."""
         if instance is None or not is_method(self.function):
             return self
@@ -112,7 +134,7 @@ class Tool(ToolDefinition):
     @classmethod
     def from_function(
         cls,
-        func: Callable[..., Any],
+        func: Callable[P, R_co],
         name: str | None = None,
         description: str | None = None,
         namespace: str | None = None,
@@ -122,7 +144,7 @@ class Tool(ToolDefinition):
         param_metadata: Mapping[str, Mapping[str, Any]] | None = None,
         injected_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Tool:
+    ) -> Tool[P, R_co]:
         """Return the Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
 
         With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition.
@@ -543,15 +565,18 @@ Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serializa
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[MadeP, MadeR], /) -> Tool[MadeP, MadeR]: ...
 
 
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[MadeP, MadeR]], Tool[MadeP, MadeR]]: ...
 
 
-def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a Tool of a function. Works bare and with options; ToolDefinition explains them."""
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a Tool of a function. Works bare and with options; ToolDefinition explains them.
+
+    The tool keeps the types of the function: `find(3)` is checked and has its result, as before.
+    """
     if function is not None:
         return Tool.from_function(function)
     return lambda decorated: Tool.from_function(decorated, **options)

@@ -1,8 +1,8 @@
-"""The command `sayso init`: write a new bot, ready to run."""
+"""The commands `sayso init`, which writes a new bot, ready to run, and `sayso schema`."""
 
 from __future__ import annotations
 
-from importlib.metadata import metadata
+from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -10,7 +10,7 @@ import click
 from sayso.config.cli.command import Options, SaysoCommand, fail, pass_options
 
 _YAML = """\
-# yaml-language-server: $schema=SCHEMA_ADDRESS
+# yaml-language-server: $schema=sayso.schema.json
 # The configuration of this bot. `sayso check` reads it and prints what each channel may do.
 # The page "Configuration" of the documentation has every key.
 
@@ -79,11 +79,16 @@ def delete_task(name: str) -> str:
 
 def load_tasks() -> list[str]:
     """Return the stored tasks; two examples while nothing is stored."""
-    return json.loads(FILE.read_text()) if FILE.exists() else ["milk", "taxes"]
+    if not FILE.exists():
+        return ["milk", "taxes"]
+    tasks: list[str] = json.loads(FILE.read_text())
+    return tasks
 '''
 
 _TEST = '''\
 """Tests of the bot. Run them with `pytest`; they need no key: the answers of the model are scripted."""
+
+from pathlib import Path
 
 import pytest
 import tools
@@ -93,23 +98,23 @@ from sayso.agent import ToolCall
 
 
 @pytest.fixture(autouse=True)
-def task_file(tmp_path, monkeypatch):
+def task_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the tasks of each test in a folder of its own."""
     monkeypatch.setattr(tools, "FILE", tmp_path / "tasks.json")
 
 
-def bot(*answers):
+def bot(*answers: str | ToolCall) -> ChannelAgent:
     """Return a bot whose model gives these answers, one after the other."""
     return ChannelAgent(Agent([tools.list_tasks, tools.delete_task], ScriptedProvider(answers)))
 
 
-def test_a_safe_tool_runs_at_once():
+def test_a_safe_tool_runs_at_once() -> None:
     """The model calls `list_tasks`, sees its result, and answers."""
     reply = bot(ToolCall("list_tasks"), "Milk and taxes.").ask_channel("ana", "what is left to do?")
     assert reply.content == "Milk and taxes."
 
 
-def test_a_destructive_tool_waits_for_a_yes():
+def test_a_destructive_tool_waits_for_a_yes() -> None:
     """Nothing is deleted before the user says so."""
     chat = bot(ToolCall("delete_task", {"name": "milk"}))
     question = chat.ask_channel("ana", "delete the milk task")
@@ -119,7 +124,13 @@ def test_a_destructive_tool_waits_for_a_yes():
     assert tools.load_tasks() == ["taxes"]
 
 
-def test_a_no_keeps_the_task():
+def test_a_missing_task_asks_nothing() -> None:
+    """The preview refuses, and the model reads why."""
+    reply = bot(ToolCall("delete_task", {"name": "bread"}), "There is no such task.").ask_channel("ana", "no bread")
+    assert reply.content == "There is no such task."
+
+
+def test_a_no_keeps_the_task() -> None:
     """A no cancels the question."""
     chat = bot(ToolCall("delete_task", {"name": "milk"}))
     chat.ask_channel("ana", "delete the milk task")
@@ -127,8 +138,10 @@ def test_a_no_keeps_the_task():
     assert tools.load_tasks() == ["milk", "taxes"]
 '''
 
-#: The files of a new bot and their content.
+#: The files of a new bot and their content, besides the schema of the YAML.
 FILES = {"sayso.yaml": _YAML, "tools.py": _TOOLS, "test_tools.py": _TEST}
+#: The JSON Schema of the YAML: its name in `sayso.config.settings`, and in a new bot.
+SCHEMA = "sayso.schema.json"
 
 
 @click.command(cls=SaysoCommand, examples=["sayso init", "sayso init mybot && cd mybot && sayso chat"])
@@ -137,26 +150,40 @@ FILES = {"sayso.yaml": _YAML, "tools.py": _TOOLS, "test_tools.py": _TEST}
 def init(options: Options, folder: Path) -> None:
     """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool, and their tests.
 
-    It runs without an account and without a key. Existing files are never changed.
+    Beside them is the schema of the configuration, by which editors complete it. The bot runs without an account and
+    without a key. Existing files are never changed.
     """
-    existing = [name for name in FILES if (folder / name).exists()]
+    contents = {**FILES, SCHEMA: _schema()}
+    existing = [name for name in contents if (folder / name).exists()]
     if existing:
         fail(f"{', '.join(str(folder / name) for name in existing)} exists: name an empty folder")
-    urls = dict(url.split(", ", 1) for url in metadata("sayso").get_all("Project-URL", []))
-    schema_address = f"{urls['Documentation']}/reference/sayso.schema.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in FILES.items():
-            (folder / name).write_text(content.replace("SCHEMA_ADDRESS", schema_address), encoding="utf-8")
+        for name, content in contents.items():
+            (folder / name).write_text(content, encoding="utf-8")
     except OSError as exc:
         fail(f"{folder} cannot be written: {exc.strerror}: name another folder")
-    paths = [str(folder / name) for name in FILES]
+    paths = [str(folder / name) for name in contents]
     enter = [] if folder.resolve() == Path.cwd() else [f"  cd {folder}"]
     lines = [f"Written: {', '.join(paths)}", "Next:", *enter]
     lines += [
         "  sayso check       what each channel may do",
         "  sayso chat        talk to the bot in this terminal: list tasks, delete task milk",
         "  sayso up          run it with a chat page in your browser",
-        "  pytest            run its tests (pip install pytest)",
+        "  python -m pip install pytest && pytest     run its tests",
     ]
     options.print({"files": paths}, lines)
+
+
+@click.command(cls=SaysoCommand, examples=["sayso schema > sayso.schema.json"])
+def schema() -> None:
+    """Print the JSON Schema of the YAML, by which editors complete keys and mark mistakes.
+
+    An editor with the YAML language server reads it where the first line of the YAML is
+    `# yaml-language-server: $schema=sayso.schema.json`. Print it anew after an update.
+    """
+    click.echo(_schema(), nl=False)
+
+
+def _schema() -> str:
+    return files("sayso.config.settings").joinpath(SCHEMA).read_text(encoding="utf-8")

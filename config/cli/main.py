@@ -36,6 +36,7 @@ _MODULES = {
     "poll": "run",
     "redis": "operate",
     "restore": "backup",
+    "schema": "init",
     "trace": "trace",
     "up": "run",
     "web": "run",

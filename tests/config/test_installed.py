@@ -188,7 +188,9 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
     assert not [name for name in files if "__pycache__" in name or "/tests/" in name]
     assert all(wheel.read(name) == (ROOT / name).read_bytes() for name in files)
     product = {name for name in files if not name.startswith("sayso/deploy/")}
-    assert not {Path(name).suffix for name in product} - {*".py .typed .lua .acl .toml .yaml .css .js .html".split()}
+    assert not {Path(name).suffix for name in product} - {
+        *".py .typed .lua .acl .toml .yaml .css .js .json .html".split()
+    }
 
 
 def test_the_wheel_has_the_files_that_the_page_about_deployment_names(install: Callable[[str], Installed]):

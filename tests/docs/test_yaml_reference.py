@@ -15,7 +15,7 @@ from jsonschema import Draft7Validator
 from sayso.config.cli.main import main
 from tests.docs.pages import ROOT, generate
 
-SCHEMA = json.loads((ROOT / "docs" / "reference" / "sayso.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "config" / "settings" / "sayso.schema.json").read_text())
 VALIDATOR = Draft7Validator(SCHEMA)
 #: A reference without quotes, which our loader takes between braces and other readers do not.
 BARE_REFERENCE = re.compile(r"(?<=[\[ ])(\$\{[^}]*\})(?=[ ,}\]\n])")
@@ -47,8 +47,8 @@ def yaml_blocks() -> list[tuple[str, str]]:
 
 def test_the_generated_files_are_up_to_date() -> None:
     """`make reference` writes them."""
-    for name, text in generate().files().items():
-        assert (ROOT / "docs" / "reference" / name).read_text() == text, f"{name}: run `make reference`"
+    for path, text in generate().files().items():
+        assert path.read_text() == text, f"{path.name}: run `make reference`"
 
 
 def test_the_schema_is_one() -> None:
@@ -66,8 +66,9 @@ def test_the_demo_and_a_new_bot_fit_the_schema(tmp_path: Path) -> None:
     """The two configurations that Sayso brings. The new one names the schema in its first line."""
     CliRunner().invoke(main, ["init", str(tmp_path)])
     new = (tmp_path / "sayso.yaml").read_text()
-    assert new.startswith("# yaml-language-server: $schema=https://")
     assert new.split("\n")[0] in (ROOT / "docs" / "reference" / "yaml.md").read_text()
+    named = new.split("\n")[0].removeprefix("# yaml-language-server: $schema=")
+    assert json.loads((tmp_path / named).read_text()) == SCHEMA
     for text in (new, (ROOT / "config" / "demo.yaml").read_text()):
         assert problems(text) == []
 

@@ -10,6 +10,10 @@ import pytest
 
 from tests.config.processes import PATIENCE, sayso
 
+ROOT = Path(__file__).parents[3]
+#: Right and wrong calls of tools. A wrong one that is no error any more is an unused `type: ignore`, which is an error.
+TYPED_CALLS = ROOT / "tests/agent/tools/typed_calls.py"
+
 
 @pytest.fixture
 def bot(tmp_path: Path) -> Path:
@@ -39,7 +43,7 @@ def test_the_tests_of_a_new_bot_pass(bot: Path):
     """As its author would run them."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, check=False, cwd=bot, capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, "3 passed" in done.stdout) == (0, True)
+    assert (done.returncode, "4 passed" in done.stdout) == (0, True)
 
 
 def test_existing_files_are_left_alone(bot: Path):
@@ -49,3 +53,17 @@ def test_existing_files_are_left_alone(bot: Path):
     code, _, errors = sayso("init", bot, SAYSO_CONFIG="")
     assert (code, "tools.py" in errors, (bot / "tools.py").read_text()) == (3, True, "mine")
     assert not (bot / "sayso.yaml").exists()
+
+
+def test_a_new_bot_and_its_calls_are_typed(bot: Path):
+    """`mypy --strict` finds nothing in its files, nor in calls of each kind of tool; a wrong call is an error."""
+    files = [TYPED_CALLS, bot / "tools.py", bot / "test_tools.py"]
+    command = [sys.executable, "-m", "mypy", "--strict", *map(str, files)]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (0, "Success: no issues found in 3 source files\n")
+
+
+def test_schema_of_the_yaml_is_printed_as_it_is_installed():
+    """`sayso schema > sayso.schema.json` is how an older bot gets it."""
+    code, output, errors = sayso("schema", SAYSO_CONFIG="")
+    assert (code, errors, output) == (0, "", (ROOT / "config/settings/sayso.schema.json").read_text())

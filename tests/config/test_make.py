@@ -1,0 +1,31 @@
+"""The Makefile: what its targets promise to those who work in a checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str, folder: Path) -> str:
+    """Return what a command prints. Raises CalledProcessError."""
+    done = subprocess.run(command, check=True, cwd=folder, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_type_checkers_and_editors_find_sayso_in_the_environment_of_a_checkout(tmp_path: Path):
+    """They follow paths and run no import hook. The other folders of the checkout are no modules there."""
+    environment, user = tmp_path / "environment", tmp_path / "user"
+    venv.create(environment, with_pip=False)
+    (environment / "bin/pip").touch()  # make sets the environment up where it is missing
+    run("make", f"VENV={environment}", f"{environment}/checkout/sayso", folder=ROOT)
+    python = str(environment / "bin/python")
+    user.mkdir()
+    (user / "bot.py").write_text("import sayso\nfrom sayso import tool\n")
+    flags = ("--follow-imports=skip", "--python-executable", python)
+    assert "Success" in run(sys.executable, "-m", "mypy", *flags, "bot.py", folder=user)
+    found = "import importlib.util as u; print([bool(u.find_spec(n)) for n in ('sayso', 'config', 'agent')])"
+    assert run(python, "-c", found, folder=user) == "[True, False, False]\n"
