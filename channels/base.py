@@ -278,7 +278,19 @@ class ShowsSteps(Protocol):
 
 
 @runtime_checkable
-class FollowsMoves(Protocol):
+class KeepsFirstAddress(Protocol):
+    """A channel on which a conversation may get another address at the platform than the one it began with."""
+
+    def at_first_address(self, turn: Turn) -> Turn:
+        """Return the turn under the address that its conversation began with.
+
+        Everything that is stored of a conversation stays under its first address: questions, which are sealed for it,
+        history, timers and replies. Reads and writes the shared cache, and raises what that raises.
+        """
+
+
+@runtime_checkable
+class FollowsMoves(KeepsFirstAddress, Protocol):
     """A channel whose platform may give a chat another id, such as a group that becomes a supergroup."""
 
     def note_moves(self, received: Received) -> Received:
@@ -286,13 +298,6 @@ class FollowsMoves(Protocol):
 
         Turns stay as they are: `at_first_address` is called for each when it is stored. Reads and writes the shared
         cache, and raises what that raises.
-        """
-
-    def at_first_address(self, turn: Turn) -> Turn:
-        """Return the turn under the address that its conversation began with.
-
-        Everything that is stored of a conversation stays under its first address: questions, which are sealed for it,
-        history, timers and replies. Reads and writes the shared cache, and raises what that raises.
         """
 
 
@@ -305,7 +310,7 @@ def note_moves(channel: object, received: Received) -> Received:
 
 def at_first_address(channel: object, turn: Turn) -> Turn:
     """Return the turn under the address that its conversation began with."""
-    if not turn.in_group or not isinstance(channel, FollowsMoves):
+    if not isinstance(channel, KeepsFirstAddress):
         return turn
     return channel.at_first_address(turn)
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from redis.exceptions import RedisError
+
 from sayso.channels.base import (
     AdapterDeps,
     AddressClosed,
@@ -38,6 +40,7 @@ from sayso.channels.slack.outgoing import first_section, link_text, message_of, 
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.status import ConversationStatus
 from sayso.channels.slack.text import FILE_ID, media_of
+from sayso.channels.slack.threads import OpenedThreads
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
 
@@ -62,6 +65,7 @@ class SlackChannel:
         self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
         self._web = PooledSessions(partial(new_client, self._token, self._api_url))
+        self._threads = OpenedThreads(deps.cache)
         self._status = ConversationStatus(name, self.client_of, has_sessions=settings.view == "agent")
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
@@ -114,11 +118,10 @@ class SlackChannel:
 
     async def show_state(self, conversation: Conversation, state: ShownState, *, after: str = "") -> None:
         """Show what a thread waits for, in an app with the agent view. Best effort; never raises."""
-        if not conversation.thread:
-            return
-        with contextlib.suppress(SendError):
-            chat = (await self.place(conversation)).chat
-            await self._status.show_state(chat, conversation.thread, state, after=after)
+        with contextlib.suppress(SendError, RedisError):
+            there = await self._threads.at_slack(await self.place(conversation))
+            if there.thread:
+                await self._status.show_state(there.chat, there.thread, state, after=after)
 
     async def _status_place(self, turn: Turn) -> tuple[str, str] | None:
         """Return the chat and the message that show a turn's status, None if it came without one.
@@ -126,15 +129,17 @@ class SlackChannel:
         Outside of threads only a direct message shows it: elsewhere it would be in a thread that the person has not
         opened. Slash commands and forms name no message.
         """
-        ts = turn.conversation.thread
-        if not ts and not turn.in_group:
-            ts = turn.message_id
-        if not ts:
+        may_show = turn.conversation.thread or (turn.message_id and not turn.in_group)
+        if not may_show:
             return None
         try:
-            return (await self.place(turn.conversation)).chat, ts
-        except SendError:
+            there = await self._threads.at_slack(await self.place(turn.conversation))
+        except (SendError, RedisError):
             return None
+        ts = there.thread
+        if not turn.conversation.thread:
+            ts = turn.message_id
+        return (there.chat, ts) if ts else None
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
         """Post the first section of the unfinished answer, or edit the message that shows it.
@@ -184,7 +189,7 @@ class SlackChannel:
 
         A file that Slack refuses is sent as a link. An impossible edit is sent as a new message, unless it is optional.
         """
-        reply, to = delivery.reply, await self.place(delivery.conversation)
+        reply, to = delivery.reply, await self._threads.at_slack(await self.place(delivery.conversation))
         if reply.media:
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = message_of([slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation)
@@ -192,7 +197,18 @@ class SlackChannel:
             edited = await self._edit(message, reply.edits, to)
             if edited or reply.optional:
                 return edited or Receipt("")
-        return await self._post(message, to, reply.only_for)
+        receipt = await self._post(message, to, reply.only_for)
+        if not to.thread:
+            await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
+        return receipt
+
+    def at_first_address(self, turn: Turn) -> Turn:
+        """Return a reply in a thread of a direct message in the conversation that the bot's own message began."""
+        there = turn.conversation
+        is_direct = split_place(there.chat).id.startswith("D")
+        if not (is_direct and there.thread) or there.thread == turn.message_id:
+            return turn
+        return replace(turn, conversation=self._threads.first_address(there))
 
     async def place(self, conversation: Conversation) -> Conversation:
         """Return the conversation in which to post: for a person, the direct message, which is opened if needed.

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl
 from sayso.channels.base import BadHook
 from sayso.channels.slack.settings import View
 from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
+from sayso.channels.slack.threads import NEW_THREAD, new_thread
 from sayso.channels.types import (
     AddressChange,
     Conversation,
@@ -265,9 +266,12 @@ class RequestParser:
         """Return the turn of a submitted modal. The empty HTTP answer closes the modal."""
         view, user = body["view"], body["user"]
         title = (view.get("title") or {}).get("text") or view.get("callback_id") or ""
+        event_id = body.get("trigger_id") or f"{view['id']}:{view.get('hash')}"
         chat, thread = _place_in(view.get("private_metadata")) or (user["id"], "")
+        if not chat.startswith(("C", "G")):
+            thread = thread or self._new_thread(event_id)
         return Turn(
-            event_id=body.get("trigger_id") or f"{view['id']}:{view.get('hash')}",
+            event_id=event_id,
             conversation=Conversation(self.channel, chat, thread),
             user_id=user["id"],
             user_name=user.get("username") or "",
@@ -278,9 +282,10 @@ class RequestParser:
     def _shortcut(self, body: SlackJson) -> Turn:
         """Return the turn of a global shortcut, which names no channel: it is answered in a direct message."""
         user = body["user"]
+        event_id = body.get("trigger_id") or f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
         return Turn(
-            event_id=body.get("trigger_id") or f"{user['id']}:{body['callback_id']}:{body['action_ts']}",
-            conversation=Conversation(self.channel, user["id"]),
+            event_id=event_id,
+            conversation=Conversation(self.channel, user["id"], self._new_thread(event_id)),
             user_id=user["id"],
             user_name=user.get("username") or "",
             text=f"/{body['callback_id']}",
@@ -304,15 +309,17 @@ class RequestParser:
         )
 
     def _command(self, body: SlackJson) -> Turn:
-        """Return the turn of a slash command: the text after it, /help without text. It has no thread or message id."""
+        """Return the turn of a slash command: the text after it, /help without text. It has no message id."""
         text = readable(body.get("text", ""), "")
+        is_direct = body["channel_id"].startswith("D")
+        thread = self._new_thread(body["trigger_id"]) if is_direct else ""
         return Turn(
             event_id=body["trigger_id"],
-            conversation=Conversation(self.channel, body["channel_id"]),
+            conversation=Conversation(self.channel, body["channel_id"], thread),
             user_id=body["user_id"],
             user_name=body.get("user_name", ""),
             text=f"/{text.lower()}" if text.lower() in COMMANDS else text or "/help",
-            in_group=not body["channel_id"].startswith("D"),
+            in_group=not is_direct,
         )
 
     def _thread(self, message: SlackJson, is_direct: bool, *, later: bool) -> str:
@@ -325,6 +332,10 @@ class RequestParser:
         if self._opens_threads(is_direct=is_direct):
             return thread or ts
         return "" if later and thread == ts else thread
+
+    def _new_thread(self, act: str) -> str:
+        """Return the thread of what an act in a direct message begins that names none, "" outside of threads."""
+        return new_thread(act) if self._opens_threads(is_direct=True) else ""
 
     def _opens_threads(self, *, is_direct: bool) -> bool:
         """Return whether a message outside of threads is the root of one, in which it is answered.
@@ -375,7 +386,8 @@ def _place_in(metadata: object) -> tuple[str, str] | None:
     if not isinstance(place, dict):
         return None
     chat, thread = str(place.get("chat") or ""), str(place.get("thread") or "")
-    return (chat, thread) if _CHANNEL_ID.fullmatch(chat) and _THREAD_TS.fullmatch(thread) else None
+    is_thread = _THREAD_TS.fullmatch(thread) or NEW_THREAD.fullmatch(thread)
+    return (chat, thread) if _CHANNEL_ID.fullmatch(chat) and is_thread else None
 
 
 def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, now: float) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import Channel
+from sayso.channels.slack.threads import new_thread
 from sayso.channels.types import (
     UNNAMED_ALBUM,
     Conversation,
@@ -253,14 +254,16 @@ TURNS = {
     "slack/message_changed": replace(
         sl("1795204800.000100", "Hallo!", kind="edit"), event_id="T0ACME:D0ADA:edit:1795205000.000000"
     ),
-    "slack/view_submission": sl_act("111.333.bbbbbbbb", "U0ADA", notes=("submitted form 'Frage'", "Warum?: weil")),
+    "slack/view_submission": sl_act(
+        "111.333.bbbbbbbb", "U0ADA", new_thread("111.333.bbbbbbbb"), notes=("submitted form 'Frage'", "Warum?: weil")
+    ),
     "slack/view_submission_in_thread": sl_act("111.334.bbbbbbbb", *THREAD, notes=ORDER),
-    "slack/shortcut_global": sl_act("111.401.cccccccc", "U0ADA", text="/open_tickets"),
+    "slack/shortcut_global": sl_act("111.401.cccccccc", "U0ADA", new_thread("111.401.cccccccc"), text="/open_tickets"),
     "slack/message_action": sl_act(
         "111.402.cccccccc", *THREAD, text="/ask_acme", quoted="5 < 6, @U0ADA?", message_id=THREAD[1]
     ),
     "slack/slash_command_payload": sl_act("111.501.dddddddd", "C0OPS", text="delete my payload & all"),
-    "slack/slash_command_empty": sl_act("111.502.dddddddd", "D0ADA", text="/help"),
+    "slack/slash_command_empty": sl_act("111.502.dddddddd", "D0ADA", new_thread("111.502.dddddddd"), text="/help"),
     "slack/slash_command_builtin": sl_act("111.503.dddddddd", "C0OPS", text="/stop"),
 }
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.agent.channel.context import user_message_text
+from sayso.channels.base import at_first_address
+from sayso.channels.slack.threads import OpenedThreads
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import MemoryMedia, slack, slack_hook
 from tests.contracts.rigs import MemoryRig, make_processor, make_sender
 from tests.workers.fakes import Bot
@@ -94,9 +99,11 @@ class SlackBot:
 
     def hear(self, body: bytes) -> None:
         """Read a request of Slack's and answer its turns."""
-        for came in self.channel.receive(slack_hook(body)).turns:
+        for received in self.channel.receive(slack_hook(body)).turns:
+            came = at_first_address(self.channel, received)
             self.rig.accept(came)
             self.work(came.conversation)
+            self.work(replace(came.conversation, chat="D0ADA"))  # where a person's id leads
 
     def work(self, conversation: Conversation) -> None:
         """Work through a conversation, and through what goes on beside it."""
@@ -106,6 +113,10 @@ class SlackBot:
             await self.processor.end_typing()
 
         asyncio.run(run())
+
+    def read_command(self, trigger_id: str) -> Turn:
+        """Return the turn of a slash command."""
+        return turn(self.channel.receive(slack_hook(signing.slack_command(trigger_id, "help", channel="D0ADA"))))
 
     @property
     def states(self) -> list[tuple[str, str]]:
@@ -209,3 +220,71 @@ def test_question_that_slack_does_not_take_leaves_no_session_waiting(bot: SlackB
     bot.platforms.script("slack", "restricted_action")
     bot.hear(signing.slack_text(ROOT, "clean"))
     assert bot.states[-1] == (ROOT, "active")
+
+
+FORM = {"trigger_id": "1.2", "view": {"id": "V1", "title": {"text": "Clean"}}}
+SHORTCUT = {"trigger_id": "1.2", "callback_id": "clean", "action_ts": "1.2"}
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        signing.slack_command("1.2", "clean", channel="D0ADA"),
+        signing.slack_interaction("shortcut", **SHORTCUT),
+        signing.slack_interaction("view_submission", **FORM),
+    ],
+    ids=["command", "shortcut", "form"],
+)
+def test_typed_yes_in_the_thread_that_the_bot_opened_runs_the_action_once(bot: SlackBot, begun: bytes):
+    """These name no thread: the question opens it, and its answer and its outcome stay there."""
+    bot.hear(begun)
+    (question,) = bot.shown
+    opened = "1795204700.000001"
+    bot.hear(signing.slack_text("1995204901.000200", "yes", thread_ts=opened))
+    assert (question[0], bot.bot.deleted) == ("", ["A"])
+    assert {thread for thread, _ in bot.shown[1:]} == {opened}
+    assert bot.states == [(opened, "suspended"), (opened, "processing"), (opened, "active")]
+
+
+def test_stop_button_reaches_the_conversation_that_the_bot_opened(bot: SlackBot):
+    """Slack names its thread, which is another name of the same conversation."""
+    bot.hear(signing.slack_command("1.2", "clean", channel="D0ADA"))
+    bot.hear(signing.slack_event("Ev1", {**STOP, "thread_ts": "1795204700.000001"}))
+    assert "nothing was done" in bot.shown[-1][1]
+
+
+def test_two_commands_are_two_conversations(bot: SlackBot):
+    """A yes answers the question of its own thread; the other one waits on."""
+    for number in (1, 2):
+        bot.hear(signing.slack_command(f"1.{number}", "help", channel="D0ADA"))
+    began = [received.conversation.thread for received in map(bot.read_command, ("1.1", "1.2"))]
+    assert len(set(began)) == 2
+    assert [thread for thread, _ in bot.shown] == ["", ""]
+
+
+def test_thread_that_is_not_noted_costs_no_second_message(bot: SlackBot, monkeypatch: pytest.MonkeyPatch):
+    """The message is posted: only a typed answer there is a conversation of its own then."""
+
+    def away(key: str, value: str) -> None:
+        raise RedisConnectionError
+
+    monkeypatch.setattr(bot.channel._threads._cache, "put", away)
+    bot.hear(signing.slack_command("1.2", "help", channel="D0ADA"))
+    assert len(bot.shown) == 1
+
+
+def test_old_thread_of_a_person_is_looked_up_once():
+    """Most threads are people's own. One that has just begun may still be noted as the bot's."""
+    cache, now = MemorySharedCache(), float(ROOT)
+    asked: list[str] = []
+
+    def get(key: str) -> None:
+        asked.append(key)
+
+    cache.get = get  # type: ignore[method-assign]
+    threads = OpenedThreads(cache, clock=lambda: now)
+    there = Conversation("sl", "D0ADA", ROOT)
+    for seconds in (0, 301, 302):
+        now = float(ROOT) + seconds
+        assert threads.first_address(there) == there
+    assert len(asked) == 2

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from sayso.channels.base import BadHook
+from sayso.channels.slack.threads import new_thread
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.testing.platforms import webhooks as signing
 from tests.channels.harness import MemoryMedia, slack, slack_hook
@@ -140,7 +141,7 @@ def test_form_without_a_place_is_answered_directly(read, metadata: str | None):
     """platforms.md 3.1: any app may fill private_metadata; a value that is no place of ours is ignored."""
     view = {"private_metadata": metadata, "callback_id": "ask"}
     received = read(signing.slack_interaction("view_submission", trigger_id="1.4", view=view))
-    assert turn(received).conversation == Conversation("sl", "U0ADA")
+    assert turn(received).conversation == Conversation("sl", "U0ADA", new_thread("1.4"))
     assert (received.answer.status, received.answer.body, turn(received).decides) == (200, "", False)
 
 
