@@ -156,7 +156,8 @@ class RateLimit:
     `per_second`: messages of the whole channel, 0 for no limit. `chat_gap`: seconds between two messages into one
     conversation, after the first `burst` messages. `draft_gap`: seconds between two drafts of one answer, 0 if the
     platform shows no drafts. `draft_delay`: seconds that a turn takes before its first draft, where drafts count as
-    messages and few are allowed; 0 to show the first words at once.
+    messages and few are allowed; 0 to show the first words at once. `notice_in_draft`: whether the draft also shows the
+    notice that a turn takes longer. If not, the notice is a message of its own, so that the answer makes a sound.
     """
 
     per_second: float = 0.0
@@ -164,6 +165,7 @@ class RateLimit:
     burst: int = 1
     draft_gap: float = 0.0
     draft_delay: float = 0.0
+    notice_in_draft: bool = True
 
 
 class Channel(Protocol):

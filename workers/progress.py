@@ -144,6 +144,8 @@ class DraftMessage:
         self._notes = notes
         self._gap = pace.draft_gap
         self._delay = pace.draft_delay
+        #: Whether the draft also shows the notice that a turn takes longer.
+        self.takes_notice = pace.notice_in_draft
         self._rate_limiter = rate_limiter
         self._before_first = before_first
         self._sleep = sleep
@@ -333,8 +335,9 @@ class StepsMessage:
 class ProgressIndicator:
     """Shows that a turn is under work, for one attempt: "typing", and once a notice that it takes longer.
 
-    The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one and the turn decides
-    nothing; the answer replaces it. Otherwise it is a message of its own. `steps` shows the turn's tool calls.
+    The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one that takes it and the
+    turn decides nothing; the answer replaces it. Otherwise it is a message of its own. `steps` shows the
+    turn's tool calls.
     """
 
     def __init__(
@@ -426,7 +429,7 @@ class ProgressIndicator:
 
     def _begin_notice(self) -> None:
         decides = self._queued.live or self._queued.tapped
-        if self._draft and not decides:
+        if self._draft and self._draft.takes_notice and not decides:
             self._draft.say(self._texts().still_working())
         else:
             self._notice.begin(self._send_notice())

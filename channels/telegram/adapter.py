@@ -44,7 +44,9 @@ FILE_LIMIT = 20 * 1024 * 1024
 MAX_ANSWERED = 1000
 #: Telegram documents about 30 messages a second in all, about one a second in a private chat (bursts are allowed), and
 #: 20 a minute in a group: five at once and one each 4 s make 20 in the first minute.
-CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0)
+CHAT_RATE = RateLimit(per_second=30, chat_gap=1.0, burst=10, draft_gap=1.0, notice_in_draft=False)
+#: The same with Telegram's own drafts, which make no sound; the answer that follows does.
+NATIVE_RATE = replace(CHAT_RATE, notice_in_draft=True)
 GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draft_delay=4.0)
 
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
@@ -69,6 +71,7 @@ class TelegramChannel:
         self._secret = settings.webhook_secret
         self._api_url = settings.api_url or TELEGRAM
         self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
+        self._has_native_drafts = settings.draft == "native"
         self._answered: frozenset[str] = frozenset()
         self._missing = MissingFeatures(name)
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
@@ -128,7 +131,9 @@ class TelegramChannel:
 
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return Telegram's limits for a private chat or for a group."""
-        return CHAT_RATE if _is_private(conversation) else GROUP_RATE
+        if not _is_private(conversation):
+            return GROUP_RATE
+        return NATIVE_RATE if self._has_native_drafts else CHAT_RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
         """Split text at 4,096 UTF-16 units, or at 1,024 as a caption."""
@@ -153,12 +158,12 @@ class TelegramChannel:
         return True
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Show a draft, cut to one message: in private Telegram's own draft, in a group a message that is edited.
+        """Show a draft, cut to one message: a message that is edited, or in a private chat Telegram's own draft.
 
         Telegram's own draft disappears by itself, and the person may stop it.
         """
         chat, text = turn.conversation.chat, beginning(text)
-        if _is_private(turn.conversation):
+        if self._has_native_drafts and _is_private(turn.conversation):
             draft_id = zlib.crc32(turn.event_id.encode()) % 0x7FFFFFFF + 1  # the same for each step, and never 0
             call = BotApiCall(chat, _thread(turn), Reply(text), draft_id=draft_id)
         elif text.strip():

@@ -32,6 +32,11 @@ class TelegramSettings(VendorSettings):
     Without it every name that ends in `bot` addresses the bot, and no yes beside such a name counts, since it may be
     for another bot. A bot that polls learns its name by itself. Example: `'@my_fruit_bot'`.
     """
+    draft: Literal["native", "edit"] = "edit"
+    """How an answer is shown in a private chat while it is written, with `streaming: true`. `edit`: a message that
+    grows. `native`: Telegram's own draft, with a button to stop it; Telegram's apps for macOS and Android may leave the
+    draft beside the answer. A group always has a message that grows. Example: `native`.
+    """
 
     @field_validator("secret_token")
     @classmethod

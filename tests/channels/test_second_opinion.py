@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.telegram.adapter import TelegramChannel
-from sayso.channels.types import Conversation, Delivery, Media, Reply
+from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest
@@ -36,6 +36,7 @@ SHOWN = {
     "sendDocument": PDF,
     "sendPhoto": IMAGE,
 }
+DECIDED = (Button("✓ Yes", "", effect="✓ Delete it"), Button("No", ""))
 KEY = {"text": "Yes", "callback_data": "y"}
 
 
@@ -87,6 +88,7 @@ def heard(media: MemoryMedia) -> Iterator[list[dict[str, Any]]]:
     with Listening() as platforms, pytest.MonkeyPatch.context() as patch:
         patch.setitem(FILES, "any", b"\xff\xd8\xff" + b"x" * 100)
         asyncio.run(_life(telegram(media, platforms.telegram_url), platforms))
+        asyncio.run(_drafts(telegram(media, platforms.telegram_url, draft="native")))
         yield platforms.heard
 
 
@@ -98,11 +100,17 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
         turn = channel.receive(telegram_hook(hook)).turns[0]
         await channel.show_typing(turn)
         await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
-    await channel.draft(channel.receive(telegram_hook(signing.telegram_text(4, "hi"))).turns[0], "")
     platforms.ledger.state[MOVED] = {MOVING.chat: "-1002000000009"}
     await _send(channel, Reply("hello"), MOVING)
     photo = Media(platforms.host("telegram", b"\xff\xd8\xff"), "image/jpeg")
     await channel.fetch(photo, BytesIO())
+
+
+async def _drafts(channel: TelegramChannel) -> None:
+    """Show Telegram's own drafts, without and with a text."""
+    turn = channel.receive(telegram_hook(signing.telegram_text(4, "hi"))).turns[0]
+    await channel.draft(turn, "")
+    await channel.draft(turn, "**so** far")
 
 
 async def _set_up(channel: TelegramChannel) -> None:
@@ -127,7 +135,7 @@ async def _talk(channel: TelegramChannel, where: Conversation) -> None:
         await _send(channel, Reply("Changed", YES_NO, edits=photo), where)
     asked = await _send(channel, Reply("Delete **3**?", (*YES_NO, *YES_NO)), where)
     await _send(channel, Reply("Sure?", YES_NO, edits=asked), where)
-    await _send(channel, Reply("**Deleted**", edits=asked), where)
+    await _send(channel, Reply("**Deleted**", edits=asked, decided_buttons=DECIDED), where)
     await _send(channel, Reply("Deleted again", edits="99999"), where)
 
 

@@ -44,8 +44,8 @@ class Platform(FakeChannel):
 class Word:
     """A draft that stores the notice."""
 
-    def __init__(self) -> None:
-        self.words, self.said = [], asyncio.Event()
+    def __init__(self, *, takes_notice: bool = True) -> None:
+        self.words, self.said, self.takes_notice = [], asyncio.Event(), takes_notice
 
     async def begin(self) -> None:
         """Do nothing."""
@@ -114,6 +114,13 @@ def test_notice_is_the_draft_where_there_is_one():
     platform, draft = Platform(), Word()
     kept(platform, draft.said, draft=draft, notice_after=SOON)
     assert (draft.words, platform.sent) == ([ENGLISH.still_working()], [])
+
+
+def test_notice_is_a_message_of_its_own_where_the_draft_is_a_message():
+    """The answer would replace the notice, and an edit makes no sound."""
+    platform, draft = Platform(), Word(takes_notice=False)
+    kept(platform, platform.said, draft=draft, notice_after=SOON)
+    assert (draft.words, len(platform.sent)) == ([], 1)
 
 
 @pytest.mark.parametrize("field", ["live", "tapped"])

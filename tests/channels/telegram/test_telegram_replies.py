@@ -33,6 +33,12 @@ def channel(media: MemoryMedia, platforms: FakePlatforms):
     return telegram(media, platforms.telegram_url)
 
 
+@pytest.fixture
+def native(media: MemoryMedia, platforms: FakePlatforms):
+    """Return a bot that shows Telegram's own drafts."""
+    return telegram(media, platforms.telegram_url, draft="native")
+
+
 def send(channel, reply: Reply, conversation: Conversation = CHAT) -> Receipt:
     """Send one piece and return its receipt."""
     return asyncio.run(channel.send(Delivery("d", conversation, reply)))
@@ -181,27 +187,42 @@ def test_file_follows_the_text_that_edits(channel):
     assert pieces == (Reply("Here it is", edits="7"), Reply(buttons=YES_NO, media=IMAGE))
 
 
-def test_private_drafts_of_an_answer_share_one_draft_id(channel, platforms: FakePlatforms):
+def test_private_drafts_of_an_answer_share_one_draft_id(native, platforms: FakePlatforms):
     """platforms.md 2.3: sendMessageDraft has the same id for each step of an answer, never 0, and leaves no message."""
-    assert [draft(channel, text, update_id=8) for text in ("", "**Al", "**Almost** done")] == ["", "", ""]
-    draft(channel, "other", update_id=9)
+    assert [draft(native, text, update_id=8) for text in ("", "**Al", "**Almost** done")] == ["", "", ""]
+    draft(native, "other", update_id=9)
     shown = drafts(platforms)
     assert [sketch.get("text", "") for sketch in shown] == ["", "**Al", "<b>Almost</b> done", "other"]
     assert (len({sketch["draft_id"] for sketch in shown[:3]}), platforms.sent) == (1, [])
     assert shown[3]["draft_id"] != shown[0]["draft_id"]
 
 
-def test_private_drafts_stay_in_their_topic(channel, platforms: FakePlatforms):
+def test_private_drafts_stay_in_their_topic(native, platforms: FakePlatforms):
     """platforms.md 2.1: private chats have topics, too."""
-    draft(channel, "so far", message_thread_id=77, is_topic_message=True)
+    draft(native, "so far", message_thread_id=77, is_topic_message=True)
     assert drafts(platforms)[0]["message_thread_id"] == "77"
 
 
-def test_draft_with_refused_formatting_is_sent_plain(channel, platforms: FakePlatforms):
+def test_draft_with_refused_formatting_is_sent_plain(native, platforms: FakePlatforms):
     """A draft may end inside its formatting."""
     platforms.script("telegram", "Bad Request: can't parse entities: Unsupported start tag")
-    assert draft(channel, "**so** far") == ""
+    assert draft(native, "**so** far") == ""
     assert (drafts(platforms)[0]["text"], "parse_mode" in drafts(platforms)[0]) == ("so far", False)
+
+
+def test_private_draft_is_a_message_that_grows(channel, platforms: FakePlatforms):
+    """Telegram's own drafts stay beside the answer in some apps (vercel/chat#782), so they are not the default."""
+    shown = draft(channel, "so")
+    assert draft(channel, "so far", shown) == shown
+    send(channel, Reply("so far, so good", edits=shown))
+    assert [entry["text"] for entry in platforms.sent] == ["so far, so good"]
+    assert drafts(platforms) == []
+
+
+@pytest.mark.parametrize(("chat", "takes"), [(CHAT, [False, True]), (GROUP, [True, True])])
+def test_notice_stands_where_the_answer_makes_a_sound(channel, native, chat: Conversation, takes: list[bool]):
+    """An edit makes no sound: a private answer that took long must not be the edit of a notice."""
+    assert [each.rate_limit(chat).notice_in_draft for each in (channel, native)] == takes
 
 
 def test_group_drafts_are_one_message_that_the_answer_edits(channel, platforms: FakePlatforms):
@@ -215,23 +236,23 @@ def test_group_drafts_are_one_message_that_the_answer_edits(channel, platforms: 
 
 
 @pytest.mark.parametrize("chat", [5123456789, int(GROUP.chat)])
-def test_rate_limited_draft_raises_the_wait(channel, platforms: FakePlatforms, chat: int):
+def test_rate_limited_draft_raises_the_wait(native, platforms: FakePlatforms, chat: int):
     """pains.md 12: a bot that goes on streaming after a 429 is banned for hours."""
     platforms.script("telegram", "429")
     with pytest.raises(RateLimited, match="7 s"):
-        draft(channel, "so far", chat=chat)
+        draft(native, "so far", chat=chat)
 
 
 @pytest.mark.parametrize(
     "text", ["word " * 10_000, "```py\n" + "x = 1\n" * 5000, "👍🏽" * 5000, "[a](https://b.c) " * 900]
 )
-def test_long_draft_shows_its_beginning(channel, platforms: FakePlatforms, text: str):
+def test_long_draft_shows_its_beginning(native, platforms: FakePlatforms, text: str):
     """People read from the top, so the visible text must not move."""
     head = beginning(text)
     assert head.endswith("…")
     assert text.startswith(head[:40])
     assert telegram_length(head) <= 4096
-    assert draft(channel, text) == ""
+    assert draft(native, text) == ""
 
 
 def test_drafts_have_their_own_rate_limit(channel):
