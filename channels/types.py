@@ -286,7 +286,9 @@ class Reply:
     platform charges for each message.
     `removes`: the message that it `edits` has no more use. A platform that can delete a message deletes it; elsewhere
     the text replaces it.
-    `only_for`: the id of the one person in a group who sees it, where the platform can do that.
+    `only_for`: the id of the one person in a group who sees it, where the platform can do that. `only_for_act`: the id
+    of that person's act which it answers, the `callback_id` of a tap or the id of a message that only they saw, "" for
+    none: some platforms show such a reply only in answer to an act.
     `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show it to the one who
     tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
     `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
@@ -305,6 +307,7 @@ class Reply:
     optional: bool = False
     removes: bool = False
     only_for: str = ""
+    only_for_act: str = ""
     answers_tap: str = ""
     cause: str = ""
     answer_seconds: float = 0.0
@@ -363,7 +366,15 @@ def joined_labels(buttons: Sequence[Button]) -> str:
 
 def shown_to(turn: Turn, reply: Reply) -> Reply:
     """Return the reply. If only its sender saw the turn, only the sender sees the reply."""
-    return replace(reply, only_for=turn.user_id) if turn.ephemeral else reply
+    return shown_to_sender(turn, reply) if turn.ephemeral else reply
+
+
+def shown_to_sender(turn: Turn, reply: Reply) -> Reply:
+    """Return the reply so that only the sender of the turn sees it, where the platform can do that."""
+    act = turn.message_id if turn.ephemeral else ""
+    if turn.tap:
+        act = turn.tap.callback_id
+    return replace(reply, only_for=turn.user_id, only_for_act=act)
 
 
 @dataclass(frozen=True, slots=True)

@@ -648,7 +648,16 @@ def split_replies(change: TurnChange, channel: Channel | None, *, joins: bool = 
             last = replace(last, collapse=reply.collapse)
         part = pid if pid.startswith(ABOUT) or not pid else f"{PART}{pid}"
         pieces += [
-            (replace(piece, only_for=reply.only_for, answers_tap=reply.answers_tap, cause=reply.cause), name)
+            (
+                replace(
+                    piece,
+                    only_for=reply.only_for,
+                    only_for_act=reply.only_for_act,
+                    answers_tap=reply.answers_tap,
+                    cause=reply.cause,
+                ),
+                name,
+            )
             for piece, name in [*((first, part) for first in firsts), (last, pid)]
         ]
     new_actions = change.new_actions

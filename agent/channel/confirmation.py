@@ -24,7 +24,7 @@ from sayso.agent.tools.call_texts import literal
 from sayso.agent.tools.context import collect_artifacts, collect_choices
 from sayso.agent.toolsets.selectors import would_show
 from sayso.channels.i18n.texts import Texts, as_statement, brief, texts_for
-from sayso.channels.types import Media, Reply, Scope, StepState, Turn, digest
+from sayso.channels.types import Media, Reply, Scope, StepState, Turn, digest, shown_to_sender
 from sayso.pending.action import RESERVED_PREFIX, ActionState, ButtonPress, PendingAction
 from sayso.pending.consent import (
     ConfirmParser,
@@ -616,7 +616,7 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) ->
         return answer
     callback_id = turn.tap.callback_id if turn.tap and in_tap else ""
     replies = tuple(
-        (replace(reply, only_for=turn.user_id, answers_tap=callback_id), pid) for reply, pid in answer.change.replies
+        (replace(shown_to_sender(turn, reply), answers_tap=callback_id), pid) for reply, pid in answer.change.replies
     )
     return answer.changed(replies=replies)
 

@@ -51,8 +51,9 @@ GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draf
 
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
-#: The id of a message; with that of its chat if the conversation began in another one.
-_MESSAGE_ID = re.compile(r"(?:-[0-9]{1,20}:)?[0-9]{1,20}")
+#: The id of a message; with that of its chat if the conversation began in another one, and with that of the only person
+#: who sees it.
+_MESSAGE_ID = re.compile(r"(?:(-[0-9]{1,20}):)?((?:u[0-9]{1,20}:)?[0-9]{1,20})")
 #: The id of a group or supergroup.
 _GROUP_ID = re.compile(r"-[0-9]{1,20}")
 
@@ -315,9 +316,12 @@ def _full_id(message_id: str, chat: str, home: str) -> str:
 
 def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:
     """Return the call for the chat that a group has become. A message of another chat cannot be edited there."""
-    edited_in, _, number = call.reply.edits.rpartition(":")
-    if not number or (edited_in or call.chat) == chat:
-        return replace(call, chat=chat, reply=replace(call.reply, edits=number))
+    edited = _MESSAGE_ID.fullmatch(call.reply.edits)
+    if edited is None:
+        return replace(call, chat=chat)
+    edited_in, message_id = edited.groups()
+    if (edited_in or call.chat) == chat:
+        return replace(call, chat=chat, reply=replace(call.reply, edits=message_id))
     return as_new_message(replace(call, chat=chat))
 
 

@@ -254,7 +254,7 @@ class UpdateParser:
                 conversation=conversation,
                 user_id=str(sender["id"]),
                 text=text,
-                message_id=_message_id(message),
+                message_id=_message_id(message, sender),
                 kind="anonymous",
                 in_group=True,
                 content=_content_of(message, rich),
@@ -276,7 +276,9 @@ class UpdateParser:
         addressed = self._addressed(message, text)
         notes = _notes_of(message) if addressed else (*_notes_of(message), *_other_receiver(message))
         text = self._words(message, text)
-        replied_to = str(original.get("message_id") or "elsewhere") if _is_chosen(original) else ""
+        replied_to = ""
+        if _is_chosen(original):
+            replied_to = _message_id({"message_id": 0, **original}, person) or "elsewhere"
         if "external_reply" in message or "reply_to_story" in message:
             replied_to = "elsewhere"
         rows = (original.get("reply_markup") or {}).get("inline_keyboard") or []
@@ -288,7 +290,7 @@ class UpdateParser:
             user_name=full_name(person),
             text=text,
             media=rich.media if rich else media_of(message),
-            message_id=_message_id(message),
+            message_id=_message_id(message, person),
             addressed=addressed,
             language=str(person.get("language_code") or ""),
             quoted=_quoted(message),
@@ -328,7 +330,7 @@ class UpdateParser:
             user_name=full_name(person),
             # A tap on a disabled button has no data: it is answered like one on an outdated button.
             tap=Tap(data=storable(str(query.get("data") or "")), callback_id=query["id"]),
-            message_id=_message_id(message),
+            message_id=_message_id(message, person),
             language=str(person.get("language_code") or ""),
             in_group=_in_group(message),
             ephemeral="ephemeral_message_id" in message,
@@ -428,9 +430,19 @@ def _in_group(message: TelegramJson) -> bool:
     return bool(message["chat"].get("type") != "private")
 
 
-def _message_id(message: TelegramJson) -> str:
-    """Return the message's id, "" for a message that only one person sees."""
+def _message_id(message: TelegramJson, person: TelegramJson) -> str:
+    """Return the message's id. That of a message that only one person sees names the person: "u5123456789:3".
+
+    "" for a message without an id.
+    """
+    if message.get("ephemeral_message_id"):
+        return ephemeral_id(str(person["id"]), str(message["ephemeral_message_id"]))
     return str(message["message_id"] or "")
+
+
+def ephemeral_id(user_id: str, number: str) -> str:
+    """Return the id of a message that only this person sees, which Telegram numbers apart from all others."""
+    return f"u{user_id}:{number}"
 
 
 def _span(text: str, entity: TelegramJson) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from sayso.channels.markdown import button_text, plain, telegram_html, telegram_
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send, open_on_disk, size_of
-from sayso.channels.telegram.client import reaction
+from sayso.channels.telegram.client import TelegramReaction, reaction
+from sayso.channels.telegram.incoming import ephemeral_id
 from sayso.channels.types import Media, Receipt, Reply, joined_labels, readable_size
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         pieces[0],
         edits=reply.edits,
         optional=reply.optional,
+        removes=reply.removes,
         decided_buttons=reply.decided_buttons,
     )
     return (*pieces[:-1], replace(pieces[-1], buttons=reply.buttons))
@@ -110,7 +112,15 @@ class BotApiCall:
             return Receipt("")
         what = {**self._common("text"), **self._place()}
         sent = await bot.send_message(link_preview_options=_no_preview(), **what)
-        return _receipt(sent)
+        return self._receipt(sent)
+
+    def _receipt(self, sent: Message) -> Receipt:
+        """Return the receipt. A message that Telegram sends later has the id 0 until then, which is no id."""
+        message_id = str(sent.message_id or "")
+        number = sent.api_kwargs.get("ephemeral_message_id")
+        if number and self.reply.only_for:
+            message_id = ephemeral_id(self.reply.only_for, str(number))
+        return Receipt(message_id, sent.date.timestamp())
 
     def without_decided_buttons(self) -> BotApiCall:
         """Return the call so that a decided question has no buttons."""
@@ -153,16 +163,32 @@ class BotApiCall:
         return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:
-        """Return the parameters for the thread and the receiver. PTB has no name for the receiver yet."""
-        place = {"message_thread_id": self.thread}
+        """Return the parameters for the thread and the receiver. PTB has no name for the receiver yet.
+
+        Telegram lets an administrator write to one person at any time, and any other bot for 15 seconds after an act of
+        that person, which it must name.
+        """
+        place: dict[str, Any] = {"message_thread_id": self.thread}
         if not self.reply.only_for:
             return place
-        receiver = {"receiver_user_id": int(self.reply.only_for)}
-        return {**place, "api_kwargs": {"ephemeral_message_parameters": receiver}}
+        receiver: dict[str, Any] = {"receiver_user_id": int(self.reply.only_for)}
+        private: dict[str, Any] = {"ephemeral_message_parameters": receiver}
+        act = self.reply.only_for_act
+        if act.startswith("u"):
+            private["reply_parameters"] = {"ephemeral_message_id": int(act.rpartition(":")[2])}
+        elif act:
+            receiver["callback_query_id"] = act
+        return {**place, "api_kwargs": private}
 
     async def _edit(self, bot: Bot) -> Receipt:
-        """Edit the text and the buttons. Without buttons the old ones disappear."""
-        what = {**self._common("caption" if self.shape else "text"), "message_id": int(self.reply.edits)}
+        """Edit the text and the buttons, or delete the message. Without buttons the old ones disappear."""
+        if self.reply.edits.startswith("u"):
+            return await self._edit_ephemeral(bot)
+        number = int(self.reply.edits)
+        if self.reply.removes:
+            await bot.delete_message(self.chat, number)
+            return Receipt("")
+        what = {**self._common("caption" if self.shape else "text"), "message_id": number}
         if self.shape:
             edited = await bot.edit_message_caption(**what)
         else:
@@ -170,6 +196,20 @@ class BotApiCall:
         at = getattr(edited, "edit_date", None)
         # The date has whole seconds, so only the next second is certainly after the edit.
         return Receipt(self.reply.edits, at.timestamp() + 1 if at else 0.0)
+
+    async def _edit_ephemeral(self, bot: Bot) -> Receipt:
+        """Edit a message that one person sees. Telegram has methods of their own for it, and does not say when."""
+        receiver, _, number = self.reply.edits.removeprefix("u").partition(":")
+        what = {
+            **self._common("caption" if self.shape else "text"),
+            "receiver_user_id": int(receiver),
+            "ephemeral_message_id": int(number),
+        }
+        method = "editEphemeralMessageCaption" if self.shape else "editEphemeralMessageText"
+        if not self.shape:
+            what["link_preview_options"] = _no_preview()
+        await bot.do_api_request(method, api_kwargs={name: each for name, each in what.items() if each is not None})
+        return Receipt(self.reply.edits)
 
     async def _file(self, bot: Bot, media: Media, source: MediaStore) -> Receipt:
         from telegram import InputFile
@@ -181,12 +221,7 @@ class BotApiCall:
                 kind = "document"
             upload = {kind: InputFile(file, filename=media.filename or "file", read_file_handle=False)}
             sent = await getattr(bot, f"send_{kind}")(**upload, **what)
-        return _receipt(sent)
-
-
-def _receipt(sent: Message) -> Receipt:
-    """Return the receipt. A message that Telegram sends later has the id 0 until then, which is no id."""
-    return Receipt(str(sent.message_id or ""), sent.date.timestamp())
+        return self._receipt(sent)
 
 
 def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | Receipt | None:
@@ -194,8 +229,32 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
 
     Each alternative is tried once: a form that was given up is not tried again.
     """
+    found = reaction(exc)
+    return _simpler(call, found) or _other_form(call, exc, found, source)
+
+
+def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt | None:
+    """Return the call without what a Bot API server may be too old for, or what Telegram allows for a while only."""
     reply = call.reply
-    match reaction(exc):
+    if reply.only_for_act and not reply.answers_tap and found in ("done", "refused", "anew"):
+        # The act is too old. An administrator may write without one.
+        return replace(call, reply=replace(reply, only_for_act=""))
+    # PTB says of a method that the server does not know that the token may be wrong. If it is, the next call says so.
+    if reply.edits.startswith("u") and found in ("refused", "anew", "down"):
+        return as_new_message(call)
+    if found not in ("buttons", "refused", "anew"):
+        return None
+    if reply.removes:
+        return replace(call, reply=replace(reply, removes=False))
+    if reply.decided_buttons and found != "anew":
+        return call.without_decided_buttons()
+    return None
+
+
+def _other_form(call: BotApiCall, exc: Any, found: TelegramReaction, source: MediaStore) -> BotApiCall | Receipt | None:
+    """Return the call in another form, or to another place."""
+    reply = call.reply
+    match found:
         case "done":
             return Receipt(reply.edits)
         case "moved" if not call.moved:
@@ -205,8 +264,6 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
             return replace(call, thread=None)
         case "plain" if call.formatted:
             return replace(call, formatted=False)
-        case "buttons" | "refused" if reply.decided_buttons:
-            return call.without_decided_buttons()
         case "caption" if not call.shape and telegram_length(reply.text) <= CAPTION_LIMIT:
             return replace(call, shape="caption")
         case "caption" | "anew" if reply.edits:

@@ -30,12 +30,14 @@ from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import SignedWebhook
 
 if TYPE_CHECKING:
-    from telegram import WebhookInfo
+    from telegram import BotCommand, WebhookInfo
 
 #: The ports to which Telegram's own servers send webhooks.
 PORTS = (443, 80, 88, 8443)
 #: The commands in the menu beside people's keyboards. Every channel understands them.
 COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
+#: The commands whose answer concerns one person. In a group Telegram shows them, and the answer, to that person only.
+EPHEMERAL_COMMANDS = frozenset({"help", "whoami", "status", "tools"})
 #: How long Telegram's last error counts as current, in seconds.
 RECENT_SECONDS = 3600.0
 #: From this many waiting updates on the check warns: fewer may be a burst.
@@ -97,7 +99,7 @@ class TelegramSetup(PlatformSetup):
             # stay. None stands for all other languages.
             for language in (*LANGUAGES, None):
                 texts = texts_for(language if language in self._settings.languages else self._settings.speaks)
-                menu = [(command, texts.command(command)) for command in self._commands]
+                menu = [_bot_command(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)
         return [
             f"bot @{me.username} ({me.id})",
@@ -212,6 +214,14 @@ class TelegramSetup(PlatformSetup):
 
     def _calls(self) -> AbstractAsyncContextManager[None]:
         return platform_calls("Telegram", partial(setup_problem, self._name))
+
+
+def _bot_command(command: str, description: str) -> BotCommand:
+    """Return a command for the menu. PTB has no name for `is_ephemeral` yet."""
+    from telegram import BotCommand
+
+    is_ephemeral = {"is_ephemeral": True} if command in EPHEMERAL_COMMANDS else None
+    return BotCommand(command, description, api_kwargs=is_ephemeral)
 
 
 def _check_address(url: str) -> None:

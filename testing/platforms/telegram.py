@@ -62,13 +62,18 @@ _TIMES = "telegram times"
 #: The version of the Bot API that the server speaks, such as (10, 2): stored in the ledger, for tests to lower. An
 #: older server knows no newer methods, and sees a disabled button as one without an action.
 SERVER_VERSION = "telegram server version"
-#: The newest version that the fake knows.
+#: The newest version that the fake knows, and the methods that older ones lack.
 NEWEST = (10, 3)
+_SINCE = {"editEphemeralMessageText": (10, 2), "editEphemeralMessageCaption": (10, 2)}
+#: Groups in which the bot is no administrator: stored in the ledger, for tests to add to.
+PLAIN_MEMBER = "telegram plain member"
 #: The time of all messages of the bot; people write in the seconds after it.
 _SECOND = 1795204700
 #: The largest file that a bot may download, in bytes.
 _FILE_LIMIT = 20 * 1024 * 1024
 _PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
+_EPHEMERAL = ("ephemeral_message_parameters", "reply_parameters")
+_EDITED_EPHEMERAL = ("chat_id", "receiver_user_id", "ephemeral_message_id", "parse_mode", "reply_markup")
 _UPLOADS = {
     "sendPhoto": "photo",
     "sendDocument": "document",
@@ -79,11 +84,14 @@ _UPLOADS = {
 }
 #: The parameters of each method. Telegram silently ignores others; the fake refuses them.
 _TAKES = {
-    "sendMessage": (*_PLACE, "text", "link_preview_options", "ephemeral_message_parameters"),
-    **{method: (*_PLACE, "caption", kind, "ephemeral_message_parameters") for method, kind in _UPLOADS.items()},
+    "sendMessage": (*_PLACE, "text", "link_preview_options", *_EPHEMERAL),
+    **{method: (*_PLACE, "caption", kind, *_EPHEMERAL) for method, kind in _UPLOADS.items()},
     "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
     "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
     "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
+    "editEphemeralMessageText": (*_EDITED_EPHEMERAL, "text", "link_preview_options"),
+    "editEphemeralMessageCaption": (*_EDITED_EPHEMERAL, "caption"),
+    "deleteMessage": ("chat_id", "message_id"),
     "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
 }
 
@@ -118,6 +126,8 @@ class FakeTelegram:
         if token != self._token:
             return _error(401, "Unauthorized")
         try:
+            if self._version < _SINCE.get(method, (0, 0)):
+                return _error(404, "Not Found: method not found")
             return self._message(method, call) if method in _TAKES else self._other_method(method, call.params)
         except TelegramRefusal as exc:
             return _error(400, f"Bad Request: {exc}")
@@ -196,12 +206,15 @@ class FakeTelegram:
         if method == "sendMessageDraft":
             return _result(self._draft(chat, params))
         self._ledger.state.setdefault(_TIMES, {}).setdefault(chat, []).append(time.monotonic())
+        if method == "deleteMessage":
+            return self._delete(chat, params)
         if method.startswith("edit"):
             return self._edit(method, chat, params)
         return self._send(method, chat, call)
 
     def _send(self, method: str, chat: str, call: RecordedRequest) -> FakeResponse:
         params, media = call.params, None
+        self._check_ephemeral(chat, params)
         text = _checked_text(params, "caption" if method in _UPLOADS else "text")
         keys = buttons(params.get("reply_markup"))
         if method in _UPLOADS:
@@ -212,26 +225,54 @@ class FakeTelegram:
             media = self._ledger.keep(upload.filename, upload.mime, upload.body)
         thread, raw = str(params.get("message_thread_id", "")), {"method": method, **params}
         number = self._ledger.record("telegram", chat, thread=thread, text=text, buttons=keys, media=media, raw=raw)
-        only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
-        if not only_for:
+        if not params.get("ephemeral_message_parameters"):
             return _result(_message_resource(number, chat))
-        if not chat.startswith("-") or not only_for.get("receiver_user_id"):
-            raise TelegramRefusal("ephemeral messages can be sent only to a member of a group")
         return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
+
+    def _check_ephemeral(self, chat: str, params: dict[str, Any]) -> None:
+        """Refuse a message to one person in a private chat, or without an act of that person that allows it."""
+        only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
+        replied_to = json.loads(params.get("reply_parameters") or "{}")
+        if unknown := only_for.keys() - {"receiver_user_id", "callback_query_id", "replace_callback_query_message"}:
+            raise TelegramRefusal(f"ephemeral_message_parameters takes no {sorted(unknown)}")
+        if replied_to and not (only_for and isinstance(replied_to.get("ephemeral_message_id"), int)):
+            raise TelegramRefusal("message to be replied not found")
+        if not only_for:
+            return
+        if not chat.startswith("-") or not isinstance(only_for.get("receiver_user_id"), int):
+            raise TelegramRefusal("ephemeral messages can be sent only to a member of a group")
+        is_answer = bool(only_for.get("callback_query_id") or replied_to)
+        if chat in self._ledger.state.get(PLAIN_MEMBER, ()) and not is_answer:
+            raise TelegramRefusal("an ephemeral message must answer an act of its receiver")
+
+    def _delete(self, chat: str, params: dict[str, Any]) -> FakeResponse:
+        """Empty a message in the ledger, where it keeps its place, and note the call."""
+        number = int(params.get("message_id") or 0)
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+            raise TelegramRefusal("message to delete not found")
+        self._ledger.edit(number, text="", buttons=[], raw={"method": "deleteMessage", **params})
+        self._ledger.note("telegram", "deleteMessage", params)
+        return _result(True)
 
     def _edit(self, method: str, chat: str, params: dict[str, Any]) -> FakeResponse:
         """Edit a message in the ledger, where it keeps its place, and note the call."""
-        number = int(params.get("message_id") or 0)
+        is_ephemeral = "Ephemeral" in method
+        number = int(params.get("ephemeral_message_id" if is_ephemeral else "message_id") or 0)
         if not number:
             raise TelegramRefusal("message identifier is not specified")
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
         if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
             raise TelegramRefusal("message to edit not found")
-        if method == "editMessageText" and entry["media"]:
+        receiver = json.loads(entry["raw"].get("ephemeral_message_parameters") or "{}").get("receiver_user_id")
+        receiver = entry["raw"].get("receiver_user_id", receiver)
+        if str(receiver or "") != str(params.get("receiver_user_id", "")):
+            raise TelegramRefusal("message to edit not found")
+        if method.endswith("MessageText") and entry["media"]:
             raise TelegramRefusal("there is no text in the message to edit")
-        if method == "editMessageCaption" and not entry["media"]:
+        if method.endswith("MessageCaption") and not entry["media"]:
             raise TelegramRefusal("there is no caption in the message to edit")
-        field = {"editMessageText": "text", "editMessageCaption": "caption"}.get(method, "")
+        field = "text" if method.endswith("Text") else "caption" if method.endswith("Caption") else ""
         text = _checked_text(params, field) if field else entry["text"]
         markup = params.get("reply_markup")
         keys = buttons(markup)
@@ -242,7 +283,7 @@ class FakeTelegram:
             )
         self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
-        return _result({**_message_resource(number, chat), "edit_date": _SECOND})
+        return _result(True if is_ephemeral else {**_message_resource(number, chat), "edit_date": _SECOND})
 
     def _draft(self, chat: str, params: dict[str, Any]) -> bool:
         if chat.startswith("-"):
@@ -353,6 +394,8 @@ def check_commands(commands: list[Any]) -> None:
             raise TelegramRefusal("BOT_COMMAND_INVALID")
         if not 1 <= len(str(command.get("description", ""))) <= 256:
             raise TelegramRefusal("BOT_COMMAND_DESCRIPTION_INVALID")
+        if unknown := command.keys() - {"command", "description", "is_ephemeral"}:
+            raise TelegramRefusal(f"a command takes no {sorted(unknown)}")
 
 
 def check_upload(kind: str, mime: str, data: bytes) -> None:

@@ -50,7 +50,7 @@ def wa_sid(number: int, kind: str = "SM") -> str:
 
 
 def tg(
-    update_id: int, message_id: int, text: str = "", chat: str = "5123456789", thread: str = "", **extra: Any
+    update_id: int, message_id: int | str, text: str = "", chat: str = "5123456789", thread: str = "", **extra: Any
 ) -> Turn:
     """Return a Telegram turn of Ada's."""
     where = Conversation("tg", chat, thread)
@@ -202,7 +202,7 @@ TURNS = {
     "telegram/dice": tg(900000112, 212, notes=("dice 🎲 showing 4",)),
     "telegram/web_app_data": tg(900000113, 213, notes=('data of a web app: {"yes": true}',)),
     "telegram/private_topic": tg(900000114, 214, "und hier?", thread="77"),
-    "telegram/ephemeral": tg(900000115, 0, "/status", FORUM, ephemeral=True),
+    "telegram/ephemeral": tg(900000115, "u5123456789:3", "/status", FORUM, ephemeral=True),
     "telegram/text_mention": tg(900000116, 216, "🙋🏽, bitte", FORUM),
     "telegram/anonymous_admin": ANONYMOUS,
     "telegram/rich_message": tg(900000130, 230, RICH, media=(PHOTO,), notes=("a message with rich formatting",)),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.telegram.adapter import TelegramChannel
+from sayso.channels.telegram.setup import _bot_command
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
@@ -100,10 +101,20 @@ async def _life(channel: TelegramChannel, platforms: FakePlatforms) -> None:
         turn = channel.receive(telegram_hook(hook)).turns[0]
         await channel.show_typing(turn)
         await channel.draft(turn, "**so** far", await channel.draft(turn, "so"))
+    await _whisper(channel)
     platforms.ledger.state[MOVED] = {MOVING.chat: "-1002000000009"}
     await _send(channel, Reply("hello"), MOVING)
     photo = Media(platforms.host("telegram", b"\xff\xd8\xff"), "image/jpeg")
     await channel.fetch(photo, BytesIO())
+
+
+async def _whisper(channel: TelegramChannel) -> None:
+    """Ask one person of a group, in answer to a tap and to a command, edit both, and delete a draft."""
+    for act, media in (("cb1", None), ("u5123456789:4", IMAGE)):
+        asked = Reply("Delete?", YES_NO, media, only_for="5123456789", only_for_act=act)
+        prompt = await _send(channel, asked, TOPIC)
+        await _send(channel, Reply("**Deleted**", edits=prompt, decided_buttons=DECIDED), TOPIC)
+    await _send(channel, Reply("…", edits=await _send(channel, Reply("so"), TOPIC), removes=True), TOPIC)
 
 
 async def _drafts(channel: TelegramChannel) -> None:
@@ -120,7 +131,7 @@ async def _set_up(channel: TelegramChannel) -> None:
     await bot.set_webhook("https://bots.example.com/x", secret_token=TELEGRAM_SECRET, allowed_updates=kinds)
     await bot.set_webhook("https://bots.example.com/x", max_connections=5, drop_pending_updates=True)
     await bot.get_webhook_info()
-    await bot.set_my_commands([("help", "What I can do")])
+    await bot.set_my_commands([_bot_command("help", "What I can do"), _bot_command("stop", "Stop")])
     await bot.get_my_commands()
     await bot.delete_webhook(drop_pending_updates=True)
 
@@ -179,6 +190,7 @@ def test_every_kind_of_call_was_made(heard: list[dict[str, Any]]):
     methods, keys = {call["method"] for call in heard}, {key for call in heard for key in call["params"]}
     assert methods >= {*SHOWN, "sendMessage", "sendMessageDraft", "editMessageText", "editMessageCaption"}
     assert methods >= {"sendChatAction", "answerCallbackQuery", "getFile", "getMe", "getMyCommands", "setMyCommands"}
+    assert methods >= {"editEphemeralMessageText", "editEphemeralMessageCaption", "deleteMessage"}
     assert methods >= {"setWebhook", "getWebhookInfo", "deleteWebhook"}
     assert {"parse_mode", "reply_markup", "message_thread_id", "can_stop"} <= keys
     assert {"-4000000001", "-1002000000009"} <= {call["params"].get("chat_id") for call in heard}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES
-from sayso.channels.telegram.setup import COMMANDS
+from sayso.channels.telegram.setup import COMMANDS, EPHEMERAL_COMMANDS
 from sayso.channels.whatsapp.client import SANDBOX
 from sayso.channels.whatsapp.setup import RETRIES
 from sayso.config.cli.main import main
@@ -116,6 +116,14 @@ def test_menu_is_in_the_language_of_its_reader(bench: Bench):
     assert menus.keys() == {"", *SHIPPED_LANGUAGES}
     told = {language: menu[0]["description"] for language, menu in menus.items()}
     assert told == {language: texts_for("de" if language == "de" else "pt").command("help") for language in menus}
+
+
+def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
+    """Bot API 10.2: in a group only that person sees the command and its answer. All see /stop and /reset."""
+    bench.run("connect", "tg")
+    menu = bench.platforms.ledger.state["telegram commands"][""]
+    private = {each["command"] for each in menu if each.get("is_ephemeral")}
+    assert private == EPHEMERAL_COMMANDS == {"help", "whoami", "status", "tools"}
 
 
 def test_commands_of_the_model_are_in_no_menu(bench: Bench):
