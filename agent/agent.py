@@ -29,7 +29,7 @@ from sayso.agent.run.structured import ResponseFormat
 from sayso.agent.run.text_tools import PromptBuilder, TextToolProvider, ToolCallParser, needs_text_tools
 from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
-from sayso.agent.toolsets.selectors import ToolSelector
+from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.concurrency import gather_all, run_sync
 
 #: Called with the number of finished prompts and the number of all prompts.
@@ -84,8 +84,11 @@ class Agent:
         self, provider: Provider, selector: ToolSelector | None, memory: ConversationMemory | None
     ) -> AgentLoop:
         self._provider, self._selector, config = provider, selector, self.config.for_provider(provider)
-        needs_text = needs_text_tools(provider)
-        called = TextToolProvider(provider, self.parser, self._prompt_builder) if needs_text else provider
+        called = provider
+        if isinstance(provider, OfflineProvider):
+            called = provider.with_hidden_tools(self._hidden_tools)
+        elif needs_text_tools(provider):
+            called = TextToolProvider(provider, self.parser, self._prompt_builder)
         return AgentLoop(
             self._toolset,
             provider,
@@ -97,6 +100,16 @@ class Agent:
             memory=memory,
             session=self._session,
         )
+
+    async def _hidden_tools(self) -> list[dict[str, Any]]:
+        """Return what the current user may not use, by the policy or by role, as schemas without parameters."""
+        policy = self.config.tool_policy
+        hidden = []
+        for each in self.tools:
+            is_denied = policy is not None and policy.unconditional_denial(each.name) is not None
+            if is_denied or await would_show(self._selector, each) == "hidden":
+                hidden.append({"name": each.name, "description": each.description, "parameters": {"properties": {}}})
+        return hidden
 
     @property
     def name(self) -> str:

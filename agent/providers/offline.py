@@ -6,7 +6,8 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
 from sayso.agent.tools.call_texts import result_text
+from sayso.agent.tools.errors import issue_in_box
 from sayso.channels.markdown.literal import as_markdown
 
 #: A tool's schema as plain data: `name`, `description` and `parameters`.
@@ -61,6 +63,10 @@ MAX_NAMED_TOOLS = 12
 HELP_COMMANDS = frozenset({"help", "start"})
 #: Calls of one tool: its schema, and the arguments of each call.
 _Step = tuple[ToolSchema, list[dict[str, Any]]]
+#: The tools that the current user may not use, as plain data.
+HiddenTools = Callable[[], Awaitable[Sequence[ToolSchema]]]
+#: The answer to a request for one of them. It does not name the tool: a role may hide what others use.
+NOT_ALLOWED = "That is not allowed here. /help says what is."
 #: Example values by JSON type.
 _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b", "object": "'{}'"}
 
@@ -73,23 +79,39 @@ class OfflineProvider:
 
     def __init__(self, *, today: Callable[[], date] = date.today) -> None:
         self._today = today
+        self._hidden_tools: HiddenTools | None = None
+
+    def with_hidden_tools(self, hidden_tools: HiddenTools) -> OfflineProvider:
+        """Return a provider that also knows the tools that its user may not use.
+
+        It answers a request for one of them with a refusal, and never with a call of another tool that
+        has some of the same words.
+        """
+        provider = copy(self)
+        vars(provider)["_hidden_tools"] = hidden_tools
+        return provider
 
     async def acomplete(self, **kwargs: Any) -> Completion:
         """Answer a command or matching text with tool calls, tool results with their text, other text with help."""
         request = ProviderRequest(**kwargs)
-        answer = self._answer(request.messages, request.tools or ())
+        tools = request.tools or ()
+        hidden = await self._hidden_tools() if self._hidden_tools else ()
+        answer = self._answer(request.messages, tools, [each for each in hidden if each not in tools])
         prompt_words = sum(len(message.content.split()) for message in request.messages)
         answer_words = len(answer.content.split())
         usage = UsageStats(prompt_words, answer_words, prompt_words + answer_words, 0.0, "offline", "offline")
         return answer, usage
 
-    def _answer(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Message:
+    def _answer(
+        self, messages: Sequence[Message], tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema]
+    ) -> Message:
         if messages and messages[-1].role is Role.TOOL:
             recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
-            contents = [each.content for each in reversed(recent) if each.role is Role.TOOL]
-            results = [as_markdown(result_text(content)) for content in contents]  # an answer of a model is Markdown
-            return Message(Role.ASSISTANT, "\n".join(results))
-        step = self._next_step(next((each for each in reversed(messages) if each.role is Role.USER), None), tools)
+            results = [each for each in reversed(recent) if each.role is Role.TOOL]
+            # An answer of a model is Markdown.
+            return Message(Role.ASSISTANT, "\n".join(as_markdown(_in_words(each, tools)) for each in results))
+        user_message = next((each for each in reversed(messages) if each.role is Role.USER), None)
+        step = self._next_step(user_message, tools, hidden)
         if isinstance(step, str):
             return Message(Role.ASSISTANT, step)
         tool, calls = step
@@ -102,26 +124,43 @@ class OfflineProvider:
         tool_calls = [ToolCall(tool["name"], args, id_) for args, id_ in zip(calls, ids, strict=True)]
         return Message(Role.ASSISTANT, tool_calls=tuple(tool_calls))
 
-    def _next_step(self, user_message: Message | None, tools: Sequence[ToolSchema]) -> _Step | str:
+    def _next_step(
+        self, user_message: Message | None, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema]
+    ) -> _Step | str:
         """Return the tool calls that the user asks for, or a text for the user."""
         text = without_notes(user_message.content).strip() if user_message else ""
         if text.startswith("/") and text[1:2].isalpha():
-            return _command(text[1:], tools)
-        matches = match_tools(text, tools)
-        if not matches:
+            return _command(text[1:], tools, hidden)
+        all_matches = match_tools(text, [*tools, *hidden])
+        if not all_matches:
             return _no_match_text(user_message, tools)
+        matches = [each for each in all_matches if each not in hidden]
+        if not matches:
+            return NOT_ALLOWED
         if len(matches) > 1:
             *first, last = [f"/{tool['name']}" for tool in matches]
             return f"Did you mean {', '.join(first)} or {last}?"
         return matches[0], call_arguments(text, matches[0], self._today())
 
 
-def _command(text: str, tools: Sequence[ToolSchema]) -> _Step | str:
+def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
+    """Return a tool's result for people; wrong arguments of a command as one line and an example."""
+    issue = issue_in_box(result.content)
+    if not issue:
+        return result_text(result.content)
+    tool = next((each for each in tools if each["name"] == result.tool_name), None)
+    example = f" For example: {example_command(tool)}" if tool else ""
+    return f"{result.tool_name} cannot run like this: {issue}.{example}"
+
+
+def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema]) -> _Step | str:
     head, _, rest = text.partition(" ")
     name = head.partition("@")[0]  # in Telegram groups commands are written /name@the_bot
     tool = next((tool for tool in tools if tool["name"] == name), None)
     if tool is not None:
         return tool, [_command_arguments(rest, tool)]
+    if any(each["name"] == name for each in hidden):
+        return NOT_ALLOWED
     if name.lower() in HELP_COMMANDS:
         return _help_text(tools)
     return f"There is no command /{name}. /help lists them all."
@@ -261,12 +300,27 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
     if not candidates:
         return []
+    words = [word for token in tokens(text) if not token.quoted for word in words_of(token.text)]
+    longest = max(_exact_words(match, words) for match in candidates)
+    if longest > 1:  # one word of a name is in many sentences
+        candidates = [match for match in candidates if _exact_words(match, words) == longest]
     best_score = max(match.score for match in candidates)
     best = [match for match in candidates if match.score == best_score]
     other_names = frozenset().union(*(match.name for match in matches if match is not best[0]))
     if len(best) == 1 and not best[0].is_distinct(other_names):
         best = [match for match in candidates if len(match.name_hits) == len(best[0].name_hits)]
     return [match.tool for match in best]
+
+
+def _exact_words(match: _Match, words: Sequence[str]) -> int:
+    """Return how many words the tool's name has if the text has them in a row, spelled the same; else 0.
+
+    Words that say nothing may stand between them: "delete the task" has the words of `delete_task`.
+    """
+    name = words_of(match.tool["name"])
+    said = [word for word in words if word not in STOP_WORDS or word in name]
+    starts = range(len(said) - len(name) + 1)
+    return len(name) if any(said[start : start + len(name)] == name for start in starts) else 0
 
 
 @dataclass(frozen=True, slots=True)

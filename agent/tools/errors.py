@@ -13,6 +13,7 @@ ToolError
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,9 @@ from sayso.channels.redaction import redact
 FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 #: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200
-#: The border of the box around a validation error.
+#: The border of the box around a validation error, and what such a box says.
 _RULE = "=" * 60
+_BOX = re.compile(rf"^(?:Error: )?{_RULE}\n❌.*?^Issue: (?P<issue>.*?)\n\n(?:💡|{_RULE})", re.MULTILINE | re.DOTALL)
 
 
 class ToolError(Exception):
@@ -110,3 +112,9 @@ class PreviewError(ToolExecutionError):
 
 class ToolLoadError(ToolError):
     """Raised when a module of tools cannot be found or imported."""
+
+
+def issue_in_box(text: str) -> str:
+    """Return on one line what is wrong, of the text of a ToolValidationError for a model; "" for any other text."""
+    box = _BOX.match(text)
+    return " ".join(box["issue"].split()) if box else ""

@@ -146,6 +146,17 @@ class SaysoGroup(SaysoCommand, click.Group):
 
     command_class = SaysoCommand
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Return the command that is named. The error for an unknown one names the nearest."""
+        from sayso.channels.spelling import did_you_mean
+
+        name = args[0]
+        is_unknown = not ctx.resilient_parsing and self.get_command(ctx, name) is None
+        hint = did_you_mean(name, self.list_commands(ctx)) if is_unknown else ""
+        if hint:
+            ctx.fail(f"No such command {name!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
 
 @contextmanager
 def clear_errors() -> Iterator[None]:

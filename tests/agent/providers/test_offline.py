@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sayso.agent import Ambiguous, Message, NotFound, OfflineProvider, Role, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    Ambiguous,
+    Message,
+    NotFound,
+    OfflineProvider,
+    Role,
+    RoleBasedSelector,
+    ToolPolicy,
+    tool,
+)
 from sayso.channels.types import Media
 
 
@@ -262,3 +273,70 @@ def test_time_expression_is_one_argument(text, what, when):
 def test_missing_time_is_requested():
     """The task itself is not mistaken for a time."""
     assert "needs when" in answer("remind me to stretch", [remind_me.schema()]).content
+
+
+def named(name: str, description: str = "A tool."):
+    """Return the schema of a tool that takes nothing."""
+    return {"name": name, "description": description, "parameters": {"properties": {}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("find invoice", "find_invoice"),
+        ("find invoice 7 with its lines", "find_invoice"),
+        ("find invoice lines", "find_invoice_lines"),
+        ("list task", "list_task"),
+        ("list tasks", "list_tasks"),
+        ("tasks list", "tasks_list"),
+        ("clear all tasks", "clear_all_tasks"),
+        ("delete the task of the shopping list", "delete_task"),
+        ("delete my list now", "delete_list_entry"),
+    ],
+)
+def test_exact_words_of_a_name_win(text, name):
+    """Whatever other names share with them, and whatever a description adds. One word alone is no name."""
+    tools = [
+        named("find_invoice"), named("find_invoice_lines", "Find the lines of all invoices."), named("list"),
+        named("list_task"), named("list_tasks"), named("tasks_list"), named("clear_all_tasks"), named("clear_tasks"),
+        named("delete_task"), named("delete_list_entry"), named("delete_shopping_task", "Of the shopping list."),
+    ]  # fmt: skip
+    calls = answer(text, tools).tool_calls
+    assert [call.tool_name for call in calls] == [name]
+
+
+@pytest.mark.parametrize("text", ["delete invoice INV-42", "delete INV-42, please", "/delete_invoice INV-42"])
+@pytest.mark.parametrize("how", ["policy", "role"])
+def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how):
+    """A tool that shares a word with it is no replacement."""
+    ran = []
+
+    @tool
+    def list_invoices() -> str:
+        """List invoices."""
+        ran.append("list")
+        return "none"
+
+    policy = ToolPolicy(allow=["*"], deny=["delete_*"] if how == "policy" else [])
+    selector = RoleBasedSelector("guest", allowed={"guest": ["list_*"]}) if how == "role" else None
+    tools, config = [delete_invoice, list_invoices], AgentConfig(tool_policy=policy)
+    agent = Agent(tools, OfflineProvider(), config, selector=selector)
+    assert (agent.run(text).content, ran) == ("That is not allowed here. /help says what is.", [])
+    assert agent.run("list invoices").content == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "issue"),
+    [
+        ("/find_invoice query=a limit=many", "'limit' is 'many': Input should be a valid integer"),
+        ("/find_invoice query=a colour=red", "Unexpected parameter(s): 'colour'"),
+        ("/sales_chart period=year", "'period' is 'year': Input should be 'week' or 'month'"),
+    ],
+)
+def test_wrong_arguments_of_a_command_are_told_in_one_plain_line(text, issue):
+    """The block with its border and its suggestion is for models."""
+    told = Agent(list(TOOLS), OfflineProvider()).run(text).content
+    name = text[1:].split()[0]
+    assert told.startswith(f"{name} cannot run like this: {issue}")
+    assert ". For example: /" in told
+    assert [part for part in ("=====", "\n", "Suggestion") if part in told] == []

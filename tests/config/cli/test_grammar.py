@@ -77,6 +77,16 @@ def test_old_invocations_are_usage_errors(old: list[str]):
     assert run(*old).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [("chekc", "check"), ("--json upp", "up"), ("redis stauts", "status"), ("check --jsn", "--json"), ("zzz", "")],
+)
+def test_misspelled_command_or_option_is_told_what_was_meant(mistyped: str, meant: str):
+    """It is wrong usage, and nothing runs."""
+    result = run(*mistyped.split())
+    assert (result.exit_code, f"id you mean '{meant}'?" in result.output) == (2, bool(meant))
+
+
 def test_check_of_a_file_without_its_option_names_the_option():
     """The file is not positional."""
     result = run("check", "sayso.yaml")
