@@ -37,11 +37,13 @@ from sayso.channels.i18n.catalogue import LANGUAGES
 from sayso.channels.types import (
     Conversation,
     Delivery,
+    Identity,
     Media,
     Receipt,
     Received,
     RefusedTemplate,
     Reply,
+    SenderIds,
     ToolStep,
     Turn,
     WebhookRequest,
@@ -318,6 +320,39 @@ def at_first_address(channel: object, turn: Turn) -> Turn:
 
 
 @runtime_checkable
+class RecognizesPeople(Protocol):
+    """A channel on which a person has several ids that may change, such as a phone number that is hidden."""
+
+    def recognize(self, turn: Turn, *, store: bool) -> Turn:
+        """Return the turn under the id that everything of its sender is stored under: questions, history, replies.
+
+        With `store` the ids that the turn names are remembered as those of the sender. Raises redis.RedisError.
+        """
+
+    def conversation_of(self, conversation: Conversation) -> Conversation:
+        """Return the conversation of the person who has this address now. Raises redis.RedisError."""
+
+
+class Identities(Protocol):
+    """Remembers which ids belong to one person of a channel. All processes share it.
+
+    All methods raise redis.RedisError.
+    """
+
+    def recognize(self, channel: str, ids: SenderIds, *, store: bool) -> Identity:
+        """Return the sender of a message with these ids; `store` them as the sender's."""
+
+    def find(self, channel: str, name: str) -> Identity | None:
+        """Return the person who has this id now, None for an unknown one."""
+
+    def of_key(self, channel: str, key: str) -> Identity | None:
+        """Return the person whose data is stored under `key`, None for an unknown one."""
+
+    def forget(self, channel: str, key: str) -> None:
+        """Forget the ids of the person whose data is stored under `key`."""
+
+
+@runtime_checkable
 class QuoteSource(Protocol):
     """An adapter whose webhooks give only the id of a quoted message, without its text."""
 
@@ -344,6 +379,7 @@ class AdapterDeps:
     """
 
     cache: SharedCache
+    identities: Identities
     media: MediaStore
     keys: Sequence[str]
     public_url: str
@@ -477,8 +513,8 @@ class PlatformSettings(Section):
         """Whether the channel is a web page without a password."""
         return False
 
-    def user_ids(self, channel: str, user: str, get_note: Callable[[str], str | None]) -> tuple[str, ...]:
-        """Return all ids under which a person's turns may be stored. `get_note` reads the shared cache."""
+    def user_ids(self, channel: str, user: str, identities: Identities) -> tuple[str, ...]:
+        """Return all ids under which a person's turns may be stored. Raises redis.RedisError."""
         return (user,)
 
 

@@ -114,6 +114,34 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
+class SenderIds:
+    """The ids that one message names of its sender, each "" if it does not.
+
+    `user_id`: an id of the platform's, which never passes to another person. `number`: a phone number, which may.
+    `parent`: an id like `user_id` that several accounts of the bot's owner share.
+    """
+
+    user_id: str = ""
+    number: str = ""
+    parent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A person with several ids.
+
+    `key`: the first id that came, under which everything of the person is stored. `number`: the phone number that they
+    last wrote from, "" if it is unknown or another person has written from it since. `user_id`: the last id of the
+    platform's, "" if unknown. `ids`: all ids, also numbers of earlier times.
+    """
+
+    key: str
+    number: str = ""
+    user_id: str = ""
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Media:
     """A file in or out.
 

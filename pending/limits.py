@@ -8,6 +8,10 @@ from sayso.channels import records
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 #: How long it is kept that a person opted out: a year after the last reply to them.
 KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
+#: How long it is kept which ids a person has: as long as other ids of a platform, after the last message.
+KEEP_IDENTITY_MS = 90 * 24 * 3600 * 1000
+#: Ids of one person.
+MAX_IDS = 8
 #: How long a pending action is kept, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000
 #: How long a person who asks for the same again is told that it was done, and the most actions that are remembered.

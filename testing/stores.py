@@ -23,7 +23,8 @@ from sayso.channels.console.store import (
     FeedEntry,
     network,
 )
-from sayso.channels.types import Delivery, Media
+from sayso.channels.types import Delivery, Identity, Media, SenderIds
+from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, MAX_IDS
 from sayso.workers.alerts import ALERT_SECONDS, CACHE_SECONDS, MAX_CHARS, Alert, AlertKind, newest_first
 from sayso.workers.people import (
     MAX_PEOPLE,
@@ -250,6 +251,89 @@ class MemorySharedCache:
     def put(self, key: str, value: str, *, seconds: int = CACHE_SECONDS) -> None:
         """Store a value for this many seconds."""
         self._notes[key] = (value, self._clock() + seconds)
+
+
+class MemoryIdentities:
+    """The ids of people in this process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        #: By channel and id, the key of the person who has it, and until when that is kept.
+        self._holders: dict[tuple[str, str], tuple[str, float]] = {}
+        #: By channel and key.
+        self._people: dict[tuple[str, str], tuple[Identity, float]] = {}
+
+    def recognize(self, channel: str, ids: SenderIds, *, store: bool) -> Identity:
+        """Return the sender of a message with these ids; `store` them as the sender's."""
+        with self._lock:
+            by_id = self._holder(channel, ids.user_id) or self._holder(channel, ids.parent)
+            key = by_id or self._key_by_number(channel, ids)
+            person = self._person(channel, key) or Identity(key)
+            if store:
+                person = self._store(channel, person, ids)
+            return self._shown(channel, person)
+
+    def _key_by_number(self, channel: str, ids: SenderIds) -> str:
+        """Return the key of a sender whose ids of the platform are unknown."""
+        holder = self._holder(channel, ids.number)
+        if not ids.user_id:
+            return holder or ids.number
+        person = self._person(channel, holder)
+        return holder if person and not person.user_id else ids.user_id
+
+    def _store(self, channel: str, person: Identity, ids: SenderIds) -> Identity:
+        new = [name for name in (ids.parent, ids.number, ids.user_id) if name]
+        names = [name for name in person.ids if name not in new] + new
+        for name in names[:-MAX_IDS]:
+            if self._holder(channel, name) == person.key:
+                del self._holders[channel, name]
+        person = replace(
+            person,
+            number=ids.number or person.number,
+            user_id=ids.user_id or person.user_id,
+            ids=tuple(names[-MAX_IDS:]),
+        )
+        until = self._clock() + (KEEP_IDENTITY_MS if person.user_id else KEEP_CONVERSATION_MS) / 1000
+        self._people[channel, person.key] = (person, until)
+        for name in person.ids:
+            if name in new or self._holder(channel, name) == person.key:
+                self._holders[channel, name] = (person.key, until)
+        return person
+
+    def find(self, channel: str, name: str) -> Identity | None:
+        """Return the person who has this id now, None for an unknown one."""
+        with self._lock:
+            person = self._person(channel, self._holder(channel, name))
+            return self._shown(channel, person) if person else None
+
+    def of_key(self, channel: str, key: str) -> Identity | None:
+        """Return the person whose data is stored under `key`, None for an unknown one."""
+        with self._lock:
+            person = self._person(channel, key)
+            return self._shown(channel, person) if person else None
+
+    def forget(self, channel: str, key: str) -> None:
+        """Forget the ids of the person whose data is stored under `key`."""
+        with self._lock:
+            person = self._person(channel, key)
+            for name in person.ids if person else ():
+                if self._holder(channel, name) == key:
+                    del self._holders[channel, name]
+            self._people.pop((channel, key), None)
+
+    def _holder(self, channel: str, name: str) -> str:
+        key, until = self._holders.get((channel, name), ("", 0.0))
+        return key if name and self._clock() < until else ""
+
+    def _person(self, channel: str, key: str) -> Identity | None:
+        person, until = self._people.get((channel, key), (None, 0.0))
+        return person if self._clock() < until else None
+
+    def _shown(self, channel: str, person: Identity) -> Identity:
+        """Return a person without a number that another person has now."""
+        has_number = self._holder(channel, person.number) == person.key
+        return person if has_number else replace(person, number="")
 
 
 class NoReceipts:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from redis import Redis
 
-from sayso.channels.base import Channel, FollowsMoves, at_first_address
+from sayso.channels.base import Channel, FollowsMoves, RecognizesPeople, at_first_address
 from sayso.channels.types import Reply, Turn, digest
 from sayso.pending.redis.client import PREFIX
 from sayso.pending.redis.cluster import ClusterClient, with_redis_errors
@@ -93,6 +93,8 @@ class AccessRules:
         if any(name in self.block for name in self.ids(turn)):
             return "blocked"
         chats = {self.spelled(chat) for chat in (turn.conversation.chat, turn.chat_now)}
+        if self.phones:  # a private chat has all addresses of its person
+            chats |= set(self.ids(turn))
         if self.chats is not None and chats.isdisjoint(self.chats):
             return "chat"
         if self.groups == "never" and (turn.in_group or not turn.addressed):
@@ -173,8 +175,12 @@ class AccessControl:
         """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
         rules = self._rules(turn)
         reason = rules.ignores(turn) if rules else ""
-        if reason == "chat" and turn.in_group and isinstance(self._channel_of(turn), FollowsMoves):
-            return ""  # the list may name the group that a supergroup was, which only Redis knows
+        channel = self._channel_of(turn)
+        may_have_another = isinstance(channel, RecognizesPeople) or (
+            turn.in_group and isinstance(channel, FollowsMoves)
+        )
+        if reason == "chat" and may_have_another:
+            return ""  # the list may name another address of the chat, which only Redis knows
         return reason
 
     def judge(self, turn: Turn) -> AccessDecision:
@@ -197,7 +203,10 @@ class AccessControl:
         turn = at_first_address(self._channel_of(turn), turn)
         rules, config = self._rules(turn), self._config
         if not (rules and config):
+            turn = self._recognized(turn, store=True)
             return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
+        received = turn
+        turn = self._recognized(received, store=False)  # nothing is stored of people who may not talk
         match self.judge(turn):
             case Ignored(reason):
                 ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
@@ -207,6 +216,8 @@ class AccessControl:
                 self._refuse_unknown_sender(turn, rules, config.people)
                 return Accepted("unknown_sender", 0)
             case Admitted(admitted):
+                stored = self._recognized(received, store=True)
+                admitted = replace(stored, addressed=admitted.addressed)
                 # Turns that waited elsewhere were not sent all at once.
                 is_limited = rules.per_minute is not None and not (admitted.tap or admitted.is_stop or waited_seconds)
                 if config.quota and is_limited:
@@ -221,6 +232,11 @@ class AccessControl:
             case UnknownSender():
                 return "on no list of who may talk"
         return ""
+
+    def _recognized(self, turn: Turn, *, store: bool) -> Turn:
+        """Return the turn under the id that everything of its sender is stored under; `store` the sender's ids."""
+        channel = self._channel_of(turn)
+        return channel.recognize(turn, store=store) if isinstance(channel, RecognizesPeople) else turn
 
     def _channel_of(self, turn: Turn) -> Channel | None:
         return self._channels.get(turn.conversation.channel)

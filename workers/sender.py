@@ -30,6 +30,7 @@ from sayso.channels.base import (
     OptedOut,
     RateLimit,
     RateLimited,
+    RecognizesPeople,
     SendError,
     TemplateRefused,
     Unreachable,
@@ -167,7 +168,7 @@ class ReplySender:
         if reply.is_forwarded:  # a problem with that platform delays nothing here
             parent, link = reply.trace if tracing.is_tracing() else ("", "")
             with tracing.span("forward reply", parent=parent, links=[link], kind="producer"):
-                there = await self._outbox.forward(delivery)
+                there = await self._outbox.forward(await self._to_its_person(delivery))
             if not there:
                 full = GivenUp("too many replies wait in the conversation that it is for", error="full")
                 return await self._give_up(lease, reply, full)
@@ -193,6 +194,14 @@ class ReplySender:
             await self._outbox.postpone(lease, reply, 0.0, "held")
             raise ConversationParked(lease.conversation)
         return await self._attempt(lease, reply, channel, delivery, is_held)
+
+    async def _to_its_person(self, delivery: Delivery) -> Delivery:
+        """Return the delivery for the conversation of the person who has its address now."""
+        channel = self._channels.get(delivery.conversation.channel)
+        if not isinstance(channel, RecognizesPeople):
+            return delivery
+        conversation = await call_in_thread(channel.conversation_of, delivery.conversation)
+        return replace(delivery, conversation=conversation)
 
     async def _attempt(
         self, lease: Lease, reply: QueuedReply, channel: Channel, delivery: Delivery, is_held: Callable[[], bool]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import re
@@ -37,7 +38,6 @@ from sayso.channels.whatsapp.client import (
     SANDBOX,
     ContentLost,
     ContentRefused,
-    SenderNames,
     Sending,
     basic,
     new_client,
@@ -45,6 +45,7 @@ from sayso.channels.whatsapp.client import (
 )
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TWILIO_SETTINGS, TwilioForm, parse, twilio_signed
 from sayso.channels.whatsapp.outgoing import ContentTemplates, content_of, pieces_of, plain_fields, template_fields
+from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 #: How fast a sender may send: 80 messages a second; Twilio raises it to 400 on request. Its Sandbox takes one in 3 s.
@@ -76,7 +77,7 @@ class WhatsAppChannel:
         new = functools.partial(new_client, settings.account_sid, self._auth_token, settings.api_url)
         self._client = PooledSessions(new)
         self._contents = ContentTemplates(settings.account_sid, deps.cache, self._client)
-        self._names = SenderNames(deps.cache)
+        self._people = WhatsAppPeople(name, deps.identities)
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse one form: a message, a tap, or the status of a message of the bot."""
@@ -102,6 +103,14 @@ class WhatsAppChannel:
             raise Forbidden("the form names another account than account_sid")
         return parse(form, hook, channel=self.name, own_address=self._settings.from_)
 
+    def recognize(self, turn: Turn, *, store: bool) -> Turn:
+        """Return the turn under its sender's first id; `store` the ids that it names."""
+        return self._people.recognize(turn, store=store)
+
+    def conversation_of(self, conversation: Conversation) -> Conversation:
+        """Return the conversation of the person who has this address now."""
+        return self._people.conversation_of(conversation)
+
     def rate_limit(self, conversation: Conversation) -> RateLimit:
         """Return the sender's limit; conversations have none of their own. Only Twilio's Sandbox is slow."""
         settings = self._settings
@@ -117,8 +126,6 @@ class WhatsAppChannel:
 
     async def show_typing(self, turn: Turn) -> float:
         """Mark the message as read and show "typing" until the reply, for at most 25 seconds."""
-        with contextlib.suppress(Exception):
-            await self._names.note(turn)
         with contextlib.suppress(Exception):
             data = {"channel": "whatsapp", "messageId": turn.message_id}
             await self._client.here().request_async("POST", _TYPING_URL, data=data)
@@ -197,7 +204,7 @@ class WhatsAppChannel:
         callback = f"{self._status_callback}?delivery={name}"
         if template:
             callback += f".{template}"
-        to = delivery.conversation.chat
+        to = await asyncio.to_thread(self._people.address, delivery.conversation)
         has_content = not template and "content_sid" in fields
         with translated(Sending(delivery.attempt, to, template, has_content)):
             sent = await self._client.here().messages.create_async(to=to, status_callback=callback, **sender, **fields)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import functools
@@ -22,15 +21,14 @@ from sayso.channels.base import (
     RateLimited,
     Refused,
     SendError,
-    SharedCache,
     TemplateRefused,
     Unreachable,
     WindowClosed,
 )
 from sayso.channels.http import network_error, retry_after
 from sayso.channels.setup import Problem, too_many_calls
-from sayso.channels.types import Conversation, RefusedTemplate, Turn
-from sayso.channels.whatsapp.settings import sender_key
+from sayso.channels.types import RefusedTemplate
+from sayso.channels.whatsapp.people import is_parent_id, is_user_id
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -42,8 +40,6 @@ SANDBOX = "whatsapp:+14155238886"
 JSON = "application/json"
 #: The code for too many calls at once. Other codes of status 429 have pauses of their own.
 _TOO_MANY_CALLS = 20429
-#: How many addresses a process remembers as stored.
-MAX_NAMES = 10_000
 #: Seconds between two attempts at the daily limit, which counts the last 24 hours. A reply's ten attempts outlast it.
 DAY_LIMIT_SECONDS = 3 * 3600.0
 _CODE = re.compile(r"[0-9]{5}")
@@ -112,28 +108,6 @@ def _error_code(text: str) -> int:
         return 0
 
 
-class SenderNames:
-    """The user ids that webhooks named, by address. Twilio's list of messages has no such ids. One per process."""
-
-    def __init__(self, cache: SharedCache) -> None:
-        self._cache = cache
-        self._stored: dict[str, str] = {}
-
-    def of(self, conversation: Conversation) -> str:
-        """Return the user id of an address, "" if it is the address itself. Raises redis.RedisError."""
-        return self._cache.get(sender_key(conversation)) or ""
-
-    async def note(self, turn: Turn) -> None:
-        """Store the user id of a turn, once per process."""
-        key, user = sender_key(turn.conversation), turn.user_id
-        if self._stored.get(key, turn.conversation.chat) == user:
-            return
-        await asyncio.to_thread(self._cache.put, key, user)
-        if len(self._stored) >= MAX_NAMES:
-            self._stored = {}
-        self._stored[key] = user
-
-
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
     """What a code means: the error that is raised, and why.
@@ -152,20 +126,12 @@ class ErrorMeaning:
 
     def for_recipient(self, address: str) -> ErrorMeaning:
         """Return the meaning for a message to this address."""
-        return _ID_NOT_TAKEN if self.needs_number and is_user_id(address) else self
+        is_id = is_user_id(address) or is_parent_id(address)
+        return _ID_NOT_TAKEN if self.needs_number and is_id else self
 
     def of_template(self, code: int | str, template: str) -> RefusedTemplate:
         """Return the refusal of a template for an operator."""
         return RefusedTemplate(template, f"Twilio error {code}: {self.why}", self.cure)
-
-
-#: The id of a person at WhatsApp, as Twilio writes it: the country, and `ENT` for an id of several businesses.
-USER_ID = re.compile(r"whatsapp:[A-Z]{2}\.(ENT\.)?[A-Za-z0-9]{1,128}")
-
-
-def is_user_id(address: str) -> bool:
-    """Return whether an address is the id of a person who may hide the phone number."""
-    return USER_ID.fullmatch(address) is not None
 
 
 _BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)

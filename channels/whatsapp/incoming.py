@@ -28,6 +28,7 @@ from sayso.channels.types import (
     storable,
 )
 from sayso.channels.whatsapp.client import reaction_to
+from sayso.channels.whatsapp.people import ADDRESS, is_user_id
 
 #: The header that Twilio adds for accounts with shared keys: `key=<id>,algorithm=<name>`.
 TWILIO_SETTINGS = "x-twilio-webhooks-signature-settings"
@@ -42,8 +43,6 @@ RECEIVED = "received"
 #: The id of a message. A signature covers names and values without separators, so a recorded form still verifies when a
 #: letter moves from one field to the next. A longer or shorter id would count as a new event.
 MESSAGE_SID = re.compile(r"(SM|MM)[0-9a-fA-F]{32}")
-#: The prefix of WhatsApp addresses.
-ADDRESS = "whatsapp:"
 #: The delivery in the URL of a status callback, and its template, as the adapter writes them.
 _DELIVERY = re.compile(r"([0-9a-f]{20})\.([1-9][0-9]{0,9})(?:\.(HX[0-9a-fA-F]{32}))?")
 _ANSWER = WebhookResponse(200, "<Response/>", "text/xml")
@@ -151,9 +150,10 @@ def parse(form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: 
     turn = turn_of(channel, form)
     if turn is None:
         return Received(ignored=f"message of type {form.get('MessageType')!r}", answer=_ANSWER)
-    if not turn.conversation.chat.startswith(ADDRESS):  # the sender of an SMS may write any number into it
+    sender = form.get("From")
+    if not sender.startswith(ADDRESS):  # the sender of an SMS may write any number into it
         return Received(ignored="not sent by WhatsApp", answer=_ANSWER)
-    if turn.conversation.chat in (own_address, form.get("To")):
+    if sender in (own_address, form.get("To")):
         return Received(ignored="sent by this channel itself", answer=_ANSWER)
     return Received(turns=(turn,), answer=_ANSWER)
 
@@ -192,10 +192,13 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
     payload = _payload(form)
     url, mime_type = form.get("MediaUrl0"), form.get("MediaContentType0") or "application/octet-stream"
     filename = form.get("Body") if kind in ("document", "contact") else ""
-    user_id = form.get("ExternalUserId") or sender
+    user_id = form.get("ExternalUserId")
+    if not is_user_id(user_id):  # an id that several people could have must not make them one
+        user_id = sender
+    names = (sender, form.get("WaId"), form.get("ParentExternalUserId"))
     turn = Turn(
         event_id=sid,
-        conversation=Conversation(channel, sender),
+        conversation=Conversation(channel, user_id),
         user_id=user_id,
         user_name=form.get("ProfileName"),
         text=form.get("Body") if kind in ("text", "file", "location", "other") else "",
@@ -204,7 +207,7 @@ def turn_of(channel: str, form: TwilioForm) -> Turn | None:
         group=UNNAMED_ALBUM if _may_be_in_album(kind, mime_type) else "",
         notes=tuple(" ".join(note.split()) for note in _notes(form, kind)),
         message_id=sid,
-        aliases=tuple(name for name in dict.fromkeys((sender, form.get("WaId"))) if name not in ("", user_id)),
+        aliases=tuple(name for name in dict.fromkeys(names) if name not in ("", user_id)),
         replied_to=form.get("OriginalRepliedMessageSid"),
     )
     return turn if turn.text or turn.tap or turn.media or turn.notes else None

@@ -13,12 +13,13 @@ from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import urlencode
 
-from sayso.channels.base import RateLimited, SharedCache
+from sayso.channels.base import Identities, RateLimited
 from sayso.channels.http import PooledSessions
 from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupError, platform_calls, too_many_calls
 from sayso.channels.types import Conversation, Turn, storable
-from sayso.channels.whatsapp.client import ORIGINS, SenderNames, new_client, setup_problem, status_of
+from sayso.channels.whatsapp.client import ORIGINS, new_client, setup_problem, status_of
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
+from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 T = TypeVar("T")
@@ -167,8 +168,9 @@ class Slice:
 class MediaDeletion:
     """Deletes the media of one channel at Twilio. Lives as long as one command, which may be repeated at any time."""
 
-    def __init__(self, channel: str, messages: MessageLog, inbox: RecoveryInbox) -> None:
+    def __init__(self, channel: str, messages: MessageLog, inbox: RecoveryInbox, identities: Identities) -> None:
         self._channel, self._messages, self._inbox = channel, messages, inbox
+        self._people = WhatsAppPeople(channel, identities)
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[Slice]:
         """Delete the files that are older than `older` seconds, from `back` seconds before that on, day by day.
@@ -193,7 +195,8 @@ class MediaDeletion:
 
     async def _delete(self, message: ListedMessage, result: Slice, *, delete: bool) -> Slice:
         files = await self._messages.files(message.sid)
-        stage = self._inbox.turn_status(Turn(message.sid, Conversation(self._channel, message.sender), message.sender))
+        turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
+        stage = self._inbox.turn_status(turn)
         if stage == "waits":
             return replace(result, waiting=result.waiting + len(files))
         if stage == "unknown" and time.time() - message.sent_at <= self._inbox.remembered_seconds:
@@ -230,13 +233,13 @@ class MissedMessages:
         channel: str,
         messages: MessageLog,
         inbox: RecoveryInbox,
-        cache: SharedCache,
+        identities: Identities,
         *,
         per_minute: int,
         clock: Callable[[], float],
     ) -> None:
         self._channel, self._messages = channel, messages
-        self._inbox, self._names = inbox, SenderNames(cache)
+        self._inbox, self._people = inbox, WhatsAppPeople(channel, identities)
         self._per_minute, self._clock = per_minute, clock
         #: When the turns of the last minute were sent, by sender.
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
@@ -269,10 +272,8 @@ class MissedMessages:
         return sorted(messages, key=lambda message: message.sent_at)
 
     async def _recover(self, message: ListedMessage, *, take: bool) -> FoundMessage:
-        conversation = Conversation(self._channel, message.sender)
-        result = FoundMessage(message.sid, message.sent_at, conversation.id, "before")
-        user_id = self._names.of(conversation) or message.sender
-        bare_turn = Turn(message.sid, conversation, user_id, aliases=(message.sender,))
+        bare_turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
+        result = FoundMessage(message.sid, message.sent_at, bare_turn.conversation.id, "before")
         times = self._times[message.sender]
         while times and times[0] <= message.sent_at - _MINUTE:
             times.popleft()
@@ -285,7 +286,7 @@ class MissedMessages:
         if why:
             return replace(result, state="left", why=why)
         files = await self._messages.files(message.sid) if message.files else []
-        turn = _turn(self._channel, message, user_id, files)
+        turn = _turn(self._channel, message, files)
         if turn is None:
             return replace(result, state="left", why="neither text nor a file: the log has no locations")
         if turn.text.lstrip().startswith("/"):
@@ -293,20 +294,26 @@ class MissedMessages:
         times.append(message.sent_at)
         if not take:
             return replace(result, state="missed")
+        turn = self._people.recognize(turn, store=True)
         outcome = self._inbox.accept(turn, waited_seconds=max(self._clock() - result.sent_at, 1.0)).outcome
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
         return replace(result, state="taken") if outcome == "new" else replace(result, state="refused", why=outcome)
 
 
-def _turn(channel: str, message: ListedMessage, user_id: str, files: list[ListedFile]) -> Turn | None:
+def _bare_turn(channel: str, message: ListedMessage) -> Turn:
+    """Return the turn of a message without its content. The list names a number, or the id of a person who hides it."""
+    return Turn(message.sid, Conversation(channel, message.sender), message.sender)
+
+
+def _turn(channel: str, message: ListedMessage, files: list[ListedFile]) -> Turn | None:
     """Return the turn of the lost webhook, as far as the log shows it.
 
     In the log a tap looks like its typed label, and hours have passed. So the turn has a note, and cannot confirm.
     """
     fields = {
         "MessageSid": message.sid, "From": message.sender, "To": message.to, "Body": message.body,
-        "ExternalUserId": user_id, "NumMedia": str(message.files),
+        "NumMedia": str(message.files),
     }  # fmt: skip
     for n, file in enumerate(files):
         fields |= {f"MediaUrl{n}": file.url, f"MediaContentType{n}": file.mime_type}

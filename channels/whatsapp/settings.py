@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
-from sayso.channels.base import OptionalSecret, Secret, VendorSettings, nothing_if_empty
-from sayso.channels.types import Conversation
+from sayso.channels.base import Identities, OptionalSecret, Secret, VendorSettings, nothing_if_empty
+from sayso.channels.whatsapp.people import current_ids
 
 
 class WhatsAppSettings(VendorSettings):
@@ -67,14 +66,16 @@ class WhatsAppSettings(VendorSettings):
         """The account and its sender."""
         return f"{self.account_sid} {self.from_}"
 
-    def user_ids(self, channel: str, user: str, get_note: Callable[[str], str | None]) -> tuple[str, ...]:
-        """Return the ids of a phone number: with and without `whatsapp:`, and the user id that a webhook named."""
-        number = user.strip().casefold().removeprefix("whatsapp:")
-        address = f"whatsapp:{number}"
-        noted = get_note(sender_key(Conversation(channel, address))) or ""
-        return tuple(dict.fromkeys(each for each in (user, address, number, noted) if each))
+    def user_ids(self, channel: str, user: str, identities: Identities) -> tuple[str, ...]:
+        """Return the ids of a person, who is named by a phone number or another id, with or without `whatsapp:`.
 
-
-def sender_key(conversation: Conversation) -> str:
-    """Return the key in the shared cache that holds the user id of who writes in a conversation."""
-    return f"person:{conversation.id}"
+        A number names the person who last wrote from it. Numbers that the person had earlier are left out: another
+        person may have them now.
+        """
+        bare = re.sub("^whatsapp:", "", user.strip(), flags=re.IGNORECASE)
+        address = f"whatsapp:{bare}"
+        identity = identities.find(channel, address) or identities.of_key(channel, address)
+        if identity is None:
+            return tuple(dict.fromkeys(each for each in (user, address, bare) if each))
+        names = (identity.key, *current_ids(identity))
+        return tuple(dict.fromkeys([*names, *(name.removeprefix("whatsapp:") for name in names)]))

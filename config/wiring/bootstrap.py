@@ -48,13 +48,14 @@ from sayso.pending.redis.checks import check_reachable, wrong_server
 from sayso.pending.redis.client import RedisUnfit, SharedClock, check_guarded, connect, servers_of, set_web_timeouts
 from sayso.pending.redis.repository import LUA as PENDING_LUA
 from sayso.workers.access import AccessControl
-from sayso.workers.alerts import RedisAlerts, RedisSharedCache
+from sayso.workers.alerts import RedisAlerts
 from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.notices import FOLDER as ACKNOWLEDGED
 from sayso.workers.data_loss.notices import AcknowledgedWork, LossNotices, NoteFiles
 from sayso.workers.data_loss.resume import refuse_old_halt
 from sayso.workers.deliveries import RedisDeliveries
 from sayso.workers.deployment import Deployment
+from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA, InboxLimits, RedisMailbox
 from sayso.workers.processor import ConversationProcessor
 from sayso.workers.recovery import ALIVE, Reaper, WorkerLock
@@ -172,9 +173,15 @@ def _open_channels(
     settings: Settings, redis: RedisParts, media: MediaFiles, keys: Sequence[str], public_url: str
 ) -> dict[str, Channel]:  # fmt: skip
     deps = AdapterDeps(
-        cache=redis.cache, media=media, keys=keys, public_url=public_url, redis=redis.client,
-        connect=lambda seconds: connect(redis.url, answer_seconds=seconds), key_prefix=redis.key_prefix,
-    )  # fmt: skip
+        cache=redis.cache,
+        identities=redis.identities,
+        media=media,
+        keys=keys,
+        public_url=public_url,
+        redis=redis.client,
+        connect=lambda seconds: connect(redis.url, answer_seconds=seconds),
+        key_prefix=redis.key_prefix,
+    )
     return {name: open_channel(name, settings, deps) for name in settings.channels}
 
 
@@ -281,12 +288,12 @@ def preload(settings: Settings) -> None:
     registry.load_sdks(channel.platform for channel in settings.channels.values())
 
 
-def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisSharedCache]:
-    """Return what takes turns in, and the cache that adapters share, for a command. Raises ConfigError."""
+def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisIdentities]:
+    """Return what takes turns in, and what knows the ids of people, for a command. Raises ConfigError."""
     redis = RedisParts.find(settings, data)
     work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
     _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work, {})
-    return access_control, redis.cache
+    return access_control, redis.identities
 
 
 def check_bucket(services: Services) -> None:

@@ -133,13 +133,14 @@ def open_missed_messages(
     """Return what finds the messages of a platform's log that never came in. Raises ConfigError."""
     from sayso.channels.whatsapp.message_log import MissedMessages
 
-    access, cache = open_inbox(settings, data)
+    access, identities = open_inbox(settings, data)
     per_minute = rules_of(settings.channels[channel]).per_minute or 0
-    return MissedMessages(channel, message_log, access, cache, per_minute=per_minute, clock=clock)
+    return MissedMessages(channel, message_log, access, identities, per_minute=per_minute, clock=clock)
 
 
 def open_media_deletion(settings: Settings, data: Path, channel: str, message_log: MessageLog) -> MediaDeletion:
     """Return what deletes the files of a platform's log that no turn needs. Raises ConfigError."""
     from sayso.channels.whatsapp.message_log import MediaDeletion
 
-    return MediaDeletion(channel, message_log, open_inbox(settings, data)[0])
+    access, identities = open_inbox(settings, data)
+    return MediaDeletion(channel, message_log, access, identities)

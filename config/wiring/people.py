@@ -42,7 +42,8 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     """
     redis = RedisParts.find(settings, data)
     erasure = Erasure(redis.client, settings.key_prefix)
-    ids = settings.channels[channel].user_ids(channel, user, redis.cache.get)  # as turns of the person are stored
+    identities = redis.identities
+    ids = settings.channels[channel].user_ids(channel, user, identities)  # as turns of the person are stored
     conversations = frozenset(Conversation(channel, each).id for each in ids)
     redis_entries = erasure.erase(ErasedPerson(channel, frozenset(map(_scope_id, ids)), conversations))
     ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))
@@ -53,6 +54,8 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     with _disk_errors(data):
         files = sum(media.erase(owner_of(channel, each)) for media in stores for each in ids)
     texts, memories = erase_texts(settings, data, ids), erase_memories(data, ids, channel)
+    for each in ids:  # last: an erasure that is repeated finds all ids again
+        identities.forget(channel, each)
     return ErasureResult(redis_entries, audit_bodies, texts, memories, files, erasure.rewrite_file())
 
 

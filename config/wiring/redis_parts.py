@@ -34,6 +34,7 @@ from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.deliveries import RedisDeliveries
+from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA
 from sayso.workers.people import RedisPeople
 from sayso.workers.recovery import Reaper, WorkerLock
@@ -84,6 +85,11 @@ class RedisParts:
         cache = RedisSharedCache(client, prefix=prefix)
         alerts = RedisAlerts(client, prefix=prefix)
         return cls(url, client, prefix, queue_url, queue, jobs, server, cache, alerts)
+
+    @property
+    def identities(self) -> RedisIdentities:
+        """Return what knows the ids of people."""
+        return RedisIdentities(self.scripts(LUA))
 
     @property
     def wake_up(self) -> WakeUp:

@@ -68,14 +68,17 @@ LOOKS = frozenset({
 #: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is
 #: about all that was written before, too: a worker with a lease sends no reply that only the primary has.
 DURABLE = frozenset({
-    "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "journal", "lease", "notify",
-    "stash", "start",
+    "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "identify", "journal", "lease",
+    "notify", "stash", "start",
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
-#: Scripts about the queue on a server of its own, the rate of a channel, and where the bot may not write: nothing there
-#: is worth a watermark.
-UNGUARDED = frozenset({"enqueue", "queued", "channel_slot", "channel_silence", "bar_chat", "is_chat_barred"})
+#: Scripts about the queue on a server of its own, the rate of a channel, where the bot may not write, and the ids of
+#: people: nothing there is worth a watermark. After a loss, ids are learned again from the next message.
+UNGUARDED = frozenset({
+    "enqueue", "queued", "channel_slot", "channel_silence", "bar_chat", "is_chat_barred",
+    "identify", "identity", "forget_identity",
+})  # fmt: skip
 #: The beginning of a script's error on a halted server.
 _HALTED = "HALTED"
 #: The beginning of a resume script's error on a server that is not halted.
@@ -160,6 +163,12 @@ class LuaScripts:
         from the shards. Raises redis.RedisError.
         """
         return await self._run(name, f"pace:{conversation.partition(':')[0]}", conversation, args, ())
+
+    def run_for_people(self, name: str, channel: str, args: Arguments) -> Any:
+        """Run a script about the ids of a channel's people and block. They are together on one node, so that a person
+        with several ids is found in one step. Raises redis.RedisError.
+        """
+        return run_without_loop(self._run(name, f"ids:{channel}", "-", args, ()))
 
     def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for a shard as a whole and block. Raises redis.RedisError."""

@@ -193,7 +193,7 @@ def slack(media: MemoryMedia, api_url: str | None, **extra: Any) -> SlackChannel
 
 
 #: Keywords for what an adapter may use. All others are settings.
-PARTS = ("cache", "public_url")
+PARTS = ("cache", "identities", "public_url")
 
 
 def _without_parts(extra: dict[str, Any]) -> dict[str, Any]:
@@ -234,7 +234,7 @@ def _whatsapp_tap(number: int, data: str) -> WebhookRequest:
 WHATSAPP = Platform(
     name="whatsapp",
     fake="twilio",
-    conversation=Conversation("wa", "whatsapp:+4915100000042"),
+    conversation=Conversation("wa", "whatsapp:DE.5100000042"),
     user_id="whatsapp:DE.5100000042",
     secrets=(fakes.TWILIO_AUTH_TOKEN, "+4915100000042"),
     limit=1600,

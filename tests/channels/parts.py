@@ -9,18 +9,29 @@ from sayso.channels.base import AdapterDeps
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import Feed, Logins
-from sayso.testing.stores import MemoryLogins
+from sayso.testing.stores import MemoryIdentities, MemoryLogins
 
 
 def adapter_deps(
-    media: Any, *, cache: Any = None, keys: Sequence[str] = ("key",), public_url: str = "http://127.0.0.1:9"
+    media: Any,
+    *,
+    cache: Any = None,
+    identities: Any = None,
+    keys: Sequence[str] = ("key",),
+    public_url: str = "http://127.0.0.1:9",
 ) -> AdapterDeps:
     """What an adapter may use. There is no Redis, and nothing answers at the public URL."""
     nothing: Any = None
     return AdapterDeps(
-        cache=cache, media=media, keys=keys, public_url=public_url, redis=nothing, connect=lambda _: nothing,
+        cache=cache,
+        identities=identities or MemoryIdentities(),
+        media=media,
+        keys=keys,
+        public_url=public_url,
+        redis=nothing,
+        connect=lambda _: nothing,
         key_prefix="x:",
-    )  # fmt: skip
+    )
 
 
 def console_channel(

@@ -339,7 +339,7 @@ def test_rate_limit_says_how_long(platform: Platform, channel: Channel, platform
 def test_closed_address_differs_from_a_refused_text(platform: Platform, channel: Channel, platforms: FakePlatforms):
     """No message will arrive there, whatever its text is."""
     closed = {
-        "whatsapp": "63003", "telegram": "Bad Request: chat not found", "slack": "is_archived", "json_webhook": "410"
+        "whatsapp": "63024", "telegram": "Bad Request: chat not found", "slack": "is_archived", "json_webhook": "410"
     }  # fmt: skip
     words = {
         "whatsapp": "21617", "telegram": "Bad Request: message is too long", "slack": "invalid_arguments",

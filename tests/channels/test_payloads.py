@@ -33,7 +33,7 @@ PHOTO = Media("AgACAgIAAxkBAAIx", "image/jpeg", size=90000)
 
 def wa(sid: str, text: str = "", **extra: Any) -> Turn:
     """Return a WhatsApp turn of Ada's."""
-    chat = Conversation("wa", "whatsapp:+4915100000042")
+    chat = Conversation("wa", "whatsapp:DE.1000000000000042")
     who = {"user_id": "whatsapp:DE.1000000000000042", "user_name": "Ada Test"}
     aliases = ("whatsapp:+4915100000042", "4915100000042")
     return Turn(sid, chat, text=text, message_id=sid, aliases=aliases, **who, **extra)

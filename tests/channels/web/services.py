@@ -16,7 +16,7 @@ from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.testing.stores import MemoryAlerts, MemoryFeed, MemoryLogins, MemorySharedCache
+from sayso.testing.stores import MemoryAlerts, MemoryFeed, MemoryIdentities, MemoryLogins, MemorySharedCache
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.contracts.rigs import voice
@@ -104,9 +104,15 @@ def real_channels(media: Any = None, **secrets: str) -> dict[str, Channel]:
     }
     settings = Settings.model_validate({"channels": given})
     deps = AdapterDeps(
-        cache=MemorySharedCache(), media=media, keys=["key"], public_url=PUBLIC_URL, redis=nothing,
-        connect=lambda _: nothing, key_prefix=PREFIX,
-    )  # fmt: skip
+        cache=MemorySharedCache(),
+        identities=MemoryIdentities(),
+        media=media,
+        keys=["key"],
+        public_url=PUBLIC_URL,
+        redis=nothing,
+        connect=lambda _: nothing,
+        key_prefix=PREFIX,
+    )
     channels = {name: open_channel(name, settings, deps) for name in given}
     channels["web"].feed, channels["web"].logins = MemoryFeed(), MemoryLogins()
     return channels

@@ -160,7 +160,7 @@ def test_user_id_is_the_external_user_id():
     """platforms.md 1.1: ExternalUserId is the key; number and WaId are other names of the same person."""
     found = turn("hi", ExternalUserId="whatsapp:DE.77", WaId="4915100000042")
     assert found.user_id == "whatsapp:DE.77"
-    assert found.conversation.chat == "whatsapp:+4915100000042"
+    assert found.conversation.chat == "whatsapp:DE.77"
     assert found.aliases == ("whatsapp:+4915100000042", "4915100000042")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, SenderIds, Turn
 from sayso.channels.whatsapp import message_log as recovery
 from sayso.channels.whatsapp import message_log as twilio_list
-from sayso.channels.whatsapp.adapter import WhatsAppChannel
-from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import load_settings
 from sayso.config.wiring.bootstrap import open_inbox
@@ -24,7 +21,6 @@ from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
 from sayso.testing.platforms.twilio import SERVICE_SID
 from sayso.workers.mailbox import RedisMailbox
-from tests.channels.parts import adapter_deps
 from tests.config.fake_bots import ENVIRON, written
 
 ANA, BEN = "whatsapp:+4915100000042", "whatsapp:+4915100000043"
@@ -43,7 +39,7 @@ class Bench:
     def configure(self, more: str = "") -> None:
         """Write the configuration again."""
         self.config = written(self.folder, self.platforms, whatsapp=more)
-        self.access_control, self.notes = open_inbox(load_settings(self.config), self.folder)
+        self.access_control, self.identities = open_inbox(load_settings(self.config), self.folder)
 
     def run(self, *args: object) -> tuple[int, str]:
         """Return exit code and output of `recover`; check that it has no secret and no traceback."""
@@ -84,9 +80,10 @@ def test_message_without_a_webhook_is_accepted_once(bench: Bench):
 def test_message_with_a_webhook_does_not_run_again(bench: Bench):
     """This holds while it waits and after it was processed: its id is that of the webhook."""
     sid = bench.arrive(ANA, "hello", ago=600)
-    bench.access_control.accept(Turn(sid, Conversation("wa", ANA), HIDDEN, "hello"))
+    bench.identities.recognize("wa", SenderIds(HIDDEN, ANA), store=True)
+    bench.access_control.accept(Turn(sid, Conversation("wa", HIDDEN), HIDDEN, "hello"))
     assert bench.run()[1] == "1 messages: 1 taken before\n"
-    assert len(bench.waiting()) == 1
+    assert len(bench.waiting(HIDDEN)) == 1
 
 
 def test_dry_run_accepts_nothing(bench: Bench):
@@ -130,20 +127,17 @@ def test_file_has_the_url_that_a_webhook_would_have(bench: Bench):
 
 def test_person_keeps_the_id_from_webhooks(bench: Bench):
     """platforms.md 1.1: the list has no ExternalUserId. With another id a question would belong to another person."""
-    settings = {"account_sid": "AC", "auth_token": "t", "from": "whatsapp:+1", "api_url": "http://127.0.0.1:9"}
-    told = WhatsAppSettings.model_validate({"platform": "whatsapp", **settings})
-    channel = WhatsAppChannel("wa", told, adapter_deps(None, cache=bench.notes))
-    asyncio.run(channel.show_typing(Turn("SM1", Conversation("wa", ANA), HIDDEN, "hi", message_id="SM1")))
+    bench.identities.recognize("wa", SenderIds(HIDDEN, ANA), store=True)
     bench.arrive(ANA, "hello", ago=600)
     bench.run()
-    (turn,) = bench.waiting()
+    (turn,) = bench.waiting(HIDDEN)
     assert (turn.user_id, turn.aliases) == (HIDDEN, (ANA,))
 
 
 def test_refused_person_stays_refused_and_gets_no_message(bench: Bench):
     """They are blocked or on no list. Each run reports it to the operator only."""
     bench.configure(f', access: {{allow: ["{ANA}"], block: ["{HIDDEN}"]}}')
-    bench.notes.put(f"person:{Conversation('wa', ANA).id}", HIDDEN)
+    bench.identities.recognize("wa", SenderIds(HIDDEN, ANA), store=True)
     for who in (ANA, BEN):
         bench.arrive(who, "hello", ago=600)
     for _ in range(2):

@@ -1,0 +1,88 @@
+"""WhatsAppPeople: which of a person's ids everything of them is stored under, and where messages to them go."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from sayso.channels.base import Identities
+from sayso.channels.types import Conversation, Identity, SenderIds, Turn
+
+#: The prefix of WhatsApp addresses.
+ADDRESS = "whatsapp:"
+_NUMBER = re.compile(r"whatsapp:\+?[0-9]{1,15}")
+#: A person's id in one business, and in several linked ones: a country, `ENT` for the second kind, letters and digits.
+_USER_ID = re.compile(r"whatsapp:[A-Z]{2}\.[A-Za-z0-9]{1,128}")
+_PARENT_ID = re.compile(r"whatsapp:[A-Z]{2}\.ENT\.[A-Za-z0-9]{1,128}")
+
+
+def is_user_id(address: str) -> bool:
+    """Return whether an address is a person's id in one business. Only Meta gives such an id, to one person."""
+    return _USER_ID.fullmatch(address) is not None
+
+
+def is_parent_id(address: str) -> bool:
+    """Return whether an address is a person's id in several linked businesses."""
+    return _PARENT_ID.fullmatch(address) is not None
+
+
+def is_number(address: str) -> bool:
+    """Return whether an address is a phone number."""
+    return _NUMBER.fullmatch(address) is not None
+
+
+def sender_ids(turn: Turn) -> SenderIds:
+    """Return the ids that a webhook names of its sender."""
+    names = (turn.user_id, *turn.aliases)
+    return SenderIds(
+        user_id=next(filter(is_user_id, names), ""),
+        number=next(filter(is_number, names), ""),
+        parent=next(filter(is_parent_id, names), ""),
+    )
+
+
+class WhatsAppPeople:
+    """The people of one channel. One per process.
+
+    A person may hide the phone number, get another id, or have written before Twilio sent ids. Everything of them stays
+    under their first id: the questions, which are sealed for it, history, timers and replies. Raises what `identities`
+    raises.
+    """
+
+    def __init__(self, channel: str, identities: Identities) -> None:
+        self._channel, self._identities = channel, identities
+
+    def recognize(self, turn: Turn, *, store: bool) -> Turn:
+        """Return the turn under its sender's first id; `store` the ids that it names."""
+        ids = sender_ids(turn)
+        if not (ids.user_id or ids.number):
+            return turn
+        identity = self._identities.recognize(self._channel, ids, store=store)
+        names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
+        return replace(
+            turn,
+            conversation=replace(turn.conversation, chat=identity.key),
+            user_id=identity.key,
+            aliases=tuple(name for name in dict.fromkeys(names) if name not in ("", identity.key)),
+        )
+
+    def conversation_of(self, conversation: Conversation) -> Conversation:
+        """Return the conversation of the person who has this address now, the same one for an unknown address."""
+        identity = self._identities.find(self._channel, conversation.chat)
+        return replace(conversation, chat=identity.key) if identity else conversation
+
+    def address(self, conversation: Conversation) -> str:
+        """Return the address that messages to a conversation are sent to.
+
+        That is the number from which its person last wrote, as long as no one else has written from it. A number that
+        now belongs to another person must not get what is meant for the first one, who is reached by the id.
+        """
+        identity = self._identities.of_key(self._channel, conversation.chat)
+        if identity is None:
+            return conversation.chat
+        return identity.number or identity.user_id or identity.key
+
+
+def current_ids(identity: Identity) -> tuple[str, ...]:
+    """Return all ids of a person without the phone numbers that they had before."""
+    return tuple(name for name in identity.ids if name == identity.number or not is_number(name))

@@ -1,0 +1,49 @@
+"""RedisIdentities: which ids belong to one person of a channel."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from sayso.channels.records import check_version
+from sayso.channels.types import Identity, SenderIds
+from sayso.pending.redis.scripts import LuaScripts
+
+
+class RedisIdentities:
+    """The ids of people, in Redis. Each call is one script, and safe to repeat. All methods raise redis.RedisError.
+
+    Two messages of one person at the same moment, in two processes, find the same person: the script that looks stores
+    too. It runs before the script that stores the turn, so a process that is killed between the two leaves ids and no
+    turn, and the platform's repetition finds the same person.
+    """
+
+    def __init__(self, scripts: LuaScripts) -> None:
+        self._scripts = scripts
+
+    def recognize(self, channel: str, ids: SenderIds, *, store: bool) -> Identity:
+        """Return the sender of a message with these ids; `store` them as the sender's."""
+        record = self._scripts.run_for_people("identify", channel, {**asdict(ids), "store": store})
+        return _identity(record)
+
+    def find(self, channel: str, name: str) -> Identity | None:
+        """Return the person who has this id now, None for an unknown one."""
+        return self._read(channel, name, is_key=False)
+
+    def of_key(self, channel: str, key: str) -> Identity | None:
+        """Return the person whose data is stored under `key`, None for an unknown one."""
+        return self._read(channel, key, is_key=True)
+
+    def forget(self, channel: str, key: str) -> None:
+        """Forget the ids of the person whose data is stored under `key`."""
+        self._scripts.run_for_people("forget_identity", channel, {"key": key})
+
+    def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
+        record = self._scripts.run_for_people("identity", channel, {"name": name, "is_key": is_key})
+        return _identity(record) if record else None
+
+
+def _identity(record: str) -> Identity:
+    """Return the identity of a record. Raises OtherVersion."""
+    fields = json.loads(check_version(record))
+    return Identity(fields["key"], fields["number"], fields["user_id"], tuple(fields["ids"]))
