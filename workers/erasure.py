@@ -38,6 +38,8 @@ FATES: Mapping[str, Fate] = {
     **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
+    # The ids of a person are forgotten by Identities, which finds them.
+    "ids": "kept",
     # Processes.
     **dict.fromkeys(("workers", "ingress", "reaper", "baton", "deployment", "jobs", "job", "writable"), "kept"),
 }

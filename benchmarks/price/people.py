@@ -62,12 +62,12 @@ class WhatsAppPerson:
     """A person on WhatsApp, through Twilio."""
 
     platform: str = "whatsapp"
-    user: str = "whatsapp:+4915100000042"
+    user: str = "whatsapp:DE.5100000042"
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def conversation(self) -> Conversation:
-        """The chat, which has the number of the person."""
+        """The chat, which has the id of the person."""
         return Conversation(CHANNEL, self.user)
 
     def keys(self, platforms: FakePlatforms) -> dict[str, str]:

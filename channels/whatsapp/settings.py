@@ -69,13 +69,18 @@ class WhatsAppSettings(VendorSettings):
     def user_ids(self, channel: str, user: str, identities: Identities) -> tuple[str, ...]:
         """Return the ids of a person, who is named by a phone number or another id, with or without `whatsapp:`.
 
-        A number names the person who last wrote from it. Numbers that the person had earlier are left out: another
-        person may have them now.
+        The first one is that under which the turns are stored, if it is known. A number names the person who last
+        wrote from it. Numbers that are another person's are left out, as is one under which another person's turns are
+        stored, who had it first.
         """
         bare = re.sub("^whatsapp:", "", user.strip(), flags=re.IGNORECASE)
         address = f"whatsapp:{bare}"
         identity = identities.find(channel, address) or identities.of_key(channel, address)
         if identity is None:
             return tuple(dict.fromkeys(each for each in (user, address, bare) if each))
-        names = (identity.key, *current_ids(identity))
+        names = [identity.key]
+        for name in current_ids(identity):
+            other = identities.of_key(channel, name)
+            if other is None or other.key == identity.key:
+                names.append(name)
         return tuple(dict.fromkeys([*names, *(name.removeprefix("whatsapp:") for name in names)]))
