@@ -144,7 +144,8 @@ def provided(
 
     `namespace` is put before every name, as in `files-read`; `confirm` says which tools need a confirmation. A provider
     that lists tools under other names than its source has a method `own_name`, from the listed to the source's name.
-    One with previews of its own has `own_preview`, which takes a tool's listed name and its name here.
+    One with previews of its own has `own_preview`, which takes a tool's listed name and its name here. One whose tools
+    may change meanwhile has `execute_listed`, which is called in place of `execute_tool` and gets the listed Tool.
     """
     listed = list(tools)
     names = legal_names([tool.name for tool in listed], namespace)
@@ -173,14 +174,23 @@ def provided(
     ]
 
 
+#: Runs a tool as it was listed, or fails if it has changed since.
+ExecuteListed = Callable[[Tool, dict[str, Any]], Coroutine[Any, Any, ToolOutcome]]
+
+
 def _caller(provider: ToolProviderProtocol, tool: Tool) -> Callable[..., Coroutine[Any, Any, Any]]:
     # An optional parameter without a default is left out by giving None; a JSON Schema says itself what null means.
     optional = {each.name for each in tool.parameters if not each.required and each.default is None}
     omitted_if_none = optional if tool.input_schema is None else set()
 
+    execute_listed: ExecuteListed | None = getattr(provider, "execute_listed", None)
+
     async def call(**parameters: Any) -> Any:
         given = {name: value for name, value in parameters.items() if value is not None or name not in omitted_if_none}
-        outcome = await provider.execute_tool(tool.name, given)
+        if execute_listed is not None:
+            outcome = await execute_listed(tool, given)
+        else:
+            outcome = await provider.execute_tool(tool.name, given)
         if not outcome.success:
             error_type = EffectUnknownError if isinstance(outcome, UnclearOutcome) else ToolExecutionError
             raise error_type(outcome.error or f"{tool.name!r} failed without saying why", tool_name=tool.name)

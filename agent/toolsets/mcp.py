@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -60,6 +61,9 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 20.0
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
+#: Oldest list of tools that a call relies on that may change something, in seconds: younger than any question that a
+#: person has answered. Many servers announce no changes.
+MAX_AGE_SECONDS = 1.0
 #: Why the second tool of a name is left out.
 REPEATED = "the server lists an earlier tool of this name, which is offered"
 
@@ -149,6 +153,19 @@ class McpToolProvider:
         if result.is_error:
             return failed(f"{own!r} of {self._server} failed: {error_text(result, self._server.secrets)}")
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
+
+    async def execute_listed(self, tool: Tool, parameters: dict[str, Any]) -> ToolOutcome:
+        """Call a tool if its server still defines it as it was listed: people and policies relied on that."""
+        own = self.own_name(tool.name)
+        max_age_seconds = inf if tool.read_only else MAX_AGE_SECONDS
+        try:
+            definition = await self._connection().definition(own, max_age_seconds)
+        except SourceUnreachable as exc:
+            return failed(f"{exc}; {own!r} was not called")
+        if definition is None or self._version(definition) != tool.version:
+            self._notify()
+            return failed(f"{self._server} has changed or removed {own!r} since it was offered, so it was not called")
+        return await self.execute_tool(tool.name, parameters)
 
     def own_name(self, tool_name: str) -> str:
         """Return the server's own name of a tool that was listed under this name."""
@@ -243,7 +260,18 @@ class ReconnectingConnection:
         Raises SourceUnreachable.
         """
         connection = await self._on_loop(self._connected())
-        return connection.definitions, connection.left_out
+        return connection.definitions, dict(connection.left_out)
+
+    async def definition(self, name: str, max_age_seconds: float) -> Definition | None:
+        """Return the present definition of a tool, None if the server has none of this name.
+
+        Raises SourceUnreachable.
+        """
+        return await self._on_loop(self._definition(name, max_age_seconds))
+
+    async def _definition(self, name: str, max_age_seconds: float) -> Definition | None:
+        connection = await self._connected()
+        return await connection.definition(name, max_age_seconds)
 
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult:
         """Call a tool by the server's own name for it. Raises SourceUnreachable, CallRefused and AnswerLost."""

@@ -9,8 +9,9 @@ import shlex
 import shutil
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 
 #: How long a cancelled call may take to tell the server so, in seconds.
 CANCEL_SECONDS = 1.0
+#: Shortest time between two listings that the server's announcements cause, in seconds: it may announce any number.
+LISTING_PAUSE_SECONDS = 1.0
+#: Time limit of a listing after the first one, in seconds.
+LISTING_SECONDS = 20.0
 #: Most pages that are read of a list of tools.
 MAX_PAGES = 50
 #: Largest answer in bytes; for a stream of events, the largest part before it is opened again.
@@ -79,13 +84,19 @@ class McpConnection:
         self._monitor = TransportMonitor(self._retire)
         self._listed = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
+        self._listing = asyncio.Lock()
+        #: Whether the server announced other tools since it listed them last.
+        self._is_outdated = False
+        self._listed_at = 0.0
         self._calls = 0
-        self._is_retired = self._is_stopping = False
+        self._is_retired = False
+        self._stopping = asyncio.Event()
         self._error = ""
         self._client: Client | None = None
         self.definitions: list[Definition] = []
         #: The tools that the server's last list named, and that cannot be used: why, by their names.
-        self.left_out: dict[str, str] = {}
+        self.left_out: Mapping[str, str] = {}
+        self._left_out_now: dict[str, str] = {}
         self._session = asyncio.create_task(self._run())
 
     @property
@@ -118,6 +129,7 @@ class McpConnection:
         answer = HttpAnswer()
         http_answer.set(answer)  # this task has no other call
         call = asyncio.create_task(self._client.call_tool(name, arguments))
+        call.add_done_callback(_forget_outcome)
         try:
             await asyncio.wait({call, self._session}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             return self._result(call, seconds, answer.status)
@@ -127,6 +139,25 @@ class McpConnection:
                 await asyncio.wait({call}, timeout=CANCEL_SECONDS)
             self._calls -= 1
             self._stop_if_unused()
+
+    async def definition(self, name: str, max_age_seconds: float) -> Definition | None:
+        """Return the server's present definition of a tool, None if it has none of this name.
+
+        The tools are listed again if the server announced other ones, or if their list is older than
+        `max_age_seconds`. Raises SourceUnreachable if they cannot be listed.
+        """
+        client = self._client
+        if client is None:
+            raise SourceUnreachable(f"{self._server} is not connected")
+        is_old = time.monotonic() - self._listed_at > max_age_seconds
+        if self._is_outdated or is_old:
+            try:
+                await self._list_again(client, even_if_current=is_old)
+            except Exception as exc:  # of the transport, the SDK or the protocol
+                self._retire()
+                why = _reason(exc, self._server.secrets)
+                raise SourceUnreachable(f"{self._server} did not list its tools: {why}") from exc
+        return next((each for each in self.definitions if each.name == name), None)
 
     async def close(self) -> None:
         """Close the session. A program that does not end by itself is killed."""
@@ -176,35 +207,38 @@ class McpConnection:
             logger.setLevel(max(logger.level, level))
         try:
             async with AsyncExitStack() as stack:
-                await self._enter(stack)
+                client = await self._enter(stack)
                 self._listed.set_result(None)
-                await self._keep_listed()
-        except (Exception, asyncio.CancelledError) as exc:  # `open` reports it; may be a group of errors
+                await self._keep_listed(client)
+        except (Exception, BaseExceptionGroup, asyncio.CancelledError) as exc:  # `open` reports it
             self._error = _reason(exc, self._server.secrets)
         finally:
             was_open, self._is_retired = self.is_open, True
             if was_open:
                 self._changed()
 
-    async def _enter(self, stack: AsyncExitStack) -> None:
+    async def _enter(self, stack: AsyncExitStack) -> Client:
+        """Connect and list the tools. Return the client, which lives as long as the stack."""
         try:
             import_sdk()
         except LibraryError as exc:
             raise SourceError(str(exc)) from exc
         from mcp import Client
 
-        transport = with_usable_listings(self._server.transport(self._monitor), self.left_out)
+        transport = with_usable_listings(self._server.transport(self._monitor), self._left_out_now)
         client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
         # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.
         setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
-        self.definitions = await self._list_tools(client)
-        listening = asyncio.create_task(self._listen(client))
-        stack.callback(listening.cancel)
         self._client = client
+        await self._list_tools(client)
+        listening = asyncio.create_task(self._listen(client))
+        listening.add_done_callback(_forget_outcome)
+        stack.callback(listening.cancel)
+        return client
 
-    async def _list_tools(self, client: Any) -> list[Definition]:
-        """Return all pages of the list, within bounds that no honest server reaches."""
-        self.left_out.clear()
+    async def _list_tools(self, client: Client) -> None:
+        """Read all pages of the list, within bounds that no honest server reaches."""
+        self._left_out_now.clear()
         definitions: list[Definition] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -213,17 +247,45 @@ class McpConnection:
             cursor = page.next_cursor
             if not cursor or len(definitions) > 10 * MAX_TOOLS:
                 break
-        return definitions
+        self.definitions = definitions
+        self.left_out = dict(self._left_out_now)
+        self._listed_at = time.monotonic()
 
-    async def _keep_listed(self) -> None:
+    async def _keep_listed(self, client: Client) -> None:
         """List the tools again whenever they change, until the connection is to end."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._is_stopping:
+            if self._stopping.is_set():
                 return
-            self.definitions = await self._list_tools(self._client)
+            await self._list_again(client)
+            with suppress(TimeoutError):  # `_stop` ends the pause
+                async with asyncio.timeout(LISTING_PAUSE_SECONDS):
+                    await self._stopping.wait()
+
+    async def _list_again(self, client: Client, *, even_if_current: bool = False) -> None:
+        """List the tools again if the server announced other ones, or in any case.
+
+        Raises TimeoutError for a server that does not answer in time.
+        """
+        async with self._listing:
+            if not (self._is_outdated or even_if_current):
+                return  # another caller has listed them
+            before = (self.definitions, self.left_out)
+            self._is_outdated = False  # an announcement during the listing may be newer than its answer
+            try:
+                async with asyncio.timeout(LISTING_SECONDS):
+                    await self._list_tools(client)
+            except BaseException:
+                self._is_outdated = True
+                raise
+        if (self.definitions, self.left_out) != before:
             self._changed()
+
+    def _announce(self) -> None:
+        """Note that the server has other tools."""
+        self._is_outdated = True
+        self._wake.set()
 
     async def _listen(self, client: Client) -> None:
         """Subscribe to changes of the tools where the protocol can; older servers send a notification instead."""
@@ -233,7 +295,7 @@ class McpConnection:
         try:
             async with client.listen(tools_list_changed=True) as subscription:
                 async for _ in subscription:
-                    self._wake.set()
+                    self._announce()
         except SubscriptionLost:
             self._retire()
         except (ListenNotSupportedError, MCPError):
@@ -243,7 +305,7 @@ class McpConnection:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._wake.set()
+            self._announce()
 
     def _retire(self) -> None:
         """Take no further calls; those under way may still be answered."""
@@ -257,8 +319,17 @@ class McpConnection:
             self._stop()
 
     def _stop(self) -> None:
-        self._is_stopping = True
+        self._stopping.set()
         self._wake.set()
+
+
+def _forget_outcome(task: asyncio.Task[Any]) -> None:
+    """Take a task's error, if it has one: asyncio logs a traceback for an error that nothing takes.
+
+    A call that was given up may still fail while it is cancelled, when its connection is broken.
+    """
+    if not task.cancelled():
+        task.exception()
 
 
 async def _accept_result(_: str, __: CallToolResult) -> None:
@@ -356,7 +427,12 @@ class TransportMonitor:
         self.on_end()
 
     async def note_status(self, response: Any) -> None:
-        """Note HTTP's status, which the protocol's own errors leave out."""
+        """Note HTTP's status, which the protocol's own errors leave out.
+
+        Only messages are sent by POST. A server may refuse the other requests, which open a stream and end a session.
+        """
+        if response.request.method != "POST":
+            return
         (http_answer.get() or self).status = response.status_code
 
     def __str__(self) -> str:

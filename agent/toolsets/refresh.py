@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -79,9 +80,12 @@ class ToolsetRefresher:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
-            for source in self._sources:
-                close: Callable[[], object] = getattr(source.provider, "close", lambda: None)
-                close()
+            # At once: each may wait for a server that does not end.
+            closers = [threading.Thread(target=_close, args=(source,), daemon=True) for source in self._sources]
+            for closer in closers:
+                closer.start()
+            for closer in closers:
+                closer.join()
 
     async def _watch(self, source: LiveSource, first_result: Future[str]) -> None:
         """Pass a source's tools on whenever they change; after a failure, try again after a pause.
@@ -101,8 +105,12 @@ class ToolsetRefresher:
                 first_result.set_result(error)
             if not error:
                 await changed.wait()
-            failures = 1 if time.monotonic() - since >= STABLE_SECONDS else failures + 1
-            await asyncio.sleep(backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS))
+            seconds = time.monotonic() - since
+            failures = 1 if seconds >= STABLE_SECONDS else failures + 1
+            pause = backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
+            if not error:  # tools that change now are listed at once, and tools that change all the time rarely
+                pause = max(0.0, pause - seconds)
+            await asyncio.sleep(pause)
 
     async def _list(self, source: LiveSource, changed: Callable[[], object]) -> str:
         """Pass a source's tools on, and return why that failed, or "". It calls `changed` when it has other tools."""
@@ -125,3 +133,11 @@ class ToolsetRefresher:
             self._list_again[loser]()  # it is refused then, and tried again until its names are free
         log.info("source.listed", extra={"source": source.name, "tools": len(tools)})
         return ""
+
+
+def _close(source: LiveSource) -> None:
+    close: Callable[[], object] = getattr(source.provider, "close", lambda: None)
+    try:
+        close()
+    except Exception:  # a source is third-party code: it must not hold the others
+        log.exception("source.failed", extra={"source": source.name})

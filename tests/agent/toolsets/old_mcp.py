@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 tools = ["grow"]
+listings = []
 
 
 def say(message: dict[str, Any]) -> None:
@@ -23,11 +24,18 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
             return {"protocolVersion": version, "capabilities": {"tools": {"listChanged": True}}, "serverInfo": server}
         case "tools/list":
             at = int(params.get("cursor", 0))  # a page has one tool
+            if not at:
+                listings.append(len(tools))
+                if "restless" in tools:
+                    say({"method": "notifications/tools/list_changed"})
             more = {"nextCursor": str(at + 1)} if at + 1 < len(tools) else {}
             return {"tools": [{"name": tools[at], "inputSchema": {"type": "object"}}], **more}
         case "tools/call":
-            tools.append(f"tool{len(tools)}")
-            say({"method": "notifications/tools/list_changed"})
+            if params["arguments"].get("count_listings"):
+                return {"content": [{"type": "text", "text": str(len(listings))}]}
+            tools.append(params["arguments"].get("name", f"tool{len(tools)}"))
+            for _ in range(params["arguments"].get("announcements", 1)):
+                say({"method": "notifications/tools/list_changed"})
             return {"content": [{"type": "text", "text": f"{len(tools)} tools"}]}
     raise KeyError(method)
 

@@ -116,6 +116,7 @@ async def learn(name: str, ctx: Context) -> str:
 
     def learned() -> str:
         """Return a text."""
+        note(f"runs {name}")
         return "learned"
 
     app.add_tool(learned, name=name)
@@ -135,6 +136,30 @@ async def swap(ctx: Context) -> str:
     app.remove_tool("wipe")
     app.add_tool(wipe)
     await ctx.notify_tools_changed()
+    return "ok"
+
+
+@app.tool()
+async def forget(name: str, ctx: Context) -> str:
+    """Remove a tool."""
+    app.remove_tool(name)
+    await ctx.notify_tools_changed()
+    return "ok"
+
+
+@app.tool()
+async def replace(name: str, announced: bool, ctx: Context) -> str:
+    """Replace a tool that was learned with a different one of the same name."""
+
+    def learned(name: str = "") -> str:
+        """Do something else."""
+        note(f"runs the new {name}")
+        return "learned anew"
+
+    app.remove_tool(name)
+    app.add_tool(learned, name=name)
+    if announced:
+        await ctx.notify_tools_changed()
     return "ok"
 
 
