@@ -19,11 +19,12 @@ from sayso.channels.console.store import (
     LOCKOUT_SECONDS,
     MESSAGE_ID,
     SESSION_SECONDS,
+    Chat,
     Failures,
     FeedEntry,
     network,
 )
-from sayso.channels.types import Delivery, Identity, Media, SenderIds
+from sayso.channels.types import Conversation, Delivery, Identity, Media, SenderIds
 from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, MAX_IDS
 from sayso.workers.alerts import ALERT_SECONDS, CACHE_SECONDS, MAX_CHARS, Alert, AlertKind, newest_first
 from sayso.workers.people import (
@@ -148,6 +149,11 @@ class MemoryFeed:
             self._changed.wait_for(lambda: self._newer(conversation_id, start), timeout=block_ms / 1000)
             return self._newer(conversation_id, start)
 
+    def delete(self, conversation_id: str) -> None:
+        """Delete all entries."""
+        with self._changed:
+            self._entries.pop(conversation_id, None)
+
     def find(self, conversation_id: str, entry_id: str) -> FeedEntry | None:
         """Return the entry of an id, None if there is none."""
         with self._changed:
@@ -168,6 +174,53 @@ class MemoryFeed:
 def _order(entry_id: str) -> tuple[int, int]:
     milliseconds, _, count = entry_id.partition("-")
     return int(milliseconds), int(count)
+
+
+class MemoryChats:
+    """The conversations of each person of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._chats: dict[tuple[str, str], dict[str, Chat]] = defaultdict(dict)
+        self._lock = threading.Lock()
+
+    def all(self, channel: str, user_id: str) -> list[Chat]:
+        """Return the conversations of a person, the one that was used last first."""
+        with self._lock:
+            chats = list(self._chats[channel, user_id].values())
+        return sorted(chats, key=lambda chat: chat.at or math.inf, reverse=True)
+
+    def has(self, channel: str, user_id: str, chat_id: str) -> bool:
+        """Return whether a person has this conversation. Each has the first one."""
+        with self._lock:
+            return not chat_id or chat_id in self._chats[channel, user_id]
+
+    def add(self, conversation: Conversation) -> None:
+        """Add a conversation in which nothing was said yet."""
+        with self._lock:
+            chats = self._chats[conversation.channel, conversation.chat]
+            chats[conversation.thread] = Chat(conversation.thread, "", 0.0)
+
+    def use(self, conversation: Conversation, title: str = "") -> None:
+        """Note that something was said now. The title is given only to a conversation that has none."""
+        with self._lock:
+            chats = self._chats[conversation.channel, conversation.chat]
+            before = chats.get(conversation.thread)
+            if before or not conversation.thread:
+                kept = before.title if before else ""
+                chats[conversation.thread] = Chat(conversation.thread, kept or title, self._clock())
+
+    def rename(self, channel: str, user_id: str, chat_id: str, title: str) -> None:
+        """Give a conversation this title."""
+        with self._lock:
+            chats = self._chats[channel, user_id]
+            if chat_id in chats:
+                chats[chat_id] = replace(chats[chat_id], title=title)
+
+    def remove(self, channel: str, user_id: str, chat_id: str) -> None:
+        """Remove a conversation from the list."""
+        with self._lock:
+            self._chats[channel, user_id].pop(chat_id, None)
 
 
 class MemoryLogins:

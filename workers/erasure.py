@@ -7,7 +7,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -34,7 +34,8 @@ FATES: Mapping[str, Fate] = {
     # Numbers and times of conversations and shards, without text.
     **dict.fromkeys(("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"),
     **dict.fromkeys(("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"),
-    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them.
+    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of `console` the lists of
+    # conversations, `console:chats`, are the person's, and are deleted.
     **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
@@ -76,6 +77,7 @@ class Erasure:
     def erase(self, person: ErasedPerson) -> int:
         """Remove what is stored of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
         self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)  # the ledger copies them first
+        person = replace(person, conversations=person.conversations | self._listed_conversations(person))
         count = 0
         for _ in range(ROUNDS):
             shared, alone = self._conversations(person)
@@ -88,6 +90,7 @@ class Erasure:
             for kind in _OF_PERSON:
                 scopes = (f"{{*}}:{kind}:{person.channel}:*:{user}" for user in person.users)
                 count += sum(self._delete(*self._keys(scope)) for scope in scopes)
+            count += self._delete(*self._lists_of(person))
             actions = [key for key in self._keys("{*}:pending:*") if self.client.type(key) == "hash"]
             count += self._delete(*(key for key in actions if self.client.hget(key, "user") in person.users))
             if leases == self._leases(known):
@@ -145,6 +148,19 @@ class Erasure:
         theirs = {each for each in shards if users[each] & person.users or each in person.conversations}
         alone = {each for each in theirs if users[each] <= person.users}
         return {each: shards[each] for each in theirs - alone}, {each: shards[each] for each in alone}
+
+    def _lists_of(self, person: ErasedPerson) -> list[str]:
+        """Return the keys in which a web page lists the person's conversations."""
+        return [f"{self.prefix}console:chats:{person.channel}:{user}" for user in person.users]
+
+    def _listed_conversations(self, person: ErasedPerson) -> frozenset[str]:
+        """Return the conversations that a web page lists for the person. They are the person's alone."""
+        found = set[str]()
+        for key in self._lists_of(person):
+            for field, row in self.client.hgetall(key).items():
+                if field.startswith("chat:"):
+                    found.add(json.loads(row)["conversation"])
+        return frozenset(found)
 
     def _are_idle(self, conversations: Mapping[str, str]) -> bool:
         """Return whether no worker holds the lease of one of the conversations."""

@@ -8,25 +8,38 @@ import hmac
 import ipaddress
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer, URLSafeTimedSerializer
 
 from sayso.channels.base import AdapterDeps, Forbidden, RateLimit, Unreachable
-from sayso.channels.console.incoming import ConsoleFiles, cookie_of, is_encrypted, is_same_origin, parse
+from sayso.channels.console.incoming import (
+    ConsoleFiles,
+    UnknownChat,
+    cookie_of,
+    is_encrypted,
+    is_same_origin,
+    parse,
+)
 from sayso.channels.console.outgoing import MAX_PIECE_CHARS, bubble, file_entry, page_html, pieces_of
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import (
+    CHAT_ID,
     CLEAR,
+    MAX_CHATS,
     PAGE_ENTRIES,
     REMOVED,
     SESSION_SECONDS,
+    Chats,
     Feed,
     FeedEntry,
     Logins,
     StoreDown,
     time_of,
+    title_of,
 )
 from sayso.channels.setup import is_loopback
 from sayso.channels.types import (
@@ -61,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleChannel:
-    """One conversation per browser, stored in a feed. One instance serves a whole process, from any thread."""
+    """The conversations of each browser, stored in feeds. One instance serves a whole process, from any thread."""
 
     def __init__(
         self,
@@ -70,12 +83,15 @@ class ConsoleChannel:
         deps: AdapterDeps,
         *,
         feed: Feed | None = None,
+        chats: Chats | None = None,
         logins: Logins | None = None,
     ) -> None:
         if not deps.keys:
             raise ValueError("keys is empty: give at least one secret to sign console sessions with")
         self.name, self.settings = name, settings
-        self.feed = feed or Feed(deps.connect(FEED_SECONDS), deps.key_prefix)
+        client = deps.connect(FEED_SECONDS)
+        self.feed = feed or Feed(client, deps.key_prefix)
+        self.chats = chats or Chats(client, deps.key_prefix)
         self.logins = logins or Logins(deps.redis, deps.key_prefix)
         self._media = deps.media
         self._proxies = [ipaddress.ip_network(each) for each in settings.trusted_proxies]
@@ -89,7 +105,8 @@ class ConsoleChannel:
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse a message or tap that the page posted. Raises Forbidden or BadHook."""
-        return parse(hook, self.conversation(self.sender(hook)), self.files)
+        user_id = self.sender(hook)
+        return parse(hook, partial(self.conversation_of, user_id), self.files)
 
     def sender(self, hook: WebhookRequest) -> str:
         """Return the id of the user whose page posted the request. Raises Forbidden."""
@@ -161,6 +178,7 @@ class ConsoleChannel:
             entry["files"] = [file_entry(media) for media in turn.media]
         try:
             await asyncio.to_thread(self.feed.append, conversation_id, entry)
+            await asyncio.to_thread(self.chats.use, turn.conversation, _title_from(turn))
         except StoreDown:
             _log.warning("console.typing_failed", extra={"conversation": conversation_id}, exc_info=True)
         return 0.0  # the page shows the indicator until the turn is answered
@@ -202,6 +220,8 @@ class ConsoleChannel:
             return Receipt("")
         replaces = reply.edits if edited_type == "draft" else ""
         entry_id = await _reach(self.feed.append, conversation_id, bubble(delivery), replaces)
+        with suppress(StoreDown):  # the message is there: sending it again would not help
+            await asyncio.to_thread(self.chats.use, delivery.conversation)
         return Receipt(entry_id, written_at=time_of(entry_id))
 
     @property
@@ -228,23 +248,50 @@ class ConsoleChannel:
         except BadData:
             return ""
 
-    def conversation(self, user_id: str) -> Conversation:
-        """Return the conversation of a user."""
-        return Conversation(channel=self.name, chat=user_id)
+    def conversation_of(self, user_id: str, chat_id: str) -> Conversation:
+        """Return a conversation of a user, the first one for "". Raises UnknownChat and StoreDown."""
+        if not CHAT_ID.fullmatch(chat_id) or not self.chats.has(self.name, user_id, chat_id):
+            raise UnknownChat("there is no such conversation: open another one")
+        return Conversation(channel=self.name, chat=user_id, thread=chat_id)
 
-    def entries(self, user_id: str, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
+    def new_chat(self, user_id: str) -> str:
+        """Return the id of a conversation in which nothing was said. Of too many the oldest is deleted.
+
+        Raises StoreDown.
+        """
+        chats = self.chats.all(self.name, user_id)
+        unused = next((chat.id for chat in chats if not chat.at), "")
+        if unused:
+            return unused
+        for oldest in chats[MAX_CHATS - 1 :]:
+            self.delete_chat(user_id, oldest.id)
+        chat_id = random_id(8)
+        self.chats.add(Conversation(self.name, user_id, chat_id))
+        return chat_id
+
+    def delete_chat(self, user_id: str, chat_id: str) -> None:
+        """Delete what the page shows of a conversation, and its title. Raises UnknownChat and StoreDown."""
+        self.feed.delete(self.conversation_of(user_id, chat_id).id)
+        self.chats.remove(self.name, user_id, chat_id)
+
+    def rename_chat(self, user_id: str, chat_id: str, title: str) -> None:
+        """Give a conversation a title, cut to one line. Raises UnknownChat and StoreDown."""
+        self.conversation_of(user_id, chat_id)
+        self.chats.rename(self.name, user_id, chat_id, title_of(title))
+
+    def entries(self, conversation: Conversation, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
         """Return the feed as the page shows it, with new links to files, which expire within the hour.
 
         Raises StoreDown.
         """
-        return self._linked_entries(self.feed.read(self.conversation(user_id).id, after, block_ms))
+        return self._linked_entries(self.feed.read(conversation.id, after, block_ms))
 
-    def older_entries(self, user_id: str, before: str) -> tuple[list[tuple[str, FeedEntry]], bool]:
+    def older_entries(self, conversation: Conversation, before: str) -> tuple[list[tuple[str, FeedEntry]], bool]:
         """Return a page of entries before an id, the newest page for "", and whether there are older ones.
 
         Raises StoreDown.
         """
-        entries = self.feed.read_back(self.conversation(user_id).id, before, PAGE_ENTRIES + 1)
+        entries = self.feed.read_back(conversation.id, before, PAGE_ENTRIES + 1)
         return self._linked_entries(entries[-PAGE_ENTRIES:]), len(entries) > PAGE_ENTRIES
 
     def _linked_entries(self, entries: Sequence[tuple[str, FeedEntry]]) -> list[tuple[str, FeedEntry]]:
@@ -270,6 +317,13 @@ class ConsoleChannel:
     def _linked(self, media: dict[str, str]) -> dict[str, str]:
         url = urlsplit(self._media.url(media["ref"], filename=media["filename"], mime_type=media["mime"]))
         return {"url": url.path, "mime": media["mime"], "filename": media["filename"]}
+
+
+def _title_from(turn: Turn) -> str:
+    """Return what a message makes the title of its conversation; "" for a tap and a command."""
+    if turn.text and not turn.text.startswith("/"):
+        return title_of(turn.text)
+    return title_of(turn.media[0].filename) if turn.media else ""
 
 
 async def _reach(call: Callable[..., T], *args: object) -> T:

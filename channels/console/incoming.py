@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
@@ -48,8 +49,12 @@ _ENDINGS = {
 }
 
 
-def parse(hook: WebhookRequest, conversation: Conversation, files: ConsoleFiles) -> Received:
-    """Parse a message or tap that the user of a conversation posted. Raises BadHook."""
+class UnknownChat(BadHook):
+    """Raised for a conversation that the person does not have, or has deleted."""
+
+
+def parse(hook: WebhookRequest, find: Callable[[str], Conversation], files: ConsoleFiles) -> Received:
+    """Parse a message or tap that a user posted. `find` returns their conversation of an id. Raises BadHook."""
     if len(hook.body) > MAX_BODY_BYTES:
         raise BadHook(f"the body has {len(hook.body)} bytes: send at most {MAX_BODY_BYTES}")
     try:
@@ -58,7 +63,10 @@ def parse(hook: WebhookRequest, conversation: Conversation, files: ConsoleFiles)
         raise BadHook("the body is not JSON: send an object with 'id' and 'text' or 'tap'") from exc
     if not isinstance(posted, dict):
         raise BadHook(f"the body is a {type(posted).__name__}: send an object with 'id' and 'text' or 'tap'")
-    turn = _turn(posted, conversation, files)
+    chat_id = posted.pop("chat", "")
+    if not isinstance(chat_id, str):
+        raise BadHook(f"chat is a {type(chat_id).__name__}: send the id of a conversation")
+    turn = _turn(posted, find(chat_id), files)
     language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
     answer = WebhookResponse(200, '{"ok":true}', "application/json")
     return Received(turns=(replace(turn, language=language),), answer=answer)
@@ -71,7 +79,7 @@ def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFile
         raise BadHook(f"id is {client_id!r}: send 1 to 64 letters, digits, '-' or '_'")
     seen = _checked_entry_id(posted.get("seen", ""), "seen")
     turn = Turn(
-        event_id=client_id,  # of one conversation, and a person has one for each channel
+        event_id=client_id,
         conversation=conversation,
         user_id=user_id,
         message_id=client_id,

@@ -1,10 +1,11 @@
-"""The console in Redis: the feed of each conversation, wrong passwords, and sessions that were logged out."""
+"""The console in Redis: feeds, the list of conversations of each person, wrong passwords, and ended sessions."""
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
 import json
+import math
 import re
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import redis
 
 from sayso.channels.base import StorageDown
+from sayso.channels.types import Conversation, digest, one_line
 
 #: About how many entries of one conversation are stored. A message is one, and so is each later edit of it.
 KEPT_ENTRIES = 1000
@@ -93,6 +95,13 @@ class Feed:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
         return [(entry_id, json.loads(fields["entry"])) for entry_id, fields in reversed(entries)]
 
+    def delete(self, conversation_id: str) -> None:
+        """Delete all entries. Raises StoreDown."""
+        try:
+            self._client.delete(self._key(conversation_id))
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot delete the feed: {type(exc).__name__}") from exc
+
     def _key(self, conversation_id: str) -> str:
         return f"{self._prefix}feed:{conversation_id}"
 
@@ -100,6 +109,98 @@ class Feed:
 def time_of(entry_id: str) -> float:
     """Return when an entry was added, in Unix seconds by the feed's clock; 0.0 for no entry."""
     return int(entry_id.partition("-")[0]) / 1000 if entry_id else 0.0
+
+
+#: How many conversations of one person are listed. A new one takes the place of the oldest.
+MAX_CHATS = 30
+#: The longest title of a conversation, in characters.
+MAX_TITLE_CHARS = 60
+#: The ids of conversations. "" is a person's first one.
+CHAT_ID = re.compile(r"(?:[0-9a-f]{16})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One conversation of a person: its id, its title ("" for none yet), and when it was used last.
+
+    `at` is in Unix seconds, 0.0 for a conversation in which nothing was said.
+    """
+
+    id: str
+    title: str
+    at: float
+
+
+class Chats:
+    """The conversations of each person, shared by all processes of a bot. Every method raises StoreDown.
+
+    The hash `<prefix>console:chats:<channel>:<digest of the person>` has two fields for each conversation:
+    `chat:<id>` is JSON with its name in other keys and its time, `title:<id>` its title.
+    """
+
+    def __init__(self, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._clock = clock
+
+    def all(self, channel: str, user_id: str) -> list[Chat]:
+        """Return the conversations of a person, the one that was used last first."""
+        fields: dict[str, str] = self._run(lambda: self._client.hgetall(self._key(channel, user_id)))
+        rows = {name.removeprefix("chat:"): json.loads(row) for name, row in fields.items() if name.startswith("chat:")}
+        chats = [Chat(chat_id, fields.get(f"title:{chat_id}", ""), row["at"]) for chat_id, row in rows.items()]
+        return sorted(chats, key=lambda chat: chat.at or math.inf, reverse=True)
+
+    def has(self, channel: str, user_id: str, chat_id: str) -> bool:
+        """Return whether a person has this conversation. Each has the first one."""
+        key = self._key(channel, user_id)
+        return not chat_id or bool(self._run(lambda: self._client.hexists(key, f"chat:{chat_id}")))
+
+    def add(self, conversation: Conversation) -> None:
+        """Add a conversation in which nothing was said yet."""
+        self._write(conversation, at=0.0)
+
+    def use(self, conversation: Conversation, title: str = "") -> None:
+        """Note that something was said now. The title is given only to a conversation that has none.
+
+        A conversation that was deleted meanwhile stays deleted.
+        """
+        if self.has(conversation.channel, conversation.chat, conversation.thread):
+            self._write(conversation, at=self._clock(), title=title)
+
+    def rename(self, channel: str, user_id: str, chat_id: str, title: str) -> None:
+        """Give a conversation this title."""
+        key = self._key(channel, user_id)
+        self._run(lambda: self._client.hset(key, f"title:{chat_id}", title))
+
+    def remove(self, channel: str, user_id: str, chat_id: str) -> None:
+        """Remove a conversation from the list."""
+        key = self._key(channel, user_id)
+        self._run(lambda: self._client.hdel(key, f"chat:{chat_id}", f"title:{chat_id}"))
+
+    def _write(self, conversation: Conversation, *, at: float, title: str = "") -> None:
+        key = self._key(conversation.channel, conversation.chat)
+        chat_id = conversation.thread
+        pipe = self._client.pipeline(transaction=True)
+        pipe.hset(key, f"chat:{chat_id}", json.dumps({"at": at, "conversation": conversation.id}))
+        if title:
+            pipe.hsetnx(key, f"title:{chat_id}", title)
+        pipe.expire(key, KEPT_SECONDS)
+        self._run(pipe.execute)
+
+    def _key(self, channel: str, user_id: str) -> str:
+        return f"{self._prefix}console:chats:{channel}:{digest(user_id)}"
+
+    def _run(self, command: Callable[[], Any]) -> Any:
+        try:
+            return command()
+        except redis.RedisError as exc:
+            raise StoreDown(f"cannot look up conversations: {type(exc).__name__}") from exc
+
+
+def title_of(text: str) -> str:
+    """Return the first words of a text as a title, without characters that people cannot see."""
+    line = " ".join(one_line(text.replace("\n", " ")).split())
+    return line if len(line) <= MAX_TITLE_CHARS else f"{line[: MAX_TITLE_CHARS - 1].rstrip()}…"
 
 
 #: How long a log-in is valid, in seconds.

@@ -27,12 +27,13 @@ from sayso.channels.console.incoming import (
     MAX_FILES,
     MAX_TEXT_CHARS,
     NotTaken,
+    UnknownChat,
     is_encrypted,
     is_same_origin,
 )
-from sayso.channels.console.store import MAX_FAILURES, SESSION_SECONDS, StoreDown
+from sayso.channels.console.store import MAX_FAILURES, MAX_TITLE_CHARS, SESSION_SECONDS, StoreDown
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
-from sayso.channels.types import Turn, WebhookRequest
+from sayso.channels.types import Conversation, Turn, WebhookRequest, storable
 from sayso.channels.web.local import is_local
 
 #: How long a browser keeps its identity, in seconds.
@@ -59,6 +60,8 @@ BLOCK_MS = 1000
 #: The header with the name of an uploaded file. In the URL it would be in the logs of every proxy.
 FILENAME_HEADER = "X-Sayso-Filename"
 
+#: Bytes of a request that begins, renames or deletes a conversation.
+MAX_CHAT_BYTES = 4096
 #: Bytes of the form with a password. Decoding a larger one would take time before anything is known of its sender.
 MAX_LOGIN_BYTES = 4096
 _CSP = (
@@ -88,13 +91,15 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
         (("/console/poll", "/console/<name>/poll"), views.poll),
         (("/console/events", "/console/<name>/events"), views.events),
         (("/console/<name>/older",), views.older),
+        (("/console/<name>/chats",), views.chats),
         (("/console/<name>/waiting",), views.waiting),
     ):
         for rule in rules:
             pages.add_url_rule(rule, view_func=view)
+    pages.add_url_rule("/console/<name>/chats", view_func=views.edit_chats, methods=["POST"])
     for view in (views.files, views.login, views.logout):
         pages.add_url_rule(f"/console/<name>/{view.__name__}", view_func=view, methods=["POST"])
-    for error, status in ((Forbidden, 403), (NotTaken, 415), (TooLarge, 413)):
+    for error, status in ((Forbidden, 403), (UnknownChat, 404), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, lambda exc, status=status: _plain(status, f"{exc}\n"))
     pages.register_error_handler(StoreDown, _storage_down)
     pages.before_request(_drop_impossible_dates)
@@ -135,33 +140,42 @@ class Views:
         channel, hook = self._channel(name), self._hook()
         if not channel.is_open and not channel.visitor(hook):
             return _login_page(channel, 401)
-        limits = {"max_chars": MAX_TEXT_CHARS, "max_files": MAX_FILES, "max_bytes": MAX_BYTES}
+        try:
+            chat = self._shown_chat(channel, channel.user_of(_identity(channel, hook)))
+        except UnknownChat:
+            return _to_page(channel)
+        limits = {
+            "max_chars": MAX_TEXT_CHARS,
+            "max_files": MAX_FILES,
+            "max_bytes": MAX_BYTES,
+            "max_title": MAX_TITLE_CHARS,
+        }
         limits["now_ms"] = round(time.time() * 1000)
-        response = flask.make_response(flask.render_template("console.html", channel=channel, **limits))
+        response = flask.make_response(flask.render_template("console.html", channel=channel, chat=chat, **limits))
         _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
         return response
 
     def poll(self, name: str = "") -> flask.Response:
         """Return the entries of the feed after the given one."""
         channel = self._channel(name)
-        entries = channel.entries(self._visitor(channel), flask.request.args.get("after", ""))
+        entries = channel.entries(self._conversation(channel), flask.request.args.get("after", ""))
         return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries])
 
     def older(self, name: str) -> flask.Response:
         """Return a page of entries before the given one, and whether there are older ones."""
         channel = self._channel(name)
-        entries, has_more = channel.older_entries(self._visitor(channel), flask.request.args.get("before", ""))
+        entries, has_more = channel.older_entries(self._conversation(channel), flask.request.args.get("before", ""))
         return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries], more=has_more)
 
     def events(self, name: str = "") -> flask.Response:
         """Stream the entries of the feed after the given one."""
         channel = self._channel(name)
-        user_id = self._visitor(channel)
+        conversation = self._conversation(channel)
         if not self._streams.acquire(blocking=False):
             return _plain(503, "Too many open pages on this server process: poll instead.\n")
         # On a reconnect the header is current, and the query is not.
         after = flask.request.headers.get("Last-Event-ID") or flask.request.args.get("after", "")
-        lines = _lines(channel, user_id, after, self.clock)
+        lines = _lines(channel, conversation, after, self.clock)
         response = flask.Response(lines, mimetype="text/event-stream", headers={"X-Accel-Buffering": "no"})
         response.call_on_close(self._streams.release)  # the `finally` of a generator that never started would not run
         return response
@@ -169,18 +183,39 @@ class Views:
     def waiting(self, name: str) -> flask.Response:
         """Return the states of messages, and why no worker answers them."""
         channel = self._channel(name)
-        user_id = self._visitor(channel)
+        conversation = self._conversation(channel)
         ids = [each for each in flask.request.args.getlist("id")[:MAX_WAITING] if CLIENT_ID.fullmatch(each)]
-        conversation = channel.conversation(user_id)
-        stages = {each: self.stage(Turn(each, conversation, user_id)) for each in ids}
+        stages = {each: self.stage(Turn(each, conversation, conversation.chat)) for each in ids}
         return flask.jsonify(stages=stages, cause=self.why_waiting() if "waits" in stages.values() else "")
+
+    def chats(self, name: str) -> flask.Response:
+        """Return the conversations of the person, the one that was used last first."""
+        channel = self._channel(name)
+        listed = channel.chats.all(channel.name, self._visitor(channel))
+        return flask.jsonify(chats=[{"id": chat.id, "title": chat.title, "at": chat.at} for chat in listed])
+
+    def edit_chats(self, name: str) -> flask.Response:
+        """Begin, rename or delete a conversation of the person. Returns the id of a new one."""
+        channel = self._channel(name)
+        user_id = channel.sender(self._hook())
+        flask.request.max_content_length = MAX_CHAT_BYTES
+        match flask.request.get_json(silent=True):
+            case {"new": True}:
+                return flask.jsonify(id=channel.new_chat(user_id))
+            case {"rename": str(chat_id), "title": str(title)}:
+                channel.rename_chat(user_id, chat_id, storable(title))
+            case {"delete": str(chat_id)}:
+                channel.delete_chat(user_id, chat_id)
+            case _:
+                return _plain(400, "Send new, or rename with title, or delete.\n")
+        return flask.jsonify(ok=True)
 
     def files(self, name: str) -> flask.Response:
         """Store an upload. Raises NotTaken, TooLarge, and what `admit` raises."""
         channel, hook = self._channel(name), self._hook()
         self._visitor(channel)
         user_id = channel.sender(hook)
-        self.admit(Turn("", channel.conversation(user_id), user_id))
+        self.admit(Turn("", channel.conversation_of(user_id, ""), user_id))
         if not self._uploads.acquire(blocking=False):
             return _plain(503, "Too many files are being sent at once: try again shortly.\n")
         filename = unquote(flask.request.headers.get(FILENAME_HEADER, ""), errors="replace")
@@ -251,6 +286,23 @@ class Views:
             flask.abort(_plain(403 if channel.is_open else 401, "Your session has ended: reload the page.\n"))
         return user_id
 
+    def _conversation(self, channel: ConsoleChannel) -> Conversation:
+        """Return the conversation of the browser that the query names."""
+        return channel.conversation_of(self._visitor(channel), flask.request.args.get("chat", ""))
+
+    def _shown_chat(self, channel: ConsoleChannel, user_id: str) -> str:
+        """Return the id of the conversation that the page opens with: the one named, or that of the last message.
+
+        Raises UnknownChat. Without storage it is the first one: the page says itself that it cannot read.
+        """
+        named = flask.request.args.get("chat")
+        try:
+            if named is not None:
+                return channel.conversation_of(user_id, named).thread
+            return next((chat.id for chat in channel.chats.all(channel.name, user_id) if chat.at), "")
+        except StoreDown:
+            return ""
+
     def _hook(self) -> WebhookRequest:
         """Return the request without its body, which is not read before its sender is known."""
         headers = {name.lower(): value for name, value in flask.request.headers.items()}
@@ -281,7 +333,9 @@ def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value
     )
 
 
-def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[], float]) -> Iterator[str]:
+def _lines(
+    channel: ConsoleChannel, conversation: Conversation, after: str, clock: Callable[[], float]
+) -> Iterator[str]:
     """Yield server-sent events until STREAM_SECONDS are over or the feed is down. The browser reconnects by itself.
 
     The first heartbeat follows the first read: only then is it known that the feed can be read.
@@ -292,7 +346,7 @@ def _lines(channel: ConsoleChannel, user_id: str, after: str, clock: Callable[[]
     block_ms = 0
     while (now := clock()) - started_at < STREAM_SECONDS:
         try:
-            entries = channel.entries(user_id, after, block_ms)
+            entries = channel.entries(conversation, after, block_ms)
         except StoreDown:
             _log.warning("console.feed_down", exc_info=True)
             return

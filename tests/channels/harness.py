@@ -34,7 +34,7 @@ from sayso.channels.whatsapp.settings import WhatsAppSettings
 from sayso.examples.json_webhook.sayso_json_webhook import MAX_CHARS
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.stores import MemoryFeed, MemoryLogins, MemorySharedCache
+from sayso.testing.stores import MemoryChats, MemoryFeed, MemoryLogins, MemorySharedCache
 from tests.channels.console.echo import DownFeed
 from tests.channels.json_webhook import CHAT, SECRET, json_webhook, json_webhook_hook
 from tests.channels.parts import adapter_deps
@@ -310,6 +310,7 @@ class ShownConsole(ConsoleChannel):
             ConsoleSettings(platform="console"),
             adapter_deps(media, keys=["console-test-key"]),
             feed=feed,
+            chats=MemoryChats(),
             logins=MemoryLogins(),
         )
         self.media = media
@@ -323,7 +324,7 @@ def console(media: MemoryMedia, api_url: str | None) -> ShownConsole:
 def shown(channel: ShownConsole, _: fakes.FakePlatforms) -> Seen:
     """Return what the page shows after each entry was applied as console.js does it."""
     bubbles: dict[str, dict[str, Any]] = {}
-    for entry_id, entry in channel.entries(CONSOLE.user_id, ""):
+    for entry_id, entry in channel.entries(CONSOLE.conversation, ""):
         if entry["type"] in ("bubble", "edit", "draft"):
             bubbles[entry.get("of", entry_id)] = entry
     return [_bubble(entry, channel.media) for entry in bubbles.values()]
@@ -357,7 +358,7 @@ _SESSION = _BROWSER.new_session()
 CONSOLE = Platform(
     name="console",
     fake="",
-    conversation=_BROWSER.conversation(_BROWSER.user_of(_SESSION)),
+    conversation=_BROWSER.conversation_of(_BROWSER.user_of(_SESSION), ""),
     user_id=_BROWSER.user_of(_SESSION),
     secrets=(),
     limit=MAX_PIECE_CHARS,

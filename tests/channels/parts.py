@@ -9,7 +9,7 @@ from sayso.channels.base import AdapterDeps
 from sayso.channels.console.adapter import ConsoleChannel
 from sayso.channels.console.settings import ConsoleSettings
 from sayso.channels.console.store import Feed, Logins
-from sayso.testing.stores import MemoryIdentities, MemoryLogins
+from sayso.testing.stores import MemoryChats, MemoryIdentities, MemoryLogins
 
 
 def adapter_deps(
@@ -39,4 +39,6 @@ def console_channel(
 ) -> ConsoleChannel:
     """A console that stores in this process."""
     told = ConsoleSettings(platform="console", **settings)
-    return ConsoleChannel(name, told, adapter_deps(media, keys=keys), feed=feed, logins=logins or MemoryLogins())
+    return ConsoleChannel(
+        name, told, adapter_deps(media, keys=keys), feed=feed, chats=MemoryChats(), logins=logins or MemoryLogins()
+    )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from sayso.channels.console.store import Chats, Feed
 from sayso.channels.types import Scope
 from sayso.pending.turns import Timer, TurnChange
 from sayso.workers.erasure import FATES, ErasedPerson, Erasure, ErasureBusy
@@ -46,6 +47,17 @@ def kept(redis_client) -> str:
 def erasure(redis_client, **options) -> Erasure:
     """Return an erasure that does not wait."""
     return Erasure(redis_client, PREFIX, sleep=lambda _: None, **options)
+
+
+def test_list_of_conversations_goes_with_all_that_it_names(redis_client):
+    """Commands alone leave no history behind, so only the list of the page names such a conversation."""
+    here = replace(CHAT, chat="ana", thread="00000000000000aa")
+    Chats(redis_client, PREFIX).add(here)
+    Feed(redis_client, PREFIX).append(here.id, {"type": "user", "text": "ana typed /help"})
+    RedisRig(redis_client, prefix=PREFIX).accept(replace(turn("ana waits"), conversation=here, user_id="ana"))
+    erasure(redis_client).erase(ErasedPerson("chat", frozenset({Scope("ana", here).id})))
+    assert "ana" not in kept(redis_client)
+    assert redis_client.keys(f"{PREFIX}feed:*") + redis_client.keys(f"{PREFIX}console:chats:*") == []
 
 
 def test_in_a_group_only_the_data_of_the_person_goes(rig: RedisRig, redis_client):

@@ -5,7 +5,7 @@ const page = document.body.dataset;
 const byId = (id) => document.getElementById(id);
 const [log, typing, form, input, suggestions] = ["log", "typing", "composer", "text", "suggestions"].map(byId);
 const [picker, chips, notice, newest, why] = ["picker", "picked", "notice", "newest", "why"].map(byId);
-const [send, stop, fresh, more] = ["send", "stop", "fresh", "more"].map(byId);
+const [send, stop, more] = ["send", "stop", "more"].map(byId);
 const [earlier, loaded] = ["earlier", "loaded"].map(byId);
 const main = document.querySelector("main");
 
@@ -17,9 +17,9 @@ const BUSY_MS = 800; // earlier messages are not read out
 const [CHECK_MS, STILL_MS, UNKNOWN_MS] = [4000, 8000, 60_000]; // to check messages; to show why nothing happens; to give up
 const [RESEND_MS, RESEND_MAX_MS] = [4000, 30_000]; // to send again, a little later each time
 const EARLIER_PX = 300; // earlier messages are loaded when the user is that close to the top
-const SURE_MS = 4000; // for the second tap on New chat
+const SURE_MS = 4000; // for the second tap on Delete
 const CLOCK_AHEAD_MS = page.now - Date.now(); // by how much the server's clock is ahead of ours
-const STORED = `sayso:${page.hook}`;
+const STORED = `sayso:${page.hook}:${page.chat}`;
 const HEADERS = { "X-Sayso-Console": "1" };
 const ENDED = "Your session has ended. Please reload the page.";
 const BUSY = "The bot is busy. The message will be sent again shortly; tap to send it now.";
@@ -53,6 +53,13 @@ let [offlineTimer, watchdog] = [0, 0]; // to show "offline"; to give up a silent
 let attachments = []; // files of the next message: { file, url, name }; the server gives the name
 let [isScrolledUp, lastTop] = [false, 0]; // while the user has scrolled up, nothing moves
 
+// Returns the address of a path for the conversation of this page.
+function addressOf(path, query = {}) {
+  const named = new URLSearchParams(query);
+  if (page.chat) named.append("chat", page.chat);
+  return `${path}?${named}`;
+}
+
 const VIEWS = { user: showUser, tap: showTap, draft: showDraft, removed: dropDraft, bubble: showBubble, edit: showEdit, steps: showSteps, clear: showClear };
 
 function show(id, entry) {
@@ -74,11 +81,15 @@ async function loadNewest() {
 
 async function fetchOlder(before) {
   const signal = AbortSignal.timeout(POLL_TIMEOUT_MS);
-  const answer = await fetch(`${page.older}?before=${encodeURIComponent(before)}`, { signal }).catch(() => null);
+  const answer = await fetch(addressOf(page.older, { before }), { signal }).catch(() => null);
+  if (answer?.status === 404) leaveDeleted();
   if ([401, 403].includes(answer?.status)) setState("offline", "session ended, reload");
   else if (!answer?.ok) setState("offline");
   return answer?.ok ? answer.json().catch(() => null) : null;
 }
+
+// The conversation was deleted in another tab.
+const leaveDeleted = () => location.replace(page.home);
 
 function setEarlier(more) {
   hasEarlier = more;
@@ -466,8 +477,7 @@ async function checkWaiting() {
 }
 
 async function stagesOf(ids) {
-  const query = new URLSearchParams(ids.map((id) => ["id", id]));
-  const answer = await fetch(`${page.waiting}?${query}`, { signal: AbortSignal.timeout(15_000) }).catch(() => null);
+  const answer = await fetch(addressOf(page.waiting, ids.map((id) => ["id", id])), { signal: AbortSignal.timeout(15_000) }).catch(() => null);
   return { answer, found: answer?.ok ? await answer.json().catch(() => null) : null };
 }
 
@@ -554,7 +564,7 @@ async function post(body, attempt = 0) {
     const answer = await fetch(page.hook, {
       method: "POST",
       headers: { "Content-Type": "application/json", ...HEADERS },
-      body: JSON.stringify(body),
+      body: JSON.stringify(page.chat ? { chat: page.chat, ...body } : body),
       signal: AbortSignal.timeout(15_000),
     });
     if (answer.ok) return null;
@@ -752,7 +762,7 @@ function removeRetry(message) {
 }
 
 function openStream() {
-  stream = new EventSource(`${page.events}?after=${encodeURIComponent(lastId)}`);
+  stream = new EventSource(addressOf(page.events, { after: lastId }));
   restartWatchdog();
   let isBack = true;
   // An open connection proves nothing: a server that hangs has it too. Only what arrives does.
@@ -790,7 +800,8 @@ window.ononline = () => stream && (reconnect(), flush(true));
 async function pollFeed(left) {
   if (!left) return openStream();
   const signal = AbortSignal.timeout(POLL_TIMEOUT_MS);
-  const answer = await fetch(`${page.poll}?after=${encodeURIComponent(lastId)}`, { signal }).catch(() => null);
+  const answer = await fetch(addressOf(page.poll, { after: lastId }), { signal }).catch(() => null);
+  if (answer?.status === 404) leaveDeleted();
   if ([401, 403].includes(answer?.status)) return setState("offline", "session ended, reload");
   const news = answer?.ok ? await answer.json().catch(() => null) : null;
   setState(news ? "polling" : "offline");
@@ -892,18 +903,6 @@ async function sendAtOnce(text) {
   if (receivedIds.has(id)) markSeen(id), checkWaiting();
   else setMark(message, "sent");
 }
-
-if (fresh)
-  fresh.onclick = (event) => {
-    if (!fresh.classList.contains("sure")) {
-      fresh.classList.add("sure");
-      setTimeout(() => fresh.classList.remove("sure"), SURE_MS);
-      return;
-    }
-    fresh.classList.remove("sure");
-    focusInput(event);
-    sendText("/reset");
-  };
 
 showSuggestions(true);
 updateComposer();

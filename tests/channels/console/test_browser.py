@@ -430,18 +430,45 @@ def test_answer_is_copied_and_arrow_up_recalls_messages(page: Page, address: str
     assert page.input_value("#text") == "being written"
 
 
-def test_new_chat_empties_the_page_for_good(page: Page, echo: EchoApp):
-    """The bot and the page forget, also after a reload; a single tap does nothing yet."""
+def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: EchoApp):
+    """Each has its own messages. The list shows first words as text, and works with the keyboard."""
     ask(page)
-    fresh = page.get_by_role("button", name="New chat")
-    fresh.click()
-    assert len(echo.turns) == 1
-    page.get_by_role("button", name="Forget this chat?").click()
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#welcome")).to_be_visible()
+    page.fill("#text", "second")
+    page.keyboard.press("Enter")
+    expect(page.locator("article.bot")).to_have_count(1)
+    assert echo.turns[-1].conversation.thread
+    menu, rows = page.get_by_role("button", name="Conversations"), page.locator("#chat-list li")
+    menu.press("Enter")
+    expect(rows).to_have_count(2)
+    expect(rows.locator(".title")).to_have_text(["second", "<i>a dot</i>"])
+    expect(rows.first.locator("a")).to_have_attribute("aria-current", "page")
+    rows.last.locator("a").press("Enter")
+    expect(page.locator(".user .words")).to_have_text("<i>a dot</i>")
+    menu.click()
+    page.get_by_role("button", name="Rename second").click()
+    page.get_by_role("textbox", name="Title").fill("Mine")
+    page.keyboard.press("Enter")
+    expect(rows.locator(".title")).to_have_text(["Mine", "<i>a dot</i>"])
+    page.get_by_role("button", name="Delete Mine").click()
+    page.get_by_role("button", name="Really delete Mine").click()
+    expect(rows).to_have_count(1)
+    assert (echo.turns[-1].text, bool(echo.turns[-1].conversation.thread)) == ("/reset", True)
+    page.keyboard.press("Escape")
+    expect(page.locator("#text")).to_be_focused()
+    expect(page.locator(".user .words")).to_have_text("<i>a dot</i>")
+
+
+def test_reset_empties_the_page_for_good(page: Page, echo: EchoApp):
+    """The bot and the page forget, also after a reload."""
+    ask(page)
+    page.fill("#text", "/reset")
+    page.keyboard.press("Enter")
     for _ in range(2):
         expect(page.locator(".user")).to_have_count(0)
         expect(page.locator("article.bot")).to_have_count(1)
         page.reload()
-    assert echo.turns[-1].text == "/reset"
 
 
 def test_suggestions_collapse_after_the_first_message(page: Page, echo: EchoApp):

@@ -256,7 +256,7 @@ def test_media_link_is_made_when_an_entry_is_shown(channel: ConsoleChannel, conv
     media = store.put(PNG, mime_type="image/png", filename="chart.png")
     asyncio.run(channel.send(Delivery("d1", conversation, Reply("Chart", media=media))))
     now[0] += 100_000
-    ((_, entry),) = channel.entries(conversation.chat, "")
+    ((_, entry),) = channel.entries(conversation, "")
     assert entry["media"]["url"].startswith("/media/")
     assert store.open_token(entry["media"]["url"].removeprefix("/media/"))[2:] == ("image/png", "chart.png")
 
