@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 const [log, typing, form, input, suggestions] = ["log", "typing", "composer", "text", "suggestions"].map(byId);
 const [picker, chips, notice, newest, why] = ["picker", "picked", "notice", "newest", "why"].map(byId);
 const [send, stop, more] = ["send", "stop", "more"].map(byId);
-const [earlier, loaded] = ["earlier", "loaded"].map(byId);
+const [earlier, loaded, attached] = ["earlier", "loaded", "attached"].map(byId);
 const main = document.querySelector("main");
 
 const [POLL_MS, POLLS_BEFORE_STREAM] = [1500, 20];
@@ -24,6 +24,7 @@ const HEADERS = { "X-Sayso-Console": "1" };
 const ENDED = "Your session has ended. Please reload the page.";
 const BUSY = "The bot is busy. The message will be sent again shortly; tap to send it now.";
 const UNSENT = "Not sent yet. The message will be sent when the connection is back; tap to send it now.";
+const GONE = "this file was moved or changed: attach it again";
 const LOST = "Not sent, tap to retry";
 const REFUSED = "Not sent: the bot does not accept this.";
 
@@ -277,7 +278,9 @@ function edit(message, entry, at) {
 
 function partsOf(entry, id, at) {
   const bubble = element("div", "bubble");
-  bubble.append(textOf(entry), ...(entry.media ? [mediaView(entry.media)] : []));
+  const text = textOf(entry);
+  dressCode(text);
+  bubble.append(text, ...(entry.media ? [mediaView(entry.media)] : []));
   const until = entry.seconds ? at.getTime() + entry.seconds * 1000 : 0;
   return [bubble, ...(entry.buttons.length ? [buttonRow(entry.buttons, id, until, Math.ceil(entry.seconds))] : [])];
 }
@@ -335,12 +338,16 @@ function copyButton(message) {
   return button;
 }
 
-async function copy(text, button) {
+async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
     copyByHand(text); // a page without https has no clipboard
   }
+}
+
+async function copy(text, button) {
+  await copyText(text);
   button.classList.add("copied");
   button.ariaLabel = "Copied";
   setTimeout(() => (button.classList.remove("copied"), (button.ariaLabel = "Copy")), 1500);
@@ -673,11 +680,14 @@ function upload(file, progressed) {
     for (const [name, value] of Object.entries(HEADERS)) request.setRequestHeader(name, value);
     request.setRequestHeader("X-Sayso-Filename", encodeURIComponent(file.name.toWellFormed?.() ?? file.name));
     request.upload.onprogress = ({ loaded }) => progressed(Math.min(loaded, file.size));
-    request.onerror = () => done({ failure: { words: UNSENT } });
+    request.onerror = async () => done((await isReadable(file)) ? { failure: { words: UNSENT } } : { refused: GONE });
     request.onload = () => done(uploaded(request));
     request.send(file);
   });
 }
+
+// A file that was moved or changed after it was picked cannot be sent, however often it is tried.
+const isReadable = (file) => file.slice(0, 1).arrayBuffer().then(() => true, () => false);
 
 function uploaded({ status, responseText }) {
   if (status === 201) return { name: JSON.parse(responseText).file };
@@ -700,9 +710,20 @@ function attach(files) {
   for (const file of files) {
     const why = taken.length >= page.maxFiles ? `at most ${page.maxFiles} files at once` : problemOf(file);
     if (why) complaints.push(`${file.name}: ${why}`);
-    else taken.push({ file, url: URL.createObjectURL(file), name: "" });
+    else taken.push({ file: withOwnName(file, taken), url: URL.createObjectURL(file), name: "" });
   }
+  const added = taken.slice(attachments.length).map(({ file }) => file.name);
+  attached.textContent = added.length ? `Attached: ${added.join(", ")}.` : "";
   setAttachments(taken, complaints.join("\n"));
+}
+
+// Every pasted picture is called image.png: the second one gets a number.
+function withOwnName(file, others) {
+  const [, stem, ending] = /^(.*?)(\.[^.]*)?$/s.exec(file.name);
+  const isTaken = (name) => others.some((other) => other.file.name === name);
+  let name = file.name;
+  for (let number = 2; isTaken(name); number += 1) name = `${stem}-${number}${ending ?? ""}`;
+  return name === file.name ? file : new File([file], name, { type: file.type });
 }
 
 function setAttachments(files, complaint = "") {
@@ -835,8 +856,8 @@ picker.onchange = () => {
   picker.value = ""; // so that the same file can be picked again
 };
 
-// Office programs put a picture beside the copied text: then the text is meant.
-input.onpaste = (event) => {
+// Takes pasted files wherever the focus is. Office programs put a picture beside the copied text: then the text is meant.
+document.onpaste = (event) => {
   const { files, types } = event.clipboardData;
   if (!files.length || (types.includes("text/plain") && types.includes("text/html"))) return;
   event.preventDefault();
@@ -851,8 +872,15 @@ document.ondrop = (event) => {
   dropping(false);
   if (!holdsFiles(event)) return;
   event.preventDefault();
-  attach(event.dataTransfer.files);
+  attachDropped(event.dataTransfer);
 };
+
+// Browsers give a folder as a file that cannot be read.
+function attachDropped({ items, files }) {
+  const isFolder = [...items].filter(({ kind }) => kind === "file").map((item) => item.webkitGetAsEntry?.()?.isDirectory);
+  attach([...files].filter((_, at) => !isFolder[at]));
+  if (isFolder.includes(true)) notice.textContent = [notice.textContent, "A folder cannot be sent: drop its files."].filter(Boolean).join("\n");
+}
 
 input.oninput = () => ((recallIndex = -1), updateComposer());
 input.onkeydown = (event) => {

@@ -308,6 +308,53 @@ def test_picture_is_sent_with_its_caption_and_stays(page: Page, echo: EchoApp, m
         page.reload()
 
 
+#: Makes a drop or paste of these files, as [name, type, size], on an element.
+TRANSFER = """(target, [kind, files]) => {
+  const data = new DataTransfer();
+  for (const [name, type, size] of files) data.items.add(new File([new Uint8Array(size)], name, { type }));
+  const options = { bubbles: true, cancelable: true };
+  if (kind === "paste") return target.dispatchEvent(new ClipboardEvent(kind, { ...options, clipboardData: data }));
+  for (const each of kind === "drop" ? ["dragover", "drop"] : [kind])
+    target.dispatchEvent(new DragEvent(each, { ...options, dataTransfer: data }));
+}"""
+
+
+def test_files_are_dropped_and_pasted(page: Page, echo: EchoApp):
+    """Several at once, anywhere on the page. Pasted pictures get own names; a large file is refused plainly."""
+    main, chips = page.locator("main"), page.locator(".chip .label")
+    main.evaluate(TRANSFER, ["dragover", [["a.txt", "text/plain", 9]]])
+    expect(page.locator("#drop")).to_be_visible()
+    expect(page.locator("#drop")).to_contain_text("at most 10 of 25 MB each")
+    main.evaluate(TRANSFER, ["drop", [["a.txt", "text/plain", 9], ["large.pdf", "application/pdf", 26 * 2**20]]])
+    expect(page.locator("#drop")).to_be_hidden()
+    expect(page.locator("#notice")).to_have_text("large.pdf: 26 MB is too large, at most 25 MB")
+    for _ in range(2):
+        main.evaluate(TRANSFER, ["paste", [["image.png", "image/png", 9]]])
+    expect(chips).to_have_text([re.compile("a.txt"), re.compile("image.png"), re.compile("image-2.png")])
+    expect(page.locator("#attached")).to_have_text("Attached: image-2.png.")
+    main.evaluate(TRANSFER, ["paste", [[f"{number}.txt", "text/plain", 9] for number in range(9)]])
+    expect(chips).to_have_count(10)
+    expect(page.locator("#notice")).to_have_text("7.txt: at most 10 files at once\n8.txt: at most 10 files at once")
+    assert echo.turns == []
+
+
+def test_progress_of_an_upload_is_shown(page: Page, echo: EchoApp):
+    """Until the file is there; only then is the message sent."""
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/console/web/files", hold)
+    page.set_input_files("#picker", [upload("dot.png", PNG)])
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("progressbar", name="Sending files")).to_be_visible()
+    assert echo.turns == []
+    held[0].continue_()
+    page.wait_for_selector(".bot .buttons")
+    expect(page.get_by_role("progressbar")).to_have_count(0)
+
+
 def test_scroll_position_above_stays_when_messages_arrive(page: Page, channel: ConsoleChannel, echo: EchoApp):
     """A button leads to the newest message, and from there the page follows again."""
     ask(page)
@@ -458,6 +505,34 @@ def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: Ec
     page.keyboard.press("Escape")
     expect(page.locator("#text")).to_be_focused()
     expect(page.locator(".user .words")).to_have_text("<i>a dot</i>")
+
+
+CODE = """Like this:
+
+```python
+def due(x):
+    return "<img src=x onerror=alert(1)>"  # </code><script>alert(2)</script>
+```
+
+```evil"><img/src=x>
+</pre><script>alert(3)</script>
+```
+"""
+
+
+def test_code_is_colored_and_copied(page: Page, echo: EchoApp, channel: ConsoleChannel, address: str):
+    """Markup in code, and in the name of its language, is text; an unknown language keeps one color."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+    ask(page)
+    run_sync(channel.send(Delivery("code", echo.turns[0].conversation, Reply(CODE))))
+    python, other = page.locator(".code").first, page.locator(".code").last
+    expect(python.locator(".hljs-keyword")).to_have_text(["def", "return"])
+    expect(python.locator(".bar span")).to_have_text("python")
+    expect(other.locator("code")).to_have_text(re.compile(r"</pre><script>alert\(3\)</script>"))
+    assert page.locator("#log script, #log img").count() == 0
+    python.get_by_role("button", name="Copy python code").click()
+    expect(python.locator(".copy-code")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == CODE.split("```")[1].removeprefix("python\n").rstrip("\n")
 
 
 def test_reset_empties_the_page_for_good(page: Page, echo: EchoApp):
