@@ -29,6 +29,8 @@ MAX_TTL_SECONDS = 86_400.0
 #: people do not read more than this, and so do not agree to it.
 MAX_PREVIEW_CHARS = 16_000
 MAX_ARGS_CHARS = 65_536
+#: Most characters of a person's name in a record.
+MAX_NAME_CHARS = 60
 #: The prefix of our own kinds, which tools must not use.
 RESERVED_PREFIX = "sayso:"
 #: The kind of a plan's own record. A plan has no effect of its own: its steps have.
@@ -84,6 +86,8 @@ class PendingAction:
     was shown. `plan`: the id of the plan that this action is a step of. `ran_beside`: the names of tools that
     ran at once in the same turn, which the question and its outcome name. `outcome`: what the user was told in the end.
     `asked_by`: the tool whose own code asked, "" if the action is a call of the tool `kind` that the agent proposed.
+    `user_name`: what the platform called the person, for people who read the audit log. It decides nothing: people
+    choose it themselves.
     `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values that count in the
     preview, "" if its whole text does.
     """
@@ -104,6 +108,7 @@ class PendingAction:
     reason: str = ""
     version: str = ""
     asked_by: str = ""
+    user_name: str = ""
     tool_digest: str = ""
     values_digest: str = ""
     language: str = ""

@@ -17,8 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.markdown.literal import Markdown, as_markdown
-from sayso.channels.types import Scope, random_id
+from sayso.channels.types import Scope, one_line, random_id
 from sayso.pending.action import (
+    MAX_NAME_CHARS,
     MAX_PREVIEW_CHARS,
     PLAN_KIND,
     ActionSigner,
@@ -104,6 +105,7 @@ def stash_pending(
         reason=reason,
         version=version,
         asked_by=asked_by,
+        user_name=one_line(run.user_name)[:MAX_NAME_CHARS],
         tool_digest=shown.tool_digest if shown else "",
         values_digest=shown.values_digest if shown else "",
         language=run.language,
@@ -450,6 +452,7 @@ def undo_proposal(effects: Sequence[Effect], seconds: float) -> Proposal:
             parser_version=action.parser_version,
             version=action.version,
             asked_by=action.asked_by,
+            user_name=action.user_name,
             tool_digest=action.tool_digest,
             language=action.language,
             pending_action_id=undo_id(action.pending_action_id),

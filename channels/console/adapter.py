@@ -30,6 +30,7 @@ from sayso.channels.console.store import (
     CHAT_ID,
     CLEAR,
     MAX_CHATS,
+    MAX_NAME_CHARS,
     PAGE_ENTRIES,
     REMOVED,
     SESSION_SECONDS,
@@ -101,12 +102,14 @@ class ConsoleChannel:
         keys = list(reversed(deps.keys))  # itsdangerous signs with the last key
         self._identity_cookies = URLSafeSerializer(keys, salt=salt)
         self._login_cookies = URLSafeTimedSerializer(keys, salt=f"{salt}.login")
+        self._name_cookies = URLSafeSerializer(keys, salt=f"{salt}.name")
         self.files = ConsoleFiles(name, deps.media, URLSafeSerializer(keys, salt=f"{salt}.file"))
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Verify and parse a message or tap that the page posted. Raises Forbidden or BadHook."""
         user_id = self.sender(hook)
-        return parse(hook, partial(self.conversation_of, user_id), self.files)
+        find = partial(self.conversation_of, user_id)
+        return parse(hook, find, self.files, user_name=self.name_of(hook, user_id))
 
     def sender(self, hook: WebhookRequest) -> str:
         """Return the id of the user whose page posted the request. Raises Forbidden."""
@@ -176,6 +179,8 @@ class ConsoleChannel:
             entry = {"type": CLEAR, "event": turn.message_id}
         elif turn.media:
             entry["files"] = [file_entry(media) for media in turn.media]
+        if turn.user_name and entry["type"] == "user":
+            entry["name"] = turn.user_name
         try:
             await asyncio.to_thread(self.feed.append, conversation_id, entry)
             await asyncio.to_thread(self.chats.use, turn.conversation, _title_from(turn))
@@ -236,6 +241,22 @@ class ConsoleChannel:
     def login_cookie_for(self, hook: WebhookRequest) -> str:
         """Return the name of the cookie that proves a log-in."""
         return f"{_HOST if is_encrypted(hook) else ''}sayso_login_{self.name}"
+
+    def name_cookie_for(self, hook: WebhookRequest) -> str:
+        """Return the name of the cookie that holds what a person calls themselves."""
+        return f"{_HOST if is_encrypted(hook) else ''}sayso_name_{self.name}"
+
+    def name_cookie(self, user_id: str, name: str) -> str:
+        """Return the cookie of a person's name, cut to one short line."""
+        return str(self._name_cookies.dumps([user_id, title_of(name, MAX_NAME_CHARS)]))
+
+    def name_of(self, hook: WebhookRequest, user_id: str) -> str:
+        """Return what this person calls themselves; "" for no name, and for the cookie of another person."""
+        try:
+            owner, name = self._name_cookies.loads(cookie_of(hook, self.name_cookie_for(hook)))
+        except (BadData, ValueError, TypeError):
+            return ""
+        return str(name) if owner == user_id else ""
 
     def new_session(self) -> str:
         """Return a signed cookie for a new browser."""

@@ -53,7 +53,9 @@ class UnknownChat(BadHook):
     """Raised for a conversation that the person does not have, or has deleted."""
 
 
-def parse(hook: WebhookRequest, find: Callable[[str], Conversation], files: ConsoleFiles) -> Received:
+def parse(
+    hook: WebhookRequest, find: Callable[[str], Conversation], files: ConsoleFiles, *, user_name: str = ""
+) -> Received:
     """Parse a message or tap that a user posted. `find` returns their conversation of an id. Raises BadHook."""
     if len(hook.body) > MAX_BODY_BYTES:
         raise BadHook(f"the body has {len(hook.body)} bytes: send at most {MAX_BODY_BYTES}")
@@ -69,7 +71,7 @@ def parse(hook: WebhookRequest, find: Callable[[str], Conversation], files: Cons
     turn = _turn(posted, find(chat_id), files)
     language = re.split("[,;]", hook.header("accept-language"), maxsplit=1)[0].strip()
     answer = WebhookResponse(200, '{"ok":true}', "application/json")
-    return Received(turns=(replace(turn, language=language),), answer=answer)
+    return Received(turns=(replace(turn, language=language, user_name=user_name),), answer=answer)
 
 
 def _turn(posted: dict[str, Any], conversation: Conversation, files: ConsoleFiles) -> Turn:

@@ -115,6 +115,8 @@ def time_of(entry_id: str) -> float:
 MAX_CHATS = 30
 #: The longest title of a conversation, in characters.
 MAX_TITLE_CHARS = 60
+#: The longest name of a person, in characters.
+MAX_NAME_CHARS = 40
 #: The ids of conversations. "" is a person's first one.
 CHAT_ID = re.compile(r"(?:[0-9a-f]{16})?")
 
@@ -197,10 +199,10 @@ class Chats:
             raise StoreDown(f"cannot look up conversations: {type(exc).__name__}") from exc
 
 
-def title_of(text: str) -> str:
-    """Return the first words of a text as a title, without characters that people cannot see."""
+def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
+    """Return the first words of a text as a title or name, without characters that people cannot see."""
     line = " ".join(one_line(text.replace("\n", " ")).split())
-    return line if len(line) <= MAX_TITLE_CHARS else f"{line[: MAX_TITLE_CHARS - 1].rstrip()}…"
+    return line if len(line) <= max_chars else f"{line[: max_chars - 1].rstrip()}…"
 
 
 #: How long a log-in is valid, in seconds.

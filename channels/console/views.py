@@ -31,7 +31,14 @@ from sayso.channels.console.incoming import (
     is_encrypted,
     is_same_origin,
 )
-from sayso.channels.console.store import MAX_FAILURES, MAX_TITLE_CHARS, SESSION_SECONDS, StoreDown
+from sayso.channels.console.store import (
+    MAX_FAILURES,
+    MAX_NAME_CHARS,
+    MAX_TITLE_CHARS,
+    SESSION_SECONDS,
+    StoreDown,
+    title_of,
+)
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Conversation, Turn, WebhookRequest, storable
 from sayso.channels.web.local import is_local
@@ -97,7 +104,7 @@ def console_pages(*channels: ConsoleChannel, **parts: Any) -> flask.Blueprint:
         for rule in rules:
             pages.add_url_rule(rule, view_func=view)
     pages.add_url_rule("/console/<name>/chats", view_func=views.edit_chats, methods=["POST"])
-    for view in (views.files, views.login, views.logout):
+    for view in (views.files, views.name, views.login, views.logout):
         pages.add_url_rule(f"/console/<name>/{view.__name__}", view_func=view, methods=["POST"])
     for error, status in ((Forbidden, 403), (UnknownChat, 404), (NotTaken, 415), (TooLarge, 413)):
         pages.register_error_handler(error, lambda exc, status=status: _plain(status, f"{exc}\n"))
@@ -140,8 +147,10 @@ class Views:
         channel, hook = self._channel(name), self._hook()
         if not channel.is_open and not channel.visitor(hook):
             return _login_page(channel, 401)
+        identity = _identity(channel, hook)
+        user_id = channel.user_of(identity)
         try:
-            chat = self._shown_chat(channel, channel.user_of(_identity(channel, hook)))
+            chat = self._shown_chat(channel, user_id)
         except UnknownChat:
             return _to_page(channel)
         limits = {
@@ -151,8 +160,16 @@ class Views:
             "max_title": MAX_TITLE_CHARS,
         }
         limits["now_ms"] = round(time.time() * 1000)
-        response = flask.make_response(flask.render_template("console.html", channel=channel, chat=chat, **limits))
-        _set_cookie(response, hook, channel.cookie_for(hook), _identity(channel, hook), COOKIE_SECONDS)
+        limits["max_name"] = MAX_NAME_CHARS
+        person = channel.name_of(hook, user_id)
+        response = flask.make_response(
+            flask.render_template("console.html", channel=channel, chat=chat, person=person, **limits)
+        )
+        _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
+        if person:
+            _set_cookie(
+                response, hook, channel.name_cookie_for(hook), channel.name_cookie(user_id, person), COOKIE_SECONDS
+            )
         return response
 
     def poll(self, name: str = "") -> flask.Response:
@@ -209,6 +226,19 @@ class Views:
             case _:
                 return _plain(400, "Send new, or rename with title, or delete.\n")
         return flask.jsonify(ok=True)
+
+    def name(self, name: str) -> flask.Response:
+        """Store what the person calls themselves in a cookie, and return it as it is shown. "" removes it."""
+        channel, hook = self._channel(name), self._hook()
+        user_id = channel.sender(hook)
+        flask.request.max_content_length = MAX_CHAT_BYTES
+        posted = flask.request.get_json(silent=True)
+        if not isinstance(posted, dict) or not isinstance(posted.get("name"), str):
+            return _plain(400, "Send a name.\n")
+        person = title_of(storable(posted["name"]), MAX_NAME_CHARS)
+        response = flask.jsonify(name=person)
+        _set_cookie(response, hook, channel.name_cookie_for(hook), channel.name_cookie(user_id, person), COOKIE_SECONDS)
+        return response
 
     def files(self, name: str) -> flask.Response:
         """Store an upload. Raises NotTaken, TooLarge, and what `admit` raises."""

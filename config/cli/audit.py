@@ -125,7 +125,11 @@ def _chosen_entries(
 
 
 def _as_json(entry: AuditEntry, body: AuditBody | None) -> dict[str, Any]:
-    texts = {"user": body.user, "preview": body.preview, "told": body.outcome_text} if body else {}
+    texts = {}
+    if body:
+        texts = {"user": body.user, "preview": body.preview, "told": body.outcome_text}
+        if body.user_name:
+            texts["name"] = body.user_name
     return {**asdict(entry), **texts}
 
 
@@ -133,6 +137,8 @@ def _row(entry: AuditEntry, body: AuditBody | None) -> str:
     from sayso.pending.audit.chain import FINAL
 
     user = (body.user if body else "") or "-"
+    if body and body.user_name:
+        user = f"{user} ({body.user_name})"
     preview = body.preview if body else "(not kept)"
     sent_text = (body.outcome_text if body and entry.event in FINAL else "") or ""
     texts = f"{one_line(user, WIDTH):20}  {one_line(preview, WIDTH):{WIDTH}}  {one_line(sent_text, WIDTH)}"

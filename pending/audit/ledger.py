@@ -209,6 +209,11 @@ class AuditBody:
         return str(_fields(self.record).get("channel_id") or "")
 
     @property
+    def user_name(self) -> str:
+        """Return the name that the person had, which they chose themselves; "" if that is not known."""
+        return str(_fields(self.record).get("user_name") or "")
+
+    @property
     def is_step(self) -> bool:
         """Return whether the action is a step of a plan, which is answered as a whole."""
         return bool(_fields(self.record).get("plan"))

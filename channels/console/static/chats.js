@@ -132,6 +132,18 @@ async function beginChat() {
   else chatsPanel.open || (notice.textContent = UNREACHED);
 }
 
+// The name goes with the next message. The server cuts it to one short line.
+byId("naming").onsubmit = async (event) => {
+  event.preventDefault();
+  const [field, hint] = [byId("person"), byId("person-hint")];
+  const options = { method: "POST", headers: { "Content-Type": "application/json", ...HEADERS }, body: JSON.stringify({ name: field.value }) };
+  const answer = await fetch(page.namePath, options).catch(() => null);
+  const found = answer?.ok ? await answer.json().catch(() => null) : null;
+  if (found) page.person = field.value = found.name;
+  hint.role = "status";
+  hint.textContent = found ? (found.name ? "Saved." : "You have no name now.") : "Not saved. Please try again.";
+};
+
 fresh.onclick = beginChat;
 byId("new-chat").onclick = beginChat;
 

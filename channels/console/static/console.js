@@ -144,7 +144,7 @@ function showUser(entry, at) {
   if (!isFirst(entry.event)) return;
   if (!entry.text.startsWith("/")) closeButtons(), (wasTextSent = true); // a command leaves a question open
   if (known) removeRetry(known);
-  const message = known ?? addMessage("user", at, [userBubble(entry.text, entry.files ?? [])]);
+  const message = known ?? addMessage("user", at, [userBubble(entry.text, entry.files ?? [])], entry.name);
   setMark(message, "seen");
   if (!known && entry.text) place === log ? sentTexts.push(entry.text) : sentTexts.unshift(entry.text);
 }
@@ -308,9 +308,10 @@ function element(tag, className = "", text = "") {
 
 const pressable = (className, text, onclick) => Object.assign(element("button", className, text), { type: "button", onclick });
 
-function addMessage(side, at, parts) {
+function addMessage(side, at, parts, name = "") {
   const message = element("article", `message ${side}${place === log && Date.now() - at < 5000 ? " new" : ""}`);
   const meta = element("div", "meta");
+  if (name) meta.append(Object.assign(element("span", "who", name), { dir: "auto" }));
   meta.append(timeOf(at));
   message.append(element("span", "sr", side === "user" ? "You: " : "Bot: "), ...parts, meta);
   place.append(message);
@@ -523,7 +524,7 @@ async function restore() {
     kept = JSON.parse(sessionStorage.getItem(STORED) ?? "[]");
   } catch {}
   for (const { id, text, at, sent, body } of kept.filter((each) => !receivedIds.has(each.id) && !ownMessages.has(each.id))) {
-    const message = addMessage("user", new Date(at), [userBubble(text, [])]);
+    const message = addMessage("user", new Date(at), [userBubble(text, [])], page.person);
     ownMessages.set(id, message);
     if (sent) addWaiting(id, { text, at, sent, body }), setMark(message, "sent");
     else offerRetry(message, LOST, () => sendFrom(message, body, []));
@@ -589,7 +590,7 @@ async function post(body, attempt = 0) {
 function sendText(text, files = []) {
   const id = newId();
   const views = files.map(({ file, url }) => ({ url, mime: file.type, filename: file.name }));
-  const message = addMessage("user", new Date(), [userBubble(text, views)]);
+  const message = addMessage("user", new Date(), [userBubble(text, views)], page.person);
   ownMessages.set(id, message);
   if (text) sentTexts.push(text);
   sendFrom(message, { id, text, seen: lastId }, files);
@@ -921,7 +922,7 @@ stop.onclick = (event) => (focusInput(event), sendAtOnce("/stop"));
 
 // Sends a text before the outbox, which may hold a large file.
 async function sendAtOnce(text) {
-  const [id, message] = [newId(), addMessage("user", new Date(), [userBubble(text, [])])];
+  const [id, message] = [newId(), addMessage("user", new Date(), [userBubble(text, [])], page.person)];
   const body = { id, text, seen: lastId };
   ownMessages.set(id, message);
   setMark(message, "sending");

@@ -29,10 +29,12 @@ from sayso.agent import (
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.run.tool_results import cache_key
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.types import Scope
 from sayso.pending.action import PendingAction
+from sayso.pending.concurrency import run_sync
 from sayso.pending.executors import PendingConfirmation
 from sayso.pending.proposals import current_user, stash_pending
-from tests.contracts.rigs import MemoryRig, RedisRig, make_processor, make_sender, turn
+from tests.contracts.rigs import CHAT, MemoryRig, RedisRig, make_processor, make_sender, turn
 from tests.workers.fakes import Bot, FakeChannel
 
 ANA = {"user_name": "Ana", "aliases": ("whatsapp:+4915100000042",)}
@@ -114,6 +116,14 @@ def test_tool_injector_and_undo_know_who_confirmed(make):
     assert bot.say(tap=button.data) == "unshipped"
     assert is_ana(seen["undo"])
     assert (seen["undo"].confirmed.by, seen["undo user"]) == ("ana", "ana")
+
+
+def test_record_of_an_action_has_the_name_of_its_person(make):
+    """People who read the audit log see it beside the id."""
+    bot = make([seeing({})], ["ship"])
+    bot.say("ship it")
+    stored = run_sync(bot.rig.store.repository.find_open(CHAT.id, Scope("ana", CHAT).id))
+    assert stored.action.user_name == "Ana"
 
 
 def test_worker_that_takes_over_knows_who_confirmed(make):

@@ -502,9 +502,17 @@ def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: Ec
     page.get_by_role("button", name="Really delete Mine").click()
     expect(rows).to_have_count(1)
     assert (echo.turns[-1].text, bool(echo.turns[-1].conversation.thread)) == ("/reset", True)
+    page.get_by_role("textbox", name="Your name").fill("<b>Ada</b>")
+    page.keyboard.press("Enter")
+    expect(page.locator("#person-hint")).to_have_text("Saved.")
     page.keyboard.press("Escape")
     expect(page.locator("#text")).to_be_focused()
     expect(page.locator(".user .words")).to_have_text("<i>a dot</i>")
+    ask(page)
+    for _ in range(2):
+        expect(page.locator(".user .who")).to_have_text("<b>Ada</b>")
+        page.reload()
+    assert echo.turns[-1].user_name == "<b>Ada</b>"
 
 
 CODE = """Like this:

@@ -34,7 +34,7 @@ def chats(request: pytest.FixtureRequest):
 
 
 def test_conversation_that_was_used_last_is_first(chats: Chats):
-    """An unused one stands above all, and nobody sees those of others."""
+    """An unused one stands above all. No person sees those of others."""
     chats.use(FIRST, "delete INV-42")
     chats.add(SECOND)
     assert chats.all("web", "u1") == [Chat(SECOND.thread, "", 0.0), Chat("", "delete INV-42", 1.0)]

@@ -145,6 +145,18 @@ def test_show_lists_what_happened(data):
     assert len(run("show", "--data", data, "--user", "ana", "--last", 500)[1].splitlines()) == 180
 
 
+def test_show_names_the_person_beside_their_id(tmp_path, monkeypatch):
+    """The name is what the person called themselves, in one line; the id says who it was."""
+    monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
+    log = StateLog()
+    log.live("a")
+    record = sealed("a", user_name="Ada\x1b[2J")
+    AuditLedger(tmp_path / FILE, SIGNER).store(log.waiting, [AuditBody.of("a", *record, "", at=AT)])
+    assert "ana (Ada [2J)" in run("show", "--data", tmp_path)[1]
+    rows = json.loads(run("--json", "show", "--data", tmp_path)[1])
+    assert {(row["user"], row["name"]) for row in rows} == {("ana", "Ada\x1b[2J")}
+
+
 def test_show_has_the_outcome_without_control_characters(tmp_path, monkeypatch):
     """People's texts are on one line and cannot control the terminal."""
     monkeypatch.setenv("SAYSO_SECRET_KEYS", KEY)
