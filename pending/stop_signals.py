@@ -1,9 +1,24 @@
-"""The signals that tell a process to stop."""
+"""The signals that tell a process to stop.
+
+SIGTERM and SIGHUP stop gracefully: what is in progress gets its time. SIGINT comes from a person who pressed Ctrl-C and
+waits: a process says so and ends within two seconds. A turn that is cut off continues at the next start.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 from collections.abc import Callable
+
+#: How long a process may go on with what it has begun after Ctrl-C, in seconds.
+INTERRUPTED_SECONDS = 0.3
+#: How long after Ctrl-C a process that has not ended is killed by the one that started it, in seconds.
+KILL_SECONDS = 1.2
+#: What a person reads after Ctrl-C.
+STOPPING = "Stopping. An answer in progress continues at the next start."
+#: Set in the environment of processes whose parent says that it stops.
+SUPERVISED = "SAYSO_SUPERVISED"
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -20,3 +35,10 @@ def on_stop_signals(handler: Callable[..., object]) -> None:
     """Call `handler` with each of these signals from now on."""
     for number in stop_signals():
         signal.signal(number, handler)
+
+
+def say_stopping(number: int) -> None:
+    """Tell the person who pressed Ctrl-C that it works. Safe in a signal handler: it only writes."""
+    if number == signal.SIGINT and SUPERVISED not in os.environ:
+        with contextlib.suppress(OSError):
+            os.write(2, f"\n{STOPPING}\n".encode())

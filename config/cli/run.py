@@ -113,9 +113,13 @@ def _run_up(
     with clear_errors():
         try:
             file = options.file(running=False)
-            Up(settings, file, options.data, host, port, workers, metrics, say=click.echo).run()
+            supervisor = Up(settings, file, options.data, host, port, workers, metrics, say=click.echo)
+            supervisor.run()
         except UpError as exc:
             fail(str(exc))
+    if supervisor.is_interrupted:  # Python's own end takes half a second, and nothing is left to do
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _share_counts(metrics: MetricsAddress, *, forks: bool) -> None:

@@ -11,6 +11,7 @@ import heapq
 import logging
 import re
 import resource
+import signal
 import socket
 import time
 from contextlib import suppress
@@ -27,7 +28,7 @@ from sayso.channels.console.views import UPLOADS
 from sayso.channels.storage.media import MAX_BYTES
 from sayso.channels.web.webhooks import MAX_BODY, LogLimit
 from sayso.config.server.processes import BACKLOG, refuse_new_connections
-from sayso.pending.stop_signals import on_stop_signals
+from sayso.pending.stop_signals import INTERRUPTED_SECONDS, on_stop_signals, say_stopping
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -255,10 +256,15 @@ class WsgiServer(TcpWSGIServer):
         self._refusals = LogLimit()
         self._accepts = max(1, min(MAX_ACCEPTS, limits.connection_limit // 10))
         info = (listening.family, listening.type, listening.proto, listening.getsockname())
+        self._grace_seconds = GRACE_SECONDS
         super().__init__(app, _sock=listening, adj=limits, sockinfo=info, bind_socket=False)
 
-    def stop(self, *_: object) -> None:
+    def stop(self, number: int = signal.SIGTERM, *_: object) -> None:
         """Take no more connections, and end once requests have their answers. Safe in a signal handler."""
+        if not self.is_stopping:
+            say_stopping(number)
+        if number == signal.SIGINT:
+            self._grace_seconds = INTERRUPTED_SECONDS
         self.is_stopping = True
         self.pull_trigger()
 
@@ -271,7 +277,7 @@ class WsgiServer(TcpWSGIServer):
         while not self.is_stopping:
             self._step(LOOK_SECONDS)
         self._end()
-        self.task_dispatcher.shutdown(timeout=1)
+        self.task_dispatcher.shutdown(timeout=min(1.0, self._grace_seconds))
 
     def _end(self) -> None:
         """Accept the last connections, and wait for those that have a request or may send one."""
@@ -279,12 +285,12 @@ class WsgiServer(TcpWSGIServer):
             refuse_new_connections(self.socket)
         stopping_since = time.time()
         began = time.monotonic()
-        while time.monotonic() < began + ACCEPT_SECONDS:
+        while time.monotonic() < began + min(ACCEPT_SECONDS, self._grace_seconds):
             self._step(END_LOOK_SECONDS)
         self.accepting = False
         self.del_channel()
         self.socket.close()
-        while time.monotonic() < began + GRACE_SECONDS and any(
+        while time.monotonic() < began + self._grace_seconds and any(
             each.is_awaited(stopping_since) for each in self.active_channels.values()
         ):
             self._step(END_LOOK_SECONDS)

@@ -22,7 +22,7 @@ from typing import IO
 from sayso.channels.http import backoff_seconds
 from sayso.channels.storage.files import write_atomically
 from sayso.config.settings.loader import ConfigError, default_config, given_config
-from sayso.pending.stop_signals import stop_signals
+from sayso.pending.stop_signals import KILL_SECONDS, SUPERVISED, say_stopping, stop_signals
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +186,8 @@ class _Parent:
         self._started_at: dict[int, float] = {}
         self._quick_deaths = 0
         self._is_stopping = False
+        #: When the children are killed, by the monotonic clock. Set by Ctrl-C.
+        self._kill_at: float | None = None
 
     def run(self) -> None:
         """Fork processes, and replace those that die until they are told to stop."""
@@ -208,6 +210,7 @@ class _Parent:
             self._started_at[pid] = time.monotonic()
             return
         self.is_child = True
+        os.environ[SUPERVISED] = "true"
         for number in self._handled_signals:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handled_signals)
@@ -218,27 +221,38 @@ class _Parent:
 
     def _handle_signal(self, seconds: float = 0.0) -> None:
         """Wait for a signal, at most this many seconds if given, and handle it and the end of children."""
+        if self._kill_at is not None:
+            seconds = max(0.01, self._kill_at - time.monotonic())
         signal.setitimer(signal.ITIMER_REAL, seconds)  # SIGALRM ends the wait; 0 turns the timer off
         number = signal.sigwait(self._handled_signals)
         # A terminal that is closed may send SIGHUP twice, and a second SIGTERM would cut off turns.
         is_repeated = number == signal.SIGHUP and self._is_stopping
         if number in self._stop_signals and not is_repeated:
-            self._stop()
+            if not self._is_stopping:
+                say_stopping(number)
+            self._stop(number)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill_at = None
+            self._stop(signal.SIGKILL)
         while self._started_at:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
             self._note_end(pid, os.waitstatus_to_exitcode(status))
 
-    def _stop(self) -> None:
-        """Send SIGTERM to all children. A second one makes them stop at once."""
+    def _stop(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal to all children: SIGINT where a person waits, else SIGTERM. A second one stops them at once."""
+        if number == signal.SIGINT:
+            self._kill_at = time.monotonic() + KILL_SECONDS
+        elif number != signal.SIGKILL:
+            number = signal.SIGTERM
         self._is_stopping = True
         if self._listening is not None:
             refuse_new_connections(self._listening)
             self._listening.close()  # the children have it too, and empty its queue
             self._listening = None
         for pid in self._started_at:
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, number)
 
     def _note_end(self, pid: int, code: int) -> None:
         lived = time.monotonic() - self._started_at.pop(pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import sysconfig
 import time
@@ -19,10 +20,18 @@ from sayso.channels.http import backoff_seconds
 from sayso.channels.metrics import RESTARTS
 from sayso.config.server.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from sayso.config.server.metrics import ADDRESS, MetricsAddress, listen_for_readers
-from sayso.config.server.processes import Child, Running, check_free, leave_note, local_url, take_note_back
+from sayso.config.server.processes import (
+    GRACE_SECONDS,
+    Child,
+    Running,
+    check_free,
+    leave_note,
+    local_url,
+    take_note_back,
+)
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
-from sayso.pending.stop_signals import on_stop_signals
+from sayso.pending.stop_signals import KILL_SECONDS, SUPERVISED, on_stop_signals, say_stopping
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +42,8 @@ READY_SECONDS = 60.0
 QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
 #: How often the parts are checked, in seconds.
 WATCH_SECONDS = 0.5
+#: How long a signal may wait until it is looked at, in seconds.
+STEP_SECONDS = 0.05
 
 
 class UpError(Exception):
@@ -89,6 +100,8 @@ class Up:
     _parts: list[SupervisedPart] = field(default_factory=list)
     #: Set by a signal handler. No Event: its lock would deadlock if the signal came while the main thread takes it.
     _is_stopping: bool = False
+    #: Whether a person pressed Ctrl-C and waits.
+    is_interrupted: bool = field(default=False, init=False)
 
     @property
     def local_url(self) -> str:
@@ -127,7 +140,7 @@ class Up:
             while not self._is_stopping:
                 for part in self._parts:
                     part.check(time.monotonic())
-                time.sleep(WATCH_SECONDS)
+                self._sleep(WATCH_SECONDS)
         finally:
             take_note_back(self._state_folder)
             self._stop()
@@ -136,8 +149,17 @@ class Up:
     def _state_folder(self) -> Path:
         return self.settings.state_folder(self.data)
 
-    def _stop_soon(self, *_: object) -> None:
+    def _stop_soon(self, number: int, *_: object) -> None:
+        if not self._is_stopping:
+            say_stopping(number)
+        self.is_interrupted = self.is_interrupted or number == signal.SIGINT
         self._is_stopping = True
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait, or less where a signal comes: Python goes on with a sleep that a signal has interrupted."""
+        until = time.monotonic() + seconds
+        while not self._is_stopping and time.monotonic() < until:
+            time.sleep(STEP_SECONDS)
 
     def _start_children(self, redis_url: str) -> None:
         environ = {
@@ -147,6 +169,7 @@ class Up:
             "SAYSO_CONFIG": str(self.config.resolve()),
             "SAYSO_DATA": str(self.data.resolve()),
             "SAYSO_PUBLIC_URL": self.public_url,
+            SUPERVISED: "true",
         }
         # -P: a sayso.py or a sayso folder in the user's current folder must not be imported in place of ours.
         sayso = [sys.executable, "-P", "-m", "sayso"]
@@ -190,13 +213,28 @@ class Up:
         self.say("\n".join(["Sayso is up.", *lines, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."]))
 
     def _stop(self) -> None:
+        """Stop all parts, Redis last: quickly after Ctrl-C, else as each of them stops by itself."""
+        if not self.is_interrupted:
+            self._end_children(signal.SIGTERM, GRACE_SECONDS)
+        if self.is_interrupted:  # perhaps only while they took their time
+            self._end_children(signal.SIGINT, KILL_SECONDS)
         for child in self._children:
-            if child.process is not None and child.is_alive():
-                child.process.terminate()
-        for child in self._children:
-            child.stop()
+            child.stop(seconds=0)
         if self._redis is not None:
             self._redis.stop()
+
+    def _end_children(self, number: signal.Signals, seconds: float) -> None:
+        """Send a signal to all children, and wait until they have ended, or for this time, or until Ctrl-C."""
+        living = [child for child in self._children if child.is_alive()]
+        for child in living:
+            if child.process is not None:
+                child.process.send_signal(number)
+        until = time.monotonic() + seconds
+        was_interrupted = self.is_interrupted
+        while any(child.is_alive() for child in living) and time.monotonic() < until:
+            if self.is_interrupted and not was_interrupted:
+                return
+            time.sleep(STEP_SECONDS)
 
 
 def python_path(given: str) -> str:

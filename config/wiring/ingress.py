@@ -22,7 +22,7 @@ from sayso.config.wiring.access import rules_of
 from sayso.config.wiring.bootstrap import Services, check_redis, open_inbox
 from sayso.pending.redis.checks import unreachable
 from sayso.pending.redis.client import AGAIN_SECONDS, RedisUnfit
-from sayso.pending.stop_signals import on_stop_signals, stop_signals
+from sayso.pending.stop_signals import on_stop_signals, say_stopping, stop_signals
 from sayso.workers.mailbox import Ingress
 from sayso.workers.recovery import Heartbeat, LeaderLock
 
@@ -113,7 +113,8 @@ async def run_pollers(polls: Iterable[Coroutine[Any, Any, None]]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def stop(*_: object) -> None:
+    def stop(received: int = signal.SIGTERM, *_: object) -> None:
+        say_stopping(received)
         # Further signals are ignored: at its end Python resets all handlers, and one would kill the process then.
         for number in stop_signals():
             signal.signal(number, signal.SIG_IGN)

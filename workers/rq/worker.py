@@ -26,7 +26,7 @@ from rq.worker import BaseWorker
 
 from sayso.pending.context import context_field
 from sayso.pending.limits import URGENT_JOB
-from sayso.pending.stop_signals import stop_signals
+from sayso.pending.stop_signals import INTERRUPTED_SECONDS, say_stopping, stop_signals
 from sayso.pending.threads import LoopThread
 from sayso.workers.rq.bookkeeping import JobRegistry, Stopped
 from sayso.workers.rq.jobs import SaysoJob
@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds until a silent worker counts as gone for RQ.
 WORKER_TTL = 60
-#: Seconds that the main thread waits for a job before it checks for a signal.
+#: Seconds that the main thread waits for the event loop before it takes more jobs.
 WAIT_SECONDS = 1
+#: Seconds that it waits for a job before it checks for a signal: a person who pressed Ctrl-C waits too.
+LISTEN_SECONDS = 0.4
 #: Seconds after which a Redis that does not answer counts as away. RQ's own 55 is longer than most grace periods.
 SILENT_SECONDS = 3
 #: Seconds between two looks for urgent jobs while only their places are free.
@@ -90,9 +92,13 @@ class Capacity:
 
 @dataclass(slots=True)
 class StopFlag:
-    """Whether a signal told this process to stop. No Event: a second signal inside its `set` would deadlock."""
+    """Whether a signal told this process to stop. No Event: a second signal inside its `set` would deadlock.
+
+    `is_interrupt`: whether it was Ctrl-C, and a person waits.
+    """
 
     is_set: bool = False
+    is_interrupt: bool = False
 
 
 class SaysoWorker(BaseWorker):
@@ -135,7 +141,7 @@ class SaysoWorker(BaseWorker):
 
     @property
     def connection_timeout(self) -> int:
-        """Return the seconds to wait for any answer of Redis: no request here blocks for longer than WAIT_SECONDS."""
+        """Return the seconds to wait for any answer of Redis: no request here blocks for longer than LISTEN_SECONDS."""
         return SILENT_SECONDS
 
     def bootstrap(self, *args: Any, **options: Any) -> None:
@@ -202,12 +208,12 @@ class SaysoWorker(BaseWorker):
                 with contextlib.suppress(RedisError):
                     self.set_shutdown_requested_date()  # type: ignore[no-untyped-call]  # RQ's own
         futures = list(self._running.values())
-        _, late = wait(futures, timeout=0 if self._force_stopped else self._capacity.grace_seconds)
+        _, late = wait(futures, timeout=self._grace_seconds)
         for future in late:
             future.cancel()
         if late:
             log.warning("worker.cut_off", extra={"jobs": len(late)})
-            wait(late, timeout=CUT_SECONDS)
+            wait(late, timeout=INTERRUPTED_SECONDS if self._stop_signal.is_interrupt else CUT_SECONDS)
         self._registry.close()
         try:
             super().teardown()  # type: ignore[no-untyped-call]  # RQ's own
@@ -217,8 +223,19 @@ class SaysoWorker(BaseWorker):
 
     def request_stop(self, signum: Any, frame: Any) -> None:
         """Handle the signal, also while the next worker of this process is not ready to handle it."""
+        say_stopping(signum)
         self._stop_signal.is_set = True
+        self._stop_signal.is_interrupt = signum == signal.SIGINT
         super().request_stop(signum, frame)  # type: ignore[no-untyped-call]  # RQ's own
+
+    @property
+    def _grace_seconds(self) -> float:
+        """How long jobs that run may go on, in seconds."""
+        if self._force_stopped:
+            return 0.0
+        if self._stop_signal.is_interrupt:
+            return min(INTERRUPTED_SECONDS, self._capacity.grace_seconds)
+        return self._capacity.grace_seconds
 
     def request_force_stop(self, signum: Any, frame: Any) -> None:
         """End without a grace period, on the second signal."""
@@ -284,7 +301,7 @@ class SaysoWorker(BaseWorker):
         if taken or not patient or free <= 0:
             return taken
         queue = self.queues[0]
-        moved = self.connection.blmove(queue.key, _intermediate_queue(queue), WAIT_SECONDS, "LEFT", "RIGHT")
+        moved = self.connection.blmove(queue.key, _intermediate_queue(queue), LISTEN_SECONDS, "LEFT", "RIGHT")  # type: ignore[arg-type]  # Redis takes fractions
         return self._take(room, moved) if moved else []
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:

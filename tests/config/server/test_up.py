@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,27 @@ from tests.config.processes import DEMO, POLL, REDIS, WEB, WORKER, Up, free_port
 POLLED = """
 channels:
   tg: {{platform: telegram, token: "${{TELEGRAM_TOKEN}}", polling: true, api_url: {url}, messages_per_second: 0}}
+"""
+#: A worker that is told to stop goes on with its turns for an hour.
+UNHURRIED = """
+workers: {grace_seconds: 3600}
+tools: [./tools.py]
+"""
+#: A tool whose first call takes an hour.
+LOOKING = """
+import time
+from pathlib import Path
+from sayso import tool
+
+BEGUN = Path(__file__).with_name("begun")
+
+
+@tool(read_only=True)
+def look_around() -> str:
+    if not BEGUN.exists():
+        BEGUN.touch()
+        time.sleep(3600)
+    return "Nothing to see"
 """
 
 
@@ -58,14 +80,34 @@ def test_kill_of_up_leaves_no_process_and_data_is_kept(data: Path):
     assert (data / "secret_keys").read_text() == key
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_stops_everything(data: Path, number: int):
-    """SIGTERM, Ctrl-C and a closed terminal end all processes, exit with 0 and print no traceback."""
+    """SIGTERM and a closed terminal end all processes, exit with 0 and print no traceback."""
     with Up(data) as up:
         children = up.ready().pids()
         assert up.stop(number) == 0
         assert not any(is_running(pid) for pid in children)
         assert "Traceback" not in up.output()
+
+
+def test_ctrl_c_says_so_and_the_next_start_continues_the_answer(data: Path):
+    """It cuts off a tool that runs, whatever grace the workers have: a person waits. SIGTERM leaves that time."""
+    (data / "tools.py").write_text(LOOKING)
+    with FakePlatforms() as platforms:
+        (data / "sayso.yaml").write_text(POLLED.format(url=platforms.telegram_url) + UNHURRIED)
+        start = partial(Up, data, "--config", str(data / "sayso.yaml"), "--workers", "1", TELEGRAM_TOKEN=TELEGRAM_TOKEN)
+        with start() as up:
+            children = up.ready().pids()
+            platforms.update(telegram_text(1, "/look_around"))
+            until((data / "begun").exists)
+            assert up.stop(signal.SIGINT) == 0
+            assert not any(is_running(pid) for pid in children)
+            assert up.output().count("Stopping. An answer in progress continues at the next start.") == 1
+            assert "Traceback" not in up.output()
+        with start() as again:
+            again.ready()
+            until(lambda: [each["text"] for each in platforms.sent] == ["Nothing to see"])
+            assert again.stop() == 0
 
 
 def test_killed_parts_are_revived(data: Path):
@@ -119,7 +161,7 @@ def test_signal_handler_takes_no_lock(monkeypatch: pytest.MonkeyPatch):
     sys.setprofile(lambda frame, event, arg: called.append((event, getattr(arg, "__name__", frame.f_code.co_name))))
     handlers[signal.SIGTERM](signal.SIGTERM, None)
     sys.setprofile(None)
-    assert [name for event, name in called if event.endswith("call")] == ["_stop_soon", "setprofile"]
+    assert [name for event, name in called if event.endswith("call")] == ["_stop_soon", "say_stopping", "setprofile"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
