@@ -170,17 +170,17 @@ class AccessControl:
         self._texts_for = texts_for
         self._config = config
         self._channels = channels or {}
+        # Looked up once: the check of a protocol costs as much as half a signature, and each webhook would pay it.
+        self._people: dict[str, RecognizesPeople] = {
+            name: channel for name, channel in self._channels.items() if isinstance(channel, RecognizesPeople)
+        }
 
     def ignores(self, turn: Turn) -> str:
         """Return why the configuration alone makes the bot ignore a turn, "" if it does not."""
         rules = self._rules(turn)
         reason = rules.ignores(turn) if rules else ""
-        channel = self._channel_of(turn)
-        may_have_another = isinstance(channel, RecognizesPeople) or (
-            turn.in_group and isinstance(channel, FollowsMoves)
-        )
-        if reason == "chat" and may_have_another:
-            return ""  # the list may name another address of the chat, which only Redis knows
+        if reason == "chat" and self._may_have_another_address(turn):
+            return ""  # the list may name it, and only Redis knows it
         return reason
 
     def judge(self, turn: Turn) -> AccessDecision:
@@ -235,8 +235,14 @@ class AccessControl:
 
     def _recognized(self, turn: Turn, *, store: bool) -> Turn:
         """Return the turn under the id that everything of its sender is stored under; `store` the sender's ids."""
-        channel = self._channel_of(turn)
-        return channel.recognize(turn, store=store) if isinstance(channel, RecognizesPeople) else turn
+        people = self._people.get(turn.conversation.channel)
+        return people.recognize(turn, store=store) if people else turn
+
+    def _may_have_another_address(self, turn: Turn) -> bool:
+        """Return whether the chat of a turn may have an address that the turn does not name."""
+        if turn.conversation.channel in self._people:
+            return True
+        return turn.in_group and isinstance(self._channel_of(turn), FollowsMoves)
 
     def _channel_of(self, turn: Turn) -> Channel | None:
         return self._channels.get(turn.conversation.channel)

@@ -19,7 +19,7 @@ from sayso.channels.setup import (
     platform_calls,
 )
 from sayso.channels.types import SignedWebhook
-from sayso.channels.whatsapp.client import SANDBOX, new_client, setup_problem
+from sayso.channels.whatsapp.client import REACTIONS, SANDBOX, new_client, setup_problem
 from sayso.channels.whatsapp.incoming import whatsapp_hook
 from sayso.channels.whatsapp.message_log import TwilioMessageLog
 from sayso.channels.whatsapp.settings import WhatsAppSettings
@@ -31,6 +31,8 @@ RETRIES = "#rc=3&rp=ct,rt,5xx"
 _SEARCHED = 1000
 #: The id of no message.
 _NO_MESSAGE = "SM" + "0" * 32
+#: Twilio's codes for a message with a template in these states.
+_REFUSALS = {"rejected": 63040, "paused": 63041, "disabled": 63042}
 _SANDBOX_PAGE = "Messaging, Try it out, Send a WhatsApp message, Sandbox settings"
 
 
@@ -189,7 +191,10 @@ class TwilioSetup(PlatformSetup):
         if status == "approved":
             return self._ok(kind, says)
         reason = str(approval.get("rejection_reason") or "")
+        refusal = _REFUSALS.get(status)
         cure = "have it approved in the Twilio Console, Content Template Builder; until then it cannot be sent"
+        if refusal:
+            cure = REACTIONS[refusal].cure
         return self._fail(kind, f"{says}: {reason}" if reason else says, cure, id="template")
 
     def _calls(self) -> AbstractAsyncContextManager[None]:

@@ -162,6 +162,15 @@ def test_person_who_gets_an_id_and_then_hides_the_number_keeps_history(clinic: C
     assert clinic.recipients == [NUMBER] * 3
 
 
+def test_turn_of_a_person_who_hides_the_number_still_names_it(clinic: Clinic):
+    """Roles and tools find the person by the number, until another person has it."""
+    clinic.say("hello", ANA, NUMBER)
+    (hidden,) = clinic.channel.receive(clinic.hook(clinic.form("hello", ANA))).turns
+    assert clinic.channel.recognize(hidden, store=False).aliases == (NUMBER,)
+    clinic.say("hello", BEN, NUMBER)
+    assert clinic.channel.recognize(hidden, store=False).aliases == ()
+
+
 def test_changed_number_keeps_the_conversation_where_a_parent_id_says_so(clinic: Clinic):
     """A linked business knows the person by one more id. The reply goes to the new number."""
     clinic.say("delete A", ANA, NUMBER, parent=PARENT)

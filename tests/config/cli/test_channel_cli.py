@@ -268,6 +268,19 @@ def test_unapproved_template_is_reported(bench: Bench, status: str, *, fine: boo
     assert (code == 0, f"reminder is {status or 'unsubmitted'}" in words) == (fine, True)
 
 
+@pytest.mark.parametrize(
+    ("status", "cure"),
+    [("rejected", "submit it again"), ("paused", "wait until Meta ends the pause"), ("disabled", "create another")],
+)
+def test_template_that_meta_refuses_has_its_own_cure(bench: Bench, status: str, cure: str):
+    """Approval does not help one that is paused or disabled."""
+    sid = f"HX{7:032x}"
+    bench.twilio.templates[sid] = ("reminder", status)
+    bench.configure(whatsapp=f", template: {sid}")
+    words = bench.run("status", "wa")[1]
+    assert (f"reminder is {status}" in words, cure in words) == (True, True)
+
+
 def test_unknown_template_is_named(bench: Bench):
     """The output shows which of two ids is wrong."""
     bench.configure(whatsapp=f", template: HX{8:032x}")
