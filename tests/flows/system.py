@@ -250,6 +250,11 @@ class WhatsAppPerson(Person):
     def chat(self) -> str:  # type: ignore[override]
         return f"whatsapp:+49151{self.name:08}"
 
+    @property
+    def user_id(self) -> str:
+        """The id in each webhook, under which everything of the person is stored."""
+        return self._form(signing.whatsapp_text, 0, "")["ExternalUserId"]
+
     def text(self, number: int, text: str) -> tuple[str, signing.SignedWebhook]:
         return self._signed(self._form(signing.whatsapp_text, number, text))
 

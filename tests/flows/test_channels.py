@@ -266,7 +266,7 @@ def test_outside_the_window_a_reply_is_held_until_the_person_writes(bots: System
     """
     process.script({"text": "That took a day.", "delay": 2}, {"text": "Welcome back."})
     person = WhatsAppPerson(bots, 41)
-    where = Conversation("shop-wa", person.chat).id
+    where = Conversation("shop-wa", person.user_id).id
     person.say("think about it")
     until(lambda: process.calls)
     with Redis.from_url(bots.redis.url, decode_responses=True) as client:

@@ -81,7 +81,7 @@ def test_model_failure_gets_a_fitting_reply_and_the_operator_finds_the_cause(ask
         process.script(step)
         person.say("hello")
         assert person.hears()[0]["text"] == catalogue("en")[words]
-    shown = asked.printed("deliveries", "show", Conversation("shop-wa", person.chat).id)
+    shown = asked.printed("deliveries", "show", Conversation("shop-wa", person.user_id).id)
     logged = [line for line in asked.log.read_text().splitlines() if "model.failed" in line]
     assert all("ERROR" in line.upper() for line in logged)
     for _, _, cause in failures:
