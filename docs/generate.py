@@ -86,7 +86,7 @@ PARTS = (
     Part("MCP", tools.McpSource, IN_TOOLS, tools.SourceSettings, "how-to/tools-from-elsewhere.md"),
     Part("MCP servers", tools.McpSettings, "`mcp` in a section of `tools`"),
     Part("OpenAPI", tools.OpenApiSource, IN_TOOLS, tools.SourceSettings, "how-to/tools-from-elsewhere.md"),
-    Part("Authentication", tools.AuthSettings, "`auth` beside `openapi`"),
+    Part("Authentication", tools.AuthSettings, "`auth` and `more_auth` beside `openapi`"),
     Part("Basic authentication", tools.BasicSettings, "`auth.basic` beside `openapi`"),
     Part("Every channel", channels.ChannelSettings, IN_CHANNEL),
     *(

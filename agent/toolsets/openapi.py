@@ -71,7 +71,8 @@ class OpenApiToolProvider:
     `base_url` names. `include` and `exclude` are patterns over operation names: `operationId`, else method and path, as
     in `get_pets_id`. `arguments` are fixed values of parameters, such as an account's id: they are sent with every
     operation that has a parameter of that name, and no model sees that parameter. `auth` signs every call, but not the
-    request for the document. `seconds` is the time limit of a call, `max_bytes` the largest answer.
+    request for the document; several are for an API that takes several keys at once. `seconds` is the time limit of a
+    call, `max_bytes` the largest answer.
 
     GET and HEAD only read (RFC 9110); every other operation counts as destructive.
     """
@@ -81,7 +82,7 @@ class OpenApiToolProvider:
         document: str | Path,
         *,
         base_url: str = "",
-        auth: Auth | None = None,
+        auth: Auth | Sequence[Auth] | None = None,
         name: str = "",
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
@@ -92,7 +93,7 @@ class OpenApiToolProvider:
     ) -> None:
         self._source = str(document)
         self._base_url = base_url
-        self._auth = auth
+        self._auth = (auth,) if isinstance(auth, Auth) else tuple(auth or ())
         self._filter = ToolFilter(include, exclude)
         self._fixed = dict(arguments or {})
         self._seconds = seconds
@@ -147,7 +148,8 @@ class OpenApiToolProvider:
         if operation.file_places:
             arguments = await call_in_thread(read_uploads, operation.file_places, arguments)
         request = request_for(operation, arguments)
-        request = self._auth.sign(request) if self._auth else request
+        for auth in self._auth:
+            request = auth.sign(request)
         try:
             answer = await api.client.send(request, reads_only=operation.reads_only)
         except SourceUnreachable as exc:
@@ -184,7 +186,7 @@ class OpenApiToolProvider:
 
     @property
     def _secrets(self) -> Sequence[str]:
-        return self._auth.secrets if self._auth else ()
+        return [secret for auth in self._auth for secret in auth.secrets]
 
     def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
         """Return the operation as a tool; none where it is unusable, which is logged."""
@@ -275,7 +277,6 @@ class OpenApiToolProvider:
         """
         self.left_out.clear()
         self.missing.clear()
-        is_filled = self._auth.fills if self._auth else lambda *_: False
         if self.is_remote:
             # Of two operations with one operationId the first has it, however a server orders its paths.
             paths = as_mapping(document.root.get("paths"))
@@ -283,7 +284,14 @@ class OpenApiToolProvider:
             document = Document({**document.root, "paths": sorted_paths})
         # No more than needed: a document may have any number of operations, each of any size.
         is_own_server = _own_servers(document, url, source)
-        reader = OperationReader(document, self._filter.accepts, is_filled, is_own_server, self.left_out)
+        reader = OperationReader(
+            document,
+            self._filter.accepts,
+            lambda where, name: any(auth.fills(where, name) for auth in self._auth),
+            is_own_server,
+            keys=max(1, len(self._auth)),
+            left_out=self.left_out,
+        )
         selected = list(islice(reader.operations(), MAX_TOOLS + 1))
         self.missing.update({each.name: "; ".join(each.missing) for each in selected if each.missing})
         for why in islice(self.left_out.values(), MAX_LOGGED):

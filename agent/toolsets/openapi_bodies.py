@@ -140,6 +140,8 @@ class _BodyReader:
             raise SourceError(f"its body is {self.kind}: UTF-8 is supported")
         if "*" in essence:
             return self._of_any_type(essence, schema)
+        if _is_empty_object(schema) and (is_json_type(essence) or essence == FORM):
+            return Body(self.kind, (), self.is_required)
         if is_json_type(essence):
             return self._json(self.kind, schema)
         if essence in (FORM, MULTIPART):
@@ -312,6 +314,13 @@ def _is_list_of_fields(schema: Any) -> bool:
     is_open = extra is True or isinstance(extra, Mapping)
     is_complete = set(map(str, schema.get("required", ()))) <= set(schema["properties"])
     return is_complete and not is_open and not _COMPOSING & schema.keys()
+
+
+def _is_empty_object(schema: Any) -> bool:
+    """Return whether the value of a schema can only be an object without properties."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "object" or schema.get("properties"):
+        return False
+    return schema.get("additionalProperties") is False and not _COMPOSING & schema.keys()
 
 
 def _merged(schema: Any) -> Any:

@@ -94,7 +94,8 @@ class OperationReader:
     """Reads the operations of one document.
 
     `accepts` chooses operations by name. Parameters that `is_filled` are left out of the arguments.
-    `is_own_server` says whether the URL of a server is the one that all calls go to. `left_out` is filled
+    `is_own_server` says whether the URL of a server is the one that all calls go to. A call is signed with
+    at most this many `keys`. `left_out` is filled
     with the operations that cannot be used: by name, or by path where there is none, with method,
     path and reason.
     """
@@ -103,6 +104,7 @@ class OperationReader:
     accepts: Callable[[str], bool]
     is_filled: IsFilled
     is_own_server: Callable[[str], bool]
+    keys: int = 1
     left_out: dict[str, str] = field(default_factory=dict)
 
     def operations(self) -> Iterator[Operation]:
@@ -175,7 +177,7 @@ class OperationReader:
             raise SourceError(f"it goes to another server, {urls[0]!r}: give it a source of its own with this base_url")
 
     def _check_security(self, operation: Mapping[str, Any]) -> None:
-        """Raise SourceError if `auth`, one fixed value, fulfills none of the operation's alternatives."""
+        """Raise SourceError if fixed values, the `keys`, fulfill none of the operation's alternatives."""
         requirements = operation.get("security", self.document.root.get("security")) or []
         problems = [self._security_problem(as_mapping(each)) for each in requirements]
         if problems and all(problems):
@@ -183,8 +185,9 @@ class OperationReader:
 
     def _security_problem(self, requirement: Mapping[str, Any]) -> str:
         """Return why a requirement cannot be fulfilled; "" if it can."""
-        if len(requirement) > 1:
-            return f"it needs {' and '.join(map(repr, requirement))} at once, and `auth` is one of them"
+        if len(requirement) > self.keys:
+            names = " and ".join(map(repr, requirement))
+            return f"it needs {names} at once: name the others than `auth` under `more_auth`"
         schemes = as_mapping(as_mapping(self.document.root.get("components")).get("securitySchemes"))
         for name in requirement:
             scheme = self.document.resolved(schemes[name]) if name in schemes else {}

@@ -355,7 +355,7 @@ def tool_provider(source: McpSource | OpenApiSource, folder: Path) -> McpToolPro
     return OpenApiToolProvider(
         source.openapi if is_remote(source) else folder / Path(source.openapi).expanduser(),
         base_url=source.base_url or "",
-        auth=_auth(source.auth),
+        auth=[_auth(each) for each in (source.auth, *source.more_auth) if each is not None],
         arguments=source.arguments,
         name=source.namespace or "",
         include=source.include,
@@ -385,9 +385,7 @@ def _secret_values(secrets: Mapping[str, Secret]) -> dict[str, str]:
     return {name: secret.get_secret_value() for name, secret in secrets.items()}
 
 
-def _auth(settings: AuthSettings | None) -> Auth | None:
-    if settings is None:
-        return None
+def _auth(settings: AuthSettings) -> Auth:
     if settings.bearer is not None:
         return Auth.bearer(settings.bearer.get_secret_value())
     if settings.basic is not None:

@@ -247,6 +247,22 @@ def test_fixed_argument_is_configured_in_yaml(tmp_path: Path, api):
     assert api.asked[0][1] == "/pets/007"
 
 
+def test_several_keys_are_configured_in_yaml(tmp_path: Path, api):
+    """An API may take two at once."""
+    (tmp_path / "pets.json").write_text(json.dumps(PETS))
+    file = tmp_path / "bot.yaml"
+    file.write_text(
+        f"tools:\n  - openapi: ./pets.json\n    base_url: {api.url}\n    include: [getPet]\n"
+        "    auth: {header: X-Key, value: '${KEY}'}\n    more_auth: [{bearer: '${APP}'}]\n"
+        "channels: {web: {platform: console}}\n"
+    )
+    opened = open_tools(load_settings(file, {"KEY": "k1234", "APP": "a1234"}))
+    asyncio.run(opened.tools[0].ainvoke({"id": "1"}))
+    opened.close()
+    headers = api.asked[0][2]
+    assert (headers["x-key"], headers["authorization"]) == ("k1234", "Bearer a1234")
+
+
 def test_fixed_argument_that_no_operation_takes_is_an_error(tmp_path: Path):
     """A misspelled argument would silently be lost."""
     with pytest.raises(SourceError, match="no operation takes the fixed arguments \\['idd'\\]"):

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from sayso.agent.toolsets.openapi_request import Auth
 from tests.agent.toolsets.pets import PETS, call, provider, tools_of, with_operation
 
 TEXT = {"type": "string"}
@@ -118,10 +119,16 @@ def test_operation_that_cannot_be_signed_is_left_out(tmp_path: Path, scheme: dic
         assert told in pets.left_out.get("deletePet", "")
 
 
-def test_two_keys_at_once_are_more_than_auth_holds(tmp_path: Path):
+def test_operation_that_needs_two_keys_is_offered_with_both(tmp_path: Path, api):
     """With one of them the API would refuse each call."""
-    told = left_out(tmp_path, "/pets/{id}", "delete", security=[{"key": [], "app": []}])
-    assert told == "it needs 'key' and 'app' at once, and `auth` is one of them"
+    document = with_operation("/pets/{id}", "delete", security=[{"key": [], "app": []}])
+    key, app = Auth("header", "X-Key", "k1234"), Auth("query", "app", "a1234")
+    alone = provider(tmp_path, api, document, auth=key)
+    assert "deletePet" not in tools_of(alone)
+    assert "it needs 'key' and 'app' at once: name the others than `auth` under" in alone.left_out["deletePet"]
+    call(provider(tmp_path, api, document, auth=[key, app]), "deletePet", id="1")
+    _, path, headers, _ = api.asked[-1]
+    assert (path, headers["x-key"]) == ("/pets/1?app=a1234", "k1234")
 
 
 @pytest.mark.parametrize(
@@ -190,6 +197,16 @@ def test_body_of_any_type_is_json_where_its_schema_is(tmp_path: Path, api, kind:
     """A media type with a star is never sent."""
     request_body = body(kind, {"properties": {"a": {"type": "integer"}}})
     assert changed(tmp_path, api, request_body, a=1) == ("application/json", '{"a": 1}')
+
+
+def test_body_without_any_field_takes_no_argument(tmp_path: Path, api):
+    """Stripe's document has such a body for each GET. A model would be asked for an empty object."""
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
+    document = with_operation("/pets", "get", requestBody=body(FORM, empty), parameters=[])
+    pets = provider(tmp_path, api, document)
+    assert tools_of(pets)["findPets"].parameters == ()
+    call(pets, "findPets")
+    assert (api.asked[-1][3], "content-type" in api.asked[-1][2]) == (b"", False)
 
 
 def test_free_fields_of_a_body_can_be_given(tmp_path: Path, api):
