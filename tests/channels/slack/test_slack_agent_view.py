@@ -215,6 +215,27 @@ def test_stop_leaves_the_session_ready(bot: SlackBot):
     assert bot.states[2:] == [(ROOT, "active")]
 
 
+def test_stop_after_the_end_of_the_turn_says_so_and_leaves_the_session_ready(bot: SlackBot):
+    """The button stays for a moment after the answer; no model is asked again."""
+    bot.bot.provider._lines[:] = ["hello"]
+    bot.hear(signing.slack_text(ROOT, "hi"))
+    bot.hear(signing.slack_event("Ev1", STOP))
+    assert [text for _, text in bot.shown] == ["hello", "There is nothing to stop."]
+    assert (bot.states[-1], len(bot.bot.provider.requests)) == ((ROOT, "active"), 1)
+
+
+def test_question_that_a_dead_worker_left_makes_the_session_wait(bot: SlackBot):
+    """The worker that sends it has not answered its turn."""
+    came = turn(bot.channel.receive(slack_hook(signing.slack_text(ROOT, "clean"))))
+    bot.rig.accept(came)
+    bot.platforms.script("slack", "500")
+    bot.work(came.conversation)
+    assert bot.states[-1] == (ROOT, "processing")
+    bot.rig.pass_time(600)
+    bot.work(came.conversation)
+    assert bot.states[-1] == (ROOT, "suspended")
+
+
 def test_question_that_slack_does_not_take_leaves_no_session_waiting(bot: SlackBot):
     """The person cannot see it, so it waits for nothing."""
     bot.platforms.script("slack", "restricted_action")
@@ -251,6 +272,17 @@ def test_stop_button_reaches_the_conversation_that_the_bot_opened(bot: SlackBot)
     bot.hear(signing.slack_command("1.2", "clean", channel="D0ADA"))
     bot.hear(signing.slack_event("Ev1", {**STOP, "thread_ts": "1795204700.000001"}))
     assert "nothing was done" in bot.shown[-1][1]
+
+
+def test_shortcut_on_a_message_that_the_bot_opened_a_thread_with_stays_there(bot: SlackBot):
+    """The message is the first of the thread, and not the person's own."""
+    bot.hear(signing.slack_command("1.2", "help", channel="D0ADA"))
+    message = {"ts": "1795204700.000001", "user": "U0BOT", "text": "?"}
+    chosen = {"callback_id": "help", "trigger_id": "1.3", "message": message, "channel": {"id": "D0ADA"}}
+    bot.hear(signing.slack_interaction("message_action", **chosen))
+    (received,) = bot.channel.receive(slack_hook(signing.slack_interaction("message_action", **chosen))).turns
+    assert at_first_address(bot.channel, received).conversation == bot.read_command("1.2").conversation
+    assert [thread for thread, _ in bot.shown] == ["", "1795204700.000001"]
 
 
 def test_two_commands_are_two_conversations(bot: SlackBot):
