@@ -190,6 +190,8 @@ class SlackSetup(PlatformSetup):
         if not missing:
             return self._ok("scopes", f"all {len(needed)} that it needs")
         cure = f"add them under OAuth & Permissions and install again; `sayso channel manifest {self._name}` lists all"
+        if VIEW_SCOPE in needed and VIEW_SCOPE not in given:
+            cure = f"{cure}; Slack gives {VIEW_SCOPE} only to apps with a view: for one without, write view: none"
         return self._fail("scopes", f"missing: {'; '.join(missing)}", cure)
 
 

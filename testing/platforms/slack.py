@@ -47,7 +47,8 @@ SCHEMA: SlackPayload = {
         "token_rotation_enabled": bool,
     },
 }
-#: The event that each view must be subscribed to.
+#: What Slack calls each view, and the event that it must be subscribed to.
+VIEW_NAMES = {"agent_view": "Agent View", "assistant_view": "Assistant View"}
 VIEW_EVENTS = {"agent_view": "app_home_opened", "assistant_view": "assistant_thread_started"}
 #: The most prompts that Slack shows to a person who has written nothing yet.
 MAX_PROMPTS = 4
@@ -492,14 +493,16 @@ def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
     features = manifest.get("features", {})
     views = [view for view in VIEW_EVENTS if view in features]
     if "assistant:write" in _scopes(manifest) and not views:
-        yield _fault("assistant:write scope should include agent_view feature", "/oauth_config/scopes/bot")
+        yield _fault("Assistant:write scope should include agent_view feature", "/oauth_config/scopes/bot")
     if len(views) > 1:
         yield _fault("An app has one view", "/features/assistant_view")
     events = manifest.get("settings", {}).get("event_subscriptions", {}).get("bot_events", [])
+    place = "/settings/event_subscriptions/bot_events"
     for view in views:
         if VIEW_EVENTS[view] not in events:
-            message = f"{view} should use `{VIEW_EVENTS[view]}` bot event subscription"
-            yield _fault(message, "/settings/event_subscriptions/bot_events")
+            yield _fault(f"{VIEW_NAMES[view]} should use `{VIEW_EVENTS[view]}` bot event subscription", place)
+    if "agent_view" in views and "assistant_thread_started" in events:
+        yield _fault("Agent View should not use `assistant_thread_started` bot event subscription", place)
     if len(features.get("agent_view", {}).get("suggested_prompts", ())) > MAX_PROMPTS:
         yield _fault(f"Must have {MAX_PROMPTS} items or less", "/features/agent_view/suggested_prompts")
 

@@ -312,7 +312,15 @@ def test_missing_scope_of_slack_is_reported_with_its_use(bench: Bench):
     slack.scopes = tuple(scope for scope in slack.scopes if scope != "files:write")  # type: ignore[attr-defined]
     code, words = bench.run("status", "sl")
     assert (code, "missing: files:write (for files.completeUploadExternal" in words) == (1, True)
-    assert "install again" in words
+    assert ("install again" in words, "view: none" in words) == (True, False)
+
+
+def test_missing_scope_of_the_agent_view_names_the_setting_for_apps_without_one(bench: Bench):
+    """vendors.md 2: Slack refuses the scope to an app that has no view."""
+    slack = bench.platforms.fakes["slack"]
+    slack.scopes = tuple(scope for scope in slack.scopes if scope != "assistant:write")  # type: ignore[attr-defined]
+    code, words = bench.run("status", "sl")
+    assert (code, "missing: assistant:write (for the agent view)" in words, "view: none" in words) == (1, True, True)
 
 
 def test_revoked_slack_token_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch):

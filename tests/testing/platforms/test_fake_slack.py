@@ -10,7 +10,7 @@ import pytest
 
 from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
 
-SET_STATUS = "assistant.threads.setStatus"
+SET_STATUS, SET_STATE = "assistant.threads.setStatus", "agents.sessions.setStatus"
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
 KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}
 ASKED = {"channel": "C0OPS", "text": "Sure?", "blocks": [SECTION, {"type": "actions", "elements": [KEY]}]}
@@ -129,12 +129,28 @@ def test_scopes_are_in_a_header(call):
         (SET_STATUS, {"channel_id": "D0ADA", "status": "x"}, "invalid_arguments"),
         (SET_STATUS, {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "x"}, "invalid_thread_ts"),
         (SET_STATUS, {"channel_id": "D0ADA", "thread_ts": "1.2", "stat": "x"}, "invalid_arg_name"),
+        (SET_STATE, {"channel_id": "D0ADA", "thread_ts": "1.2", "status": "is thinking…"}, "invalid_arguments"),
+        (SET_STATE, {"channel_id": "D0ADA", "thread_ts": "1.2", "status": ""}, "invalid_arguments"),
+        (SET_STATE, {"channel_id": "D0ADA", "status": "active"}, "invalid_arguments"),
+        (SET_STATE, {"channel_id": "D0ADA", "thread_ts": "0.0", "status": "active"}, "invalid_thread_ts"),
+        (SET_STATE, {"channel_id": "U0ADA", "thread_ts": "1.2", "status": "active"}, "channel_not_found"),
         ("files.upload", {}, "unknown_method"),
     ],
 )
 def test_invalid_call_is_refused(call, method: str, params: dict, error: str):
     """platforms.md 3.3: the invalid calls include the retired files.upload."""
     assert call(method, **params)[0]["error"] == error
+
+
+def test_session_belongs_to_a_thread_and_no_message_changes_it(call, platforms: FakePlatforms):
+    """vendors.md 2: a reply of the bot opens no thread, so it has no session. Only a further state ends one."""
+    root = call("chat.postMessage", **ASKED)[0]["ts"]
+    reply = call("chat.postMessage", **ASKED, thread_ts=root)[0]["ts"]
+    call(SET_STATE, channel_id="C0OPS", thread_ts=root, status="processing")
+    call("chat.postMessage", **ASKED, thread_ts=root)
+    assert platforms.fakes["slack"].sessions == {("C0OPS", root): "processing"}
+    refused = call(SET_STATE, channel_id="C0OPS", thread_ts=reply, status="active")[0]
+    assert refused["error"] == "invalid_thread_ts"
 
 
 def test_status_ends_with_a_message_in_its_thread_alone(call, platforms: FakePlatforms):

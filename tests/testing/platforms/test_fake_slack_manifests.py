@@ -48,6 +48,32 @@ def test_fault_has_its_place(pointer: str, value: Any, where: str):
     assert list(faults(GOOD)) == []
 
 
+EVENTS = "/settings/event_subscriptions/bot_events"
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "fault"),
+    [
+        ("/features/agent_view", None, ("/oauth_config/scopes/bot", "should include agent_view")),
+        (EVENTS, ["message.im"], (EVENTS, "should use `app_home_opened`")),
+        (
+            EVENTS,
+            ["app_home_opened", "assistant_thread_started"],
+            (EVENTS, "should not use `assistant_thread_started`"),
+        ),
+        (
+            "/features/agent_view/suggested_prompts",
+            [{"title": str(number), "message": "hi"} for number in range(5)],
+            ("/features/agent_view/suggested_prompts", "4 items or less"),
+        ),
+    ],
+)
+def test_view_is_whole_or_refused(pointer: str, value: Any, fault: tuple[str, str]):
+    """vendors.md 2: a view needs its event and its scope, and the scope needs a view."""
+    (found,) = faults(changed(pointer, value))
+    assert (found["pointer"], fault[1] in found["message"]) == (fault[0], True)
+
+
 @pytest.mark.parametrize(
     ("method", "params", "error"),
     [
