@@ -314,7 +314,7 @@ def note_moves(channel: object, received: Received) -> Received:
 
 def at_first_address(channel: object, turn: Turn) -> Turn:
     """Return the turn under the address that its conversation began with."""
-    if not isinstance(channel, KeepsFirstAddress):
+    if not (turn.in_group or turn.conversation.thread) or not isinstance(channel, KeepsFirstAddress):
         return turn
     return channel.at_first_address(turn)
 

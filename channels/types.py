@@ -198,6 +198,7 @@ class Turn:
     first one.
     `background`: what the platform says of the person's surroundings, such as what they look at. The model reads it
     below the notes; unlike these it is no part of the message, so a text beside it may be a yes.
+    `thread_author`: the id of the person whose message the thread begins with, "" for the bot's, and if unknown.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
@@ -224,6 +225,7 @@ class Turn:
     written_at: float = field(default=0.0, compare=False)
     chat_now: str = ""
     background: tuple[str, ...] = ()
+    thread_author: str = field(default="", compare=False)
     trace: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

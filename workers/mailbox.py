@@ -159,8 +159,11 @@ class RedisMailbox:
         job = self._wake_up(conversation)
         # What concerns a whole chat is in the shard of the chat. A conversation without a thread is the chat.
         chat_barred = False
-        if turn.conversation.thread:
+        chat_lane = ""
+        if turn.conversation.thread and self._scripts.in_cluster:
             chat_barred = bool(self._scripts.run("is_chat_barred", turn.conversation.chat_id))
+        elif turn.conversation.thread:
+            chat_lane = self._scripts.numbers_key(turn.conversation.chat_id)
         outcome, seq = self._scripts.run(
             "accept",
             conversation,
@@ -173,6 +176,7 @@ class RedisMailbox:
                 "tapped": tapped or "-",
                 "addressed": turn.addressed,
                 "chat_barred": chat_barred,
+                "chat_lane": chat_lane,
                 "stop": turn.is_stop,
                 "tap": turn.tap is not None,
                 "tap_or_status": is_tap_or_status(turn),

@@ -206,9 +206,7 @@ class SlackChannel:
         """Return a reply in a thread of a direct message in the conversation that the bot's own message began."""
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
-        # A message of the person's own is no first message of ours. One that a shortcut was used on may be.
-        is_own_root = there.thread == turn.message_id and turn.written_at > 0
-        if not (is_direct and there.thread) or is_own_root:
+        if not (is_direct and there.thread) or turn.thread_author:
             return turn
         return replace(turn, conversation=self._threads.first_address(there))
 

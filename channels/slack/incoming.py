@@ -187,6 +187,8 @@ class RequestParser:
         channel, ts, text = event["channel"], message["ts"], message.get("text") or ""
         is_direct = event.get("channel_type") == "im" or channel.startswith("D")
         is_edit = bool(message.get("edited"))
+        is_reply = message.get("thread_ts", ts) != ts
+        author = str(message.get("parent_user_id") or "") if is_reply else message["user"]
         return Turn(
             event_id=event_id,
             conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=is_edit)),
@@ -201,6 +203,7 @@ class RequestParser:
             content=content_digest(unformatted(text)),  # the event of an edit may lack the files
             written_at=float(ts),
             background=tuple(_looked_at(message)),
+            thread_author="" if author == bot else author,
         )
 
     def _stopped(self, event: SlackJson, team: str) -> Received:

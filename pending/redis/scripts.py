@@ -139,7 +139,8 @@ class LuaScripts:
     """
 
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, wake: WakeStep | None = None) -> None:
-        in_cluster = isinstance(client, ClusterClient)
+        #: Whether a script sees only the shard that it runs for.
+        self.in_cluster = in_cluster = isinstance(client, ClusterClient)
         if not in_cluster and not client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
         self._prefix = prefix
@@ -169,6 +170,10 @@ class LuaScripts:
         with several ids is found in one step. Raises redis.RedisError.
         """
         return run_without_loop(self._run(name, f"ids:{channel}", "-", args, ()))
+
+    def numbers_key(self, conversation: str) -> str:
+        """Return the key with the numbers and marks of a conversation, its `lane` in the scripts."""
+        return f"{self._prefix}{{{shard_of(conversation)}}}:lane:{conversation}"
 
     def on_shard(self, name: str, shard: int, args: Arguments = NO_ARGUMENTS, *payloads: Payload) -> Any:
         """Run a script for a shard as a whole and block. Raises redis.RedisError."""

@@ -180,4 +180,5 @@ def request(port: int, chat: str, text: str, number: int) -> bytes:
 def event(chat: str, text: str, number: int) -> bytes:
     """Return the body of a message, different for each number, in the one thread of its chat."""
     ts = f"{1795204800 + number // 1_000_000}.{number % 1_000_000:06}"
-    return slack_text(ts, text, user=f"U{chat}", channel=chat, thread_ts="1795204799.000100")
+    thread = {"thread_ts": "1795204799.000100", "parent_user_id": f"U{chat}"}
+    return slack_text(ts, text, user=f"U{chat}", channel=chat, **thread)

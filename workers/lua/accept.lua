@@ -2,7 +2,8 @@
 -- Store a turn once and wake its conversation.
 -- args: event, message and content (digests of the ids of event and message and of what it shows, '' if unknown), edit
 -- (whether it is one), user, tapped (action id of the tapped button or '-'), addressed (without it, the bot must be in
--- the conversation already), chat_barred (the bot may not write in any thread of the chat), stop, tap, tap_or_status,
+-- the conversation already), chat_barred (the bot may not write in any thread of the chat), chat_lane (the key that says
+-- so, '' where this server does not have it), stop, tap, tap_or_status,
 -- waited_ms (how long the turn waited elsewhere), seen_ms (how long the event is remembered),
 -- max_waiting (turns here), max_conversations (of this shard, with work), per_minute and in_one_go (turns of one user).
 -- ARGV[2]: the turn as JSON; from ARGV[3]: the hash of the RQ job.
@@ -46,7 +47,11 @@ if not args.addressed and redis.call('HEXISTS', lane, 'received') == 0 then retu
 
 -- Where the bot may not write, the answer to a message would reach no person. What decides about an action still counts.
 local decides = args.tap or args.stop or redis.call('EXISTS', live_key(args.user)) == 1
-local barred = args.chat_barred or lane_number('barred') > now()
+local chat_barred = args.chat_barred
+if args.chat_lane ~= '' then
+  chat_barred = tonumber(redis.call('HGET', args.chat_lane, 'barred') or '0') > now()
+end
+local barred = chat_barred or lane_number('barred') > now()
 if barred and not decides then return {'ignored', '0'} end
 
 -- Urgent turns: the answer of a user who was asked something (not a tap on another user's question), and a stop of the
@@ -88,7 +93,7 @@ if shown then redis.call('SET', shown, (args.edit and 'edit ' or 'message ') .. 
 redis.call('HSET', lane, 'heard', math.max(lane_number('heard'), now() - args.waited_ms))
 keep_conversation()
 -- If its answer is sent, the bot may write in the chat again.
-if args.chat_barred then redis.call('HSET', lane, 'in_barred_chat', 1) end
+if chat_barred then redis.call('HSET', lane, 'in_barred_chat', 1) end
 if stopped then
   redis.call('HSET', lane, stop_field(args.user), seq)
   redis.pcall('PUBLISH', shard .. ':stop', conversation)  -- where it is forbidden, the renewal of the lease tells

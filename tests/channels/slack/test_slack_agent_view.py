@@ -305,6 +305,24 @@ def test_thread_that_is_not_noted_costs_no_second_message(bot: SlackBot, monkeyp
     assert len(bot.shown) == 1
 
 
+@pytest.mark.parametrize(
+    ("extra", "author"),
+    [
+        ({}, "U0ADA"),
+        ({"thread_ts": ROOT, "parent_user_id": "U0ADA"}, "U0ADA"),
+        ({"thread_ts": ROOT, "parent_user_id": "U0BOT"}, ""),
+        ({"thread_ts": ROOT}, ""),
+    ],
+)
+def test_only_a_thread_that_may_be_the_bots_is_looked_up(bot: SlackBot, extra: dict[str, str], author: str):
+    """Slack names the author of a thread's first message with each reply."""
+    received = turn(bot.channel.receive(slack_hook(signing.slack_text(LATER, "hi", **extra))))
+    asked: list[str] = []
+    bot.channel._threads._cache.get = asked.append  # type: ignore[assignment]
+    at_first_address(bot.channel, received)
+    assert (received.thread_author, bool(asked)) == (author, not author)
+
+
 def test_old_thread_of_a_person_is_looked_up_once():
     """Most threads are people's own. One that has just begun may still be noted as the bot's."""
     cache, now = MemorySharedCache(), float(ROOT)
