@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -14,6 +15,7 @@ from slack_sdk.errors import SlackObjectFormationError
 from slack_sdk.models.blocks import Block
 
 from sayso.testing.platforms.server import ACCEPTED, FakeResponse, RecordedRequest, RequestLog, json_response
+from sayso.testing.platforms.slack_oauth import FakeGrant, FakeInstallations
 
 SlackPayload = dict[str, Any]
 _PAGE = "^https://[^/]+"
@@ -134,6 +136,9 @@ class FakeSlack:
         self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
+        #: The tokens of an app that many workspaces have installed. What they send has a `team` in the ledger.
+        self.oauth = FakeInstallations(CREDENTIALS["client_id"], CREDENTIALS["client_secret"], SCOPES)
+        self._calling = threading.local()
 
     @property
     def statuses(self) -> dict[tuple[str, str], str]:
@@ -158,9 +163,17 @@ class FakeSlack:
         if call.route.startswith(_FILES):
             return self._download(call)
         method, params = call.route.removeprefix("/api/"), _params(call)
-        refused = self._refuses(call.headers.get("authorization", "").removeprefix("Bearer "), method)
+        authorization = call.headers.get("authorization", "")
+        if method == "oauth.v2.access":
+            return json_response(self.oauth.access(authorization, params))
+        token = authorization.removeprefix("Bearer ")
+        refused = self._refuses(token, method)
         if refused:
             return self.failure(refused)
+        grant = self.oauth.grant_of(token)
+        self._calling.team = grant.id if grant else ""
+        if grant and method in ("auth.test", "auth.revoke"):
+            return self._grant_method(method, grant)
         if method.startswith(_MANIFEST_METHODS):
             self._ledger.note("slack", method, params)
             return self.manifests.answer(method, params)
@@ -181,14 +194,31 @@ class FakeSlack:
         """Return why a token may not call a method. Bot and configuration tokens have different methods."""
         tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
         if token not in tokens:
-            return "invalid_auth"
+            return "not_allowed_token_type" if method.startswith(_MANIFEST_METHODS) else self.oauth.refusal(token)
         if method.startswith(_MANIFEST_METHODS) and method not in TAKES:
             return "unknown_method"
         return "" if tokens[token] is method.startswith(_MANIFEST_METHODS) else "not_allowed_token_type"
 
+    def _grant_method(self, method: str, grant: FakeGrant) -> FakeResponse:
+        """Answer about a token of one workspace among many."""
+        self._ledger.note("slack", method, {"team": grant.id})
+        if method == "auth.test":
+            who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": grant.name, "team_id": grant.id}
+            return json_response({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(grant.scopes)))
+        self.oauth.revoke(grant.id)
+        return json_response({"ok": True, "revoked": True})
+
+    def _record(self, chat: str, **content: Any) -> int:
+        """Record an accepted message, with the workspace of its token where there are many."""
+        number = self._ledger.record("slack", chat, **content)
+        if team := getattr(self._calling, "team", ""):
+            self._ledger.sent[number - 1]["team"] = team
+        return number
+
     def _other_method(self, method: str, params: dict[str, Any]) -> FakeResponse:
         """Return the answer to a call that sends no message."""
-        self._ledger.note("slack", method, params)
+        team = getattr(self._calling, "team", "")
+        self._ledger.note("slack", method, {**params, "team": team} if team else params)
         if method == "auth.test":
             return auth_test(self.scopes)
         steps = {
@@ -207,9 +237,11 @@ class FakeSlack:
             return FakeResponse(int(error), b"<html>upstream error</html>", {"Content-Type": "text/html"})
         return json_response({"ok": False, "error": error})
 
-    def host(self, data: bytes) -> str:
+    def host(self, data: bytes, team: str = "T0ACME") -> str:
         """Store a file that a person sent. Return its url_private_download; its last part goes to `file_id`."""
-        return f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{self._ledger.host(data)}"
+        digest = self._ledger.host(data)
+        self._ledger.state.setdefault("slack files", {})[digest] = team
+        return f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digest}"
 
     @staticmethod
     def file_id(url: str) -> str:
@@ -224,7 +256,8 @@ class FakeSlack:
     def _download(self, call: RecordedRequest) -> FakeResponse:
         """Return the file; with a wrong token a login page and no error, as Slack does."""
         self._ledger.note("slack", "download", call.route)
-        if call.headers.get("authorization") != f"Bearer {self._token}":
+        token = call.headers.get("authorization", "").removeprefix("Bearer ")
+        if token != self._token and not self._is_team_file(token, call.route):
             return FakeResponse(200, _LOGIN, {"Content-Type": "text/html; charset=utf-8"})
         data = self._ledger.blobs.get(call.route.rpartition("/")[2])
         return (
@@ -233,11 +266,19 @@ class FakeSlack:
             else FakeResponse(200, data, {"Content-Type": "application/octet-stream"})
         )
 
+    def _is_team_file(self, token: str, route: str) -> bool:
+        """Return whether a token is that of the workspace whose file it asks for, or of its organization."""
+        grant = self.oauth.grant_of(token)
+        if grant is None or self.oauth.refusal(token):
+            return False
+        return grant.is_organization or route.startswith(f"{_FILES}{grant.id}-")
+
     def _file_info(self, params: dict[str, Any]) -> FakeResponse:
         digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
-        if not digests:
+        team = self._ledger.state["slack files"][digests[0]] if digests else ""
+        if not digests or getattr(self._calling, "team", "") not in ("", team):
             return self.failure("file_not_found")
-        url = f"https://files.slack.com{_FILES}T0ACME-F0FILE/download/{digests[0]}"
+        url = f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digests[0]}"
         size = len(self._ledger.blobs[digests[0]])
         return json_response({"ok": True, "file": {"id": params["file"], "size": size, "url_private_download": url}})
 
@@ -304,8 +345,7 @@ class FakeSlack:
             return self.failure(error)
         self._posted[params["channel"]].append(self._clock())
         self._end_status(params)
-        number = self._ledger.record(
-            "slack",
+        number = self._record(
             params["channel"],
             thread=params.get("thread_ts", ""),
             text=_shown_text(params, blocks),
@@ -325,7 +365,7 @@ class FakeSlack:
             "text": _shown_text(params, blocks),
             "buttons": _buttons(blocks),
         }
-        number = self._ledger.record("slack", params["channel"], **content, raw=params)
+        number = self._record(params["channel"], **content, raw=params)
         return json_response({"ok": True, "message_ts": f"{_SECOND}.{number:06d}"})
 
     def _update(self, params: dict[str, Any]) -> FakeResponse:
@@ -335,7 +375,9 @@ class FakeSlack:
         match = _TS.fullmatch(str(params.get("ts", "")))
         number = int(match.group(1)) if match else 0
         entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
-        if error or (entry.get("platform"), entry.get("chat")) != ("slack", params["channel"]) or entry["media"]:
+        is_of_team = entry.get("team", "") == getattr(self._calling, "team", "")
+        place = (entry.get("platform"), entry.get("chat"))
+        if error or not is_of_team or place != ("slack", params["channel"]) or entry["media"]:
             return self.failure(error or "message_not_found")
         if blocks is None:
             blocks = entry["raw"].get("blocks") or []
@@ -371,8 +413,7 @@ class FakeSlack:
             return self.failure("channel_not_found")
         self._end_status(params)
         for file in files:
-            self._ledger.record(
-                "slack",
+            self._record(
                 params["channel_id"],
                 thread=params.get("thread_ts", ""),
                 text=params.get("initial_comment", ""),
