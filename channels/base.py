@@ -7,6 +7,7 @@ ChannelError
 ├── WebhookConflict   another receiver gets the updates: poll again later, and tell the operator
 └── SendError         a delivery that did not arrive
     ├── RateLimited   the platform asks to wait: try again after `retry_after` seconds
+    │   └── ConversationRateLimited  only in this conversation: the others go on
     ├── Unreachable   certainly not accepted: try again with backoff
     ├── ChannelDown   the platform refuses this channel: keep the message and tell the operator
     ├── WindowClosed  the platform takes no message before the person writes: keep it until then
@@ -47,6 +48,7 @@ from sayso.channels.types import (
     ToolStep,
     Turn,
     WebhookRequest,
+    WorkspaceNote,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +89,10 @@ class RateLimited(SendError):
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"rate limited, retry after {retry_after:g} s")
         self.retry_after = retry_after
+
+
+class ConversationRateLimited(RateLimited):
+    """Raised when the platform asks to wait in this conversation, and not in all of the channel."""
 
 
 class Unreachable(SendError):
@@ -305,6 +311,20 @@ class FollowsMoves(KeepsFirstAddress, Protocol):
         """
 
 
+@runtime_checkable
+class InManyWorkspaces(Protocol):
+    """A channel whose account many workspaces of its platform have installed, each with a token of its own."""
+
+    def note_workspace(self, workspace: WorkspaceNote) -> None:
+        """Store what a webhook says of its workspace. Raises redis.RedisError."""
+
+
+def note_workspace(channel: object, received: Received) -> None:
+    """Have the channel store what a webhook says of its workspace. Raises redis.RedisError."""
+    if received.workspace and isinstance(channel, InManyWorkspaces):
+        channel.note_workspace(received.workspace)
+
+
 def note_moves(channel: object, received: Received) -> Received:
     """Remember which chat got another id. Return what was received, address changes under first addresses."""
     if not (received.moved or received.addresses) or not isinstance(channel, FollowsMoves):
@@ -502,6 +522,11 @@ class PlatformSettings(Section):
     def update_source(self) -> str:
         """The id of the queue that the channel polls, "" for none. Two channels must not poll the same queue."""
         return ""
+
+    @property
+    def needed_library(self) -> tuple[str, str]:
+        """The extra that the channel needs, and a module that it brings; two empty texts for none."""
+        return "", ""
 
     @property
     def needs_public_url(self) -> bool:

@@ -89,6 +89,10 @@ TURNS_RECEIVED = Counter(
     "sayso_turns_received", "Turns that came in, by what the inbox did with them.", ["channel", "outcome"],
     registry=REGISTRY,
 )  # fmt: skip
+WORKSPACES = Counter(
+    "sayso_workspaces", "Changes of the workspaces that installed an account, by what changed.", ["channel", "outcome"],
+    registry=REGISTRY,
+)  # fmt: skip
 DELIVERY_REPORTS = Counter(
     "sayso_delivery_reports", "Reports of a platform on what became of a reply.", ["channel", "status"],
     registry=REGISTRY,

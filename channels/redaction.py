@@ -18,6 +18,9 @@ _SECRET_NAME = re.compile(
     r"(?:^(?:PG)?|_)(?:API_?KEY|KEYS?|TOKENS?|SECRETS?|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|DSN)(?:_|$)(?!FILE|PATH|URL|ID$)"
     r"|_(?:PASS|PWD|PAT)$"
 )
+#: Texts that look like a token of Slack. Those of workspaces come and go while the process runs, and are too many to
+#: remember each.
+_TOKEN = re.compile(r"xox[a-z](?:\.xox[a-z])?-[\w-]{6,}")
 
 
 class Redactor:
@@ -40,7 +43,9 @@ class Redactor:
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def redact(self, text: str) -> str:
-        """Return the text with each secret replaced."""
+        """Return the text with each secret replaced, and all that looks like a token of Slack."""
+        if "xox" in text:
+            text = _TOKEN.sub(REDACTED, text)
         if self._pattern is None or not any(spelling in text for spelling in self._spellings):  # the fastest check
             return text
         return self._pattern.sub(REDACTED, text)

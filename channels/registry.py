@@ -64,6 +64,7 @@ BUILT_IN: Mapping[str, Platform] = {
         settings=SlackSettings,
         adapter="sayso.channels.slack.adapter:SlackChannel",
         setup="sayso.channels.slack.setup:SlackSetup",
+        pages="sayso.channels.slack.install_pages:install_pages",
         sdk_modules=("slack_sdk.web.async_client",),
     ),
     "console": Platform(

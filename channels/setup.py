@@ -7,14 +7,17 @@ import contextlib
 import ipaddress
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
 from sayso.channels.manual import manual
 from sayso.channels.redaction import redact
 from sayso.channels.types import SignedWebhook
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 CheckState = Literal["ok", "warn", "fail"]
 #: A problem, and what an operator can do about it.
@@ -85,15 +88,25 @@ class SetupError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class BotState:
+    """Where a bot keeps its state: its Redis, what its keys begin with, and the secret keys."""
+
+    redis: Redis
+    key_prefix: str
+    keys: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class SetupOptions:
     """What an operator may ask for when a webhook is set or deleted. Platforms ignore options that they do not have.
 
     `max_connections`: how many updates the platform may send at once. `drop_pending`: the platform drops the updates
-    that wait there.
+    that wait there. `state`: that of the bot, None where it is not known.
     """
 
     max_connections: int = MAX_CONNECTIONS
     drop_pending: bool = False
+    state: BotState | None = None
 
 
 @dataclass(frozen=True, slots=True)

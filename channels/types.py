@@ -513,13 +513,28 @@ class WebhookResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspaceNote:
+    """What a webhook says of its workspace, on a platform where many of them install the bot's account.
+
+    `organization`: the id of the organization whose installation the workspace uses, "" for its own. `removed`: why the
+    installation is over, "" while it is not. `at` is in Unix seconds, 0.0 if the platform does not say.
+    """
+
+    id: str
+    organization: str = ""
+    removed: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """The content of a verified webhook.
 
     `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer. `ignored` is why
     nothing was taken, "" else.
     `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
-    `moved`: the old and the new id of a chat that got another one.
+    `moved`: the old and the new id of a chat that got another one. `workspace`: what is new about its workspace, None
+    for nothing.
     """
 
     turns: tuple[Turn, ...] = ()
@@ -531,6 +546,7 @@ class Received:
     ignored: str = ""
     is_contact: bool = False
     moved: tuple[str, str] | None = None
+    workspace: WorkspaceNote | None = None
 
 
 @cache

@@ -21,6 +21,7 @@ from pydantic.json_schema import models_json_schema
 
 from sayso.channels.base import PlatformSettings
 from sayso.channels.registry import BUILT_IN
+from sayso.channels.slack.settings import InstallSettings
 from sayso.config.cli.main import main as sayso
 from sayso.config.settings import agent, channels, tools
 from sayso.config.settings import schema as top
@@ -98,6 +99,12 @@ PARTS = (
             "how-to/connect-a-platform.md",
         )
         for platform in BUILT_IN.values()
+    ),
+    Part(
+        "Installing a Slack app",
+        InstallSettings,
+        "`install` of a Slack channel",
+        see="how-to/distribute-a-slack-app.md",
     ),
     Part("Access", channels.AccessSettings, f"{IN_CHANNEL[:-1]}.access`", see="how-to/guard-the-agent.md"),
     Part("Roles", tools.RolesSettings, "`access.roles` and `selector.roles`"),

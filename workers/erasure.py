@@ -37,6 +37,8 @@ FATES: Mapping[str, Fate] = {
     # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of `console` the lists of
     # conversations, `console:chats`, are the person's, and are deleted.
     **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),
+    # Tokens of workspaces, and who installed them: encrypted, until a workspace removes the app.
+    "slack": "kept",
     # The audit log is erased in its file; `sayso people forget` deletes a decision about a person.
     **dict.fromkeys(("audit", "auditor", "people"), "kept"),
     # The ids of a person are forgotten by Identities, which finds them.

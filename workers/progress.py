@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import (
     Channel,
+    ConversationRateLimited,
     RateLimit,
     RateLimited,
     RemovesTyping,
@@ -213,6 +214,9 @@ class DraftMessage:
             return self._gap
         try:
             shown = await self._channel.draft(self._queued.turn, text, self.shown)
+        except ConversationRateLimited as exc:
+            self._changed.set()
+            return max(self._gap, min(exc.retry_after, MAX_REST_SECONDS))
         except RateLimited as exc:
             return await self._pause(min(exc.retry_after, MAX_REST_SECONDS))
         except SendError as exc:

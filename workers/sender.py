@@ -26,6 +26,7 @@ from sayso.channels.base import (
     Channel,
     ChannelDown,
     ChatBarred,
+    ConversationRateLimited,
     DeliveryUncertain,
     OptedOut,
     RateLimit,
@@ -82,6 +83,7 @@ PostponeReason = Literal["tried", "suspect", "limited", "down", "paced", "held"]
 #: Why a reply is postponed after an error (None: it is given up at once), and how it ends when it is given up. The
 #: first row that fits counts.
 _AFTER_ERROR: tuple[tuple[type[SendError], PostponeReason | None, FinalState], ...] = (
+    (ConversationRateLimited, "tried", "dead"),
     (RateLimited, "limited", "limited"),
     (WindowClosed, "held", "dead"),
     (DeliveryUncertain, "suspect", "doubtful"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -23,29 +24,43 @@ from sayso.channels.base import (
     ShownState,
     Unreachable,
 )
-from sayso.channels.http import PooledSessions, SafeDownload
+from sayso.channels.http import SafeDownload
 from sayso.channels.markdown import slack_mrkdwn
+from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.slack.address import is_user, join_place, split_place
 from sayso.channels.slack.client import (
     FILE_ORIGINS,
     SLACK,
     error_code,
-    new_client,
     reaction_to,
     translated,
     translated_repeatable,
 )
+from sayso.channels.slack.clients import open_clients
 from sayso.channels.slack.incoming import RequestParser, slack_signed
+from sayso.channels.slack.installations import SlackInstallations
 from sayso.channels.slack.outgoing import first_section, link_text, message_of, pieces_of
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.status import ConversationStatus
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.slack.threads import OpenedThreads
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
-from sayso.channels.types import Conversation, Delivery, Media, Receipt, Received, Reply, Turn, WebhookRequest
+from sayso.channels.types import (
+    Conversation,
+    Delivery,
+    Media,
+    Receipt,
+    Received,
+    Reply,
+    Turn,
+    WebhookRequest,
+    WorkspaceNote,
+)
 
 if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
+
+log = logging.getLogger(__name__)
 
 #: About one message a second in a Slack channel with short bursts, and an edit every 3 s. Slack names no limit for the
 #: whole workspace.
@@ -59,20 +74,40 @@ class SlackChannel:
 
     def __init__(self, name: str, settings: SlackSettings, deps: AdapterDeps) -> None:
         self.name = name
-        self._token = settings.bot_token.get_secret_value().strip()
+        self.settings = settings
         self._signing_secret = settings.signing_secret.get_secret_value().strip()
-        self._parser, self._media = RequestParser(name, settings.view), deps.media
+        self._parser = RequestParser(name, settings.view, settings.install_rules)
+        self._media = deps.media
         self._api_url = settings.api_url or SLACK
         self._files_url = FILE_ORIGINS.get(self._api_url, self._api_url)
-        self._web = PooledSessions(partial(new_client, self._token, self._api_url))
         self._threads = OpenedThreads(deps.cache)
+        #: The tokens of an app that many workspaces have installed, None for one with a bot_token.
+        self.installations: SlackInstallations | None = None
+        if settings.client_id:
+            self.installations = SlackInstallations(name, deps.redis, deps.keys, deps.key_prefix)
+        self._clients = open_clients(name, settings, self.installations)
         self._status = ConversationStatus(name, self.client_of, has_sessions=settings.view == "agent")
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
     async def client_of(self, chat: str) -> AsyncWebClient:
-        """Return a client with the token of a chat's workspace. All calls to Slack go through it."""
-        return self._web.here()
+        """Return a client with the token of a chat's workspace. All calls to Slack go through it.
+
+        Raises Refused for a workspace that has not installed the app, and redis.RedisError.
+        """
+        return await self._clients.client_of(chat)
+
+    def note_workspace(self, workspace: WorkspaceNote) -> None:
+        """Remember the organization of a workspace, or delete a token that was revoked. Raises redis.RedisError."""
+        if self.installations is None:
+            return
+        if not workspace.removed:
+            self.installations.note_organization(workspace.id, workspace.organization)
+            return
+        if self.installations.remove(workspace.id, workspace.removed, workspace.at or self.installations.clock()):
+            extra = {"channel": self.name, "workspace": workspace.id, "reason": workspace.removed}
+            log.warning("workspace.removed", extra=extra)
+            of_labels(WORKSPACES, self.name, "removed").inc()
 
     def receive(self, hook: WebhookRequest) -> Received:
         """Parse a signed request. A repeated one is parsed like the first, which may never have arrived."""
@@ -152,27 +187,34 @@ class SlackChannel:
         return (await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))).message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download from Slack's file server. The token is sent to no other server."""
-        if FILE_ID.fullmatch(media.ref):
-            media = await self._look_up(media.ref)
+        """Download from Slack's file server, with the token of the file's workspace. It is sent to no other server."""
+        team, ref = split_place(media.ref)
+        try:
+            client = await self.client_of(media.ref)
+        except (SendError, RedisError) as exc:
+            reason = str(exc) if isinstance(exc, SendError) else type(exc).__name__
+            raise FetchError(f"there is no token for the file: {reason}") from None
+        media = replace(media, ref=ref)
+        if FILE_ID.fullmatch(ref):
+            media = await self._look_up(client, ref)
         # For a server that replaces Slack, URLs are checked as if they were Slack's.
         origin = self._files_url if self._files_url in FILE_ORIGINS.values() else FILE_ORIGINS[SLACK]
         match = re.fullmatch(rf"{re.escape(origin)}(/[^\s\\]+)", media.ref)
         if match is None:
             raise FetchError(f"the file's address is not on {origin.removeprefix('https://')}")
-        headers = {"Authorization": f"Bearer {self._token}"}
+        headers = {"Authorization": f"Bearer {client.token}"}
         saved = await SafeDownload(MAX_BYTES).save(self._files_url + match[1], file, headers)
         # Slack answers a wrong token with a log-in page. An HTML file that a person sent has the size that Slack named.
         if saved.content_type == "text/html" and (media.kind != "text" or saved.size != media.size):
-            raise FetchError("Slack sent a log-in page: check bot_token and its scope files:read")
+            checked = f"the token of {team}" if team else "bot_token"
+            raise FetchError(f"Slack sent a log-in page: check {checked} and its scope files:read")
 
-    async def _look_up(self, file_id: str) -> Media:
+    async def _look_up(self, client: AsyncWebClient, file_id: str) -> Media:
         """Return the file of a shared channel, whose event names only the id."""
         from aiohttp import ClientError
         from slack_sdk.errors import SlackApiError, SlackClientError
 
         try:
-            client = await self.client_of("")
             answer = await client.files_info(file=file_id)
         except SlackApiError as exc:
             raise FetchError(f"Slack error {error_code(exc.response) or 'unknown_error'}") from None
@@ -221,7 +263,7 @@ class SlackChannel:
         if person not in self._direct_messages:
             team, user = split_place(person)
             client = await self.client_of(person)
-            with translated_repeatable():
+            with translated_repeatable(person):
                 channel = (await client.conversations_open(users=user)).get("channel")
             chat = channel.get("id") if isinstance(channel, dict) else None
             if not isinstance(chat, str) or not chat:
@@ -233,7 +275,7 @@ class SlackChannel:
         """Replace an earlier message; None if Slack cannot. Repeating it does no harm."""
         from slack_sdk.errors import SlackApiError
 
-        with translated_repeatable():
+        with translated_repeatable(to.chat):
             try:
                 return await self._call("chat.update", {**message, "ts": ts}, to)
             except SlackApiError as exc:
@@ -243,7 +285,7 @@ class SlackChannel:
 
     async def _post(self, message: dict[str, Any], to: Conversation, only_for: str = "") -> Receipt:
         place = {"thread_ts": to.thread} if to.thread else {}
-        with translated():
+        with translated(to.chat):
             if only_for:
                 shown_to = {"user": split_place(only_for).id}
                 await self._call("chat.postEphemeral", {**message, **shown_to, **place}, to)
@@ -285,7 +327,7 @@ class SlackChannel:
         size = size_of(file)
         web = await self.client_of(to.chat)
         name = media.filename or "file"
-        with translated_repeatable():  # an uploaded file is invisible until it is shared
+        with translated_repeatable(to.chat):  # an uploaded file is invisible until it is shared
             offer = await web.files_getUploadURLExternal(filename=name, length=size)
             session: Any = web.session
             # The upload URL is a secret of its own, so the token is not sent there.
@@ -297,7 +339,7 @@ class SlackChannel:
             if status != 200:  # the listed statuses would be the same each time
                 error = Refused if status in (400, 403, 404, 413, 415) else Unreachable
                 raise error(f"Slack's file server answered {status}")
-        with translated():
+        with translated(to.chat):
             await web.files_completeUploadExternal(
                 files=[{"id": str(offer["file_id"]), "title": name}],
                 channel_id=split_place(to.chat).id,

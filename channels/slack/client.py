@@ -13,6 +13,7 @@ from sayso.channels.base import (
     AddressClosed,
     ChannelDown,
     ChatBarred,
+    ConversationRateLimited,
     DeliveryUncertain,
     RateLimited,
     Refused,
@@ -21,6 +22,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import network_error, retry_after
 from sayso.channels.setup import Problem, too_many_calls
+from sayso.channels.slack.address import split_place
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -76,8 +78,11 @@ _CURES = {
 }
 
 
-def new_client(token: str, api_url: str | None, session: ClientSession) -> AsyncWebClient:
-    """Return a client of Slack's Web API with this token. `api_url` replaces https://slack.com."""
+def new_client(token: str | None, api_url: str | None, session: ClientSession) -> AsyncWebClient:
+    """Return a client of Slack's Web API with this token, None for calls that need none.
+
+    `api_url` replaces https://slack.com.
+    """
     from slack_sdk.web.async_client import AsyncWebClient
 
     logger = logging.getLogger("sayso.channels.slack.sdk")
@@ -88,29 +93,43 @@ def new_client(token: str, api_url: str | None, session: ClientSession) -> Async
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Translate the errors of the SDK and of the network. Raises SendError."""
+def translated(chat: str = "") -> Iterator[None]:
+    """Translate the errors of the SDK and of the network. Raises SendError.
+
+    In many workspaces the `chat` names the one whose error it is: the others go on.
+    """
     from aiohttp import ClientError
     from slack_sdk.errors import SlackApiError, SlackClientError
 
     try:
         yield
     except SlackApiError as exc:
-        raise _error_of(exc.response) from exc
+        raise _of_workspace(_error_of(exc.response), split_place(chat).team) from exc
     except (SlackClientError, AttributeError) as exc:  # the SDK fails so on an answer in plain text
         raise DeliveryUncertain("no clear answer from Slack") from exc
     except (ClientError, OSError) as exc:
         raise network_error("Slack", exc) from None  # the cause may name the URL of an upload
 
 
+def _of_workspace(error: SendError, workspace: str) -> SendError:
+    """Return the error of one workspace among many, for an error that would stop or slow down the whole channel."""
+    if not workspace:
+        return error
+    if isinstance(error, RateLimited):  # Slack counts the calls of each workspace by themselves
+        return ConversationRateLimited(error.retry_after)
+    if isinstance(error, ChannelDown):
+        return Refused(f"{str(error).partition(':')[0]} in {workspace}: have the app installed there again")
+    return error
+
+
 @contextmanager
-def translated_repeatable() -> Iterator[None]:
+def translated_repeatable(chat: str = "") -> Iterator[None]:
     """Translate the errors of calls that can be repeated: they show nothing, or the same however often they are made.
 
     Raises SendError, Unreachable in place of DeliveryUncertain.
     """
     try:
-        with translated():
+        with translated(chat):
             yield
     except DeliveryUncertain as exc:
         raise Unreachable(str(exc)) from exc

@@ -6,11 +6,12 @@ import hmac
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
+from sayso.channels.slack.address import join_place, split_place
 from sayso.channels.slack.settings import View
 from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
 from sayso.channels.slack.threads import NEW_THREAD, new_thread
@@ -23,9 +24,13 @@ from sayso.channels.types import (
     Tap,
     Turn,
     WebhookResponse,
+    WorkspaceNote,
     content_digest,
     storable,
 )
+
+if TYPE_CHECKING:
+    from sayso.channels.slack.settings import InstallSettings
 
 #: Beginnings of a block id, with which a tap brings back its message's thread or the person of a direct message.
 THREAD_MARK, USER_MARK = "thread:", "user:"
@@ -68,6 +73,7 @@ _MESSAGE_ENTITY = "slack#/types/message_context"
 MAX_ENTITIES = 3
 _ENTITY_ID = re.compile(r"[A-Z0-9]{2,40}")
 _RATE_LIMITED = "Slack holds back events of the app: this workspace has more than 30,000 an hour"
+_TEAM_ID = re.compile(r"[TE][A-Z0-9]{1,40}")
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{1,40}")
 _THREAD_TS = re.compile(r"(\d{1,16}\.\d{1,9})?")
 
@@ -80,15 +86,16 @@ class RequestParser:
 
     `view` is the app's view at Slack. Slack's requests do not name it: only messages in the agent view may tell what
     the person looks at, and a first message there has the same fields as one of an app without a view.
+    `rules`: who may install the app, None for an app of one workspace. With rules, all that comes in names its
+    workspace: chats, people, files and event ids.
     """
 
     channel: str
     view: View = "agent"
+    rules: InstallSettings | None = None
 
     def parse(self, body: bytes) -> Received:
         """Parse one request. Raises BadHook."""
-        from slack_bolt.request import payload_utils as bolt
-
         try:
             # Events are JSON, interactions are JSON in a form field, commands are a form. Bolt's own parser loses a
             # command whose text contains the word "payload".
@@ -99,15 +106,48 @@ class RequestParser:
                 request = json.loads(form["payload"]) if "payload" in form and "command" not in form else form
             if not isinstance(request, dict):
                 raise TypeError("not an object")
-            if bolt.is_event(request):
-                return self._event(request)
             if request.get("ssl_check"):
                 return Received(ignored="ssl_check")
-            if bolt.is_slash_command(request):
-                return Received(turns=(self._command(request),))
-            return self._interaction(request)
+            if self.rules is None:
+                return self._parsed(request)
+            return self._in_workspace(request, self.rules)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, RecursionError) as exc:
             raise BadHook("the request is signed but makes no sense") from exc
+
+    def _parsed(self, request: SlackJson) -> Received:
+        """Parse a request, with the ids that are unique in its workspace."""
+        from slack_bolt.request import payload_utils as bolt
+
+        if bolt.is_event(dict(request)):
+            return self._event(request)
+        if bolt.is_slash_command(dict(request)):
+            return Received(turns=(self._command(request),))
+        return self._interaction(request)
+
+    def _in_workspace(self, request: SlackJson, rules: InstallSettings) -> Received:
+        """Parse a request of one workspace among many, and name the workspace wherever an id is unique only there."""
+        origin = _origin(request)
+        removal = _removal(request, origin)
+        if removal:
+            return Received(workspace=removal)
+        received = self._parsed(request)
+        if not (received.turns or received.addresses):
+            return received
+        if not origin.workspace:
+            raise ValueError("the request names no workspace")
+        if not rules.admits(origin.workspace, origin.organization):
+            return Received(ignored="a workspace that install.organizations does not list")
+        team = origin.workspace
+        note = WorkspaceNote(team, origin.organization) if origin.is_of_organization else None
+        return replace(
+            received,
+            turns=tuple(_turn_of(team, turn) for turn in received.turns),
+            addresses=tuple(
+                replace(change, conversation=_conversation_of(team, change.conversation))
+                for change in received.addresses
+            ),
+            workspace=note,
+        )
 
     def _interaction(self, body: SlackJson) -> Received:
         """Parse a request that names its type. Slack does not repeat a failed one: the person sees an error instead."""
@@ -257,7 +297,7 @@ class RequestParser:
 
         For a message of another app it is the conversation of the message's own event: a root message opens a thread.
         """
-        mark = str(action.get("block_id") or "").partition(ROW_MARK)[0]
+        mark = split_place(str(action.get("block_id") or "").partition(ROW_MARK)[0]).id
         if mark == f"{USER_MARK}{user}":
             return Conversation(self.channel, user)
         if mark.startswith(THREAD_MARK):
@@ -347,6 +387,77 @@ class RequestParser:
         thread would be another one. In the assistant view people write in threads that Slack has made.
         """
         return not is_direct or self.view == "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where a request comes from: a workspace, its organization, and whether that has installed the app for it.
+
+    "" for an id that the request does not name.
+    """
+
+    workspace: str
+    organization: str
+    is_of_organization: bool
+
+
+def _origin(request: SlackJson) -> _Origin:
+    """Return where a request comes from.
+
+    In a channel that several workspaces share, an event's `team_id` may be the author's: its authorization, else its
+    context names the one that has installed the app. A tap names the workspace of the person who tapped, or none for an
+    organization: our own message's block id names the one that it was sent in.
+    """
+    from slack_bolt.request import internals as bolt
+
+    body = dict(request)
+    workspace = _marked_workspace(request) or bolt.extract_team_id(body)
+    workspace = workspace or request.get("context_team_id") or request.get("team_id")
+    organization = bolt.extract_enterprise_id(body) or request.get("context_enterprise_id")
+    is_of_organization = bool(organization) and bool(bolt.extract_is_enterprise_install(body))
+    return _Origin(_team_id(workspace), _team_id(organization), is_of_organization)
+
+
+def _team_id(value: object) -> str:
+    """Return the id of a workspace or an organization, "" for anything else."""
+    return value if isinstance(value, str) and _TEAM_ID.fullmatch(value) else ""
+
+
+def _marked_workspace(request: SlackJson) -> str:
+    """Return the workspace in the block id of a tapped button of ours."""
+    if request.get("type") != "block_actions":
+        return ""
+    marks = (str(action.get("block_id") or "") for action in request.get("actions") or ())
+    return next((team for mark in marks if (team := split_place(mark).team)), "")
+
+
+def _removal(request: SlackJson, origin: _Origin) -> WorkspaceNote | None:
+    """Return that a workspace or an organization has removed the app or revoked its bot's token, None for neither."""
+    event = request.get("event")
+    kind = event.get("type") if isinstance(event, dict) else None
+    is_revoked = kind == "tokens_revoked" and bool((request["event"].get("tokens") or {}).get("bot"))
+    if kind != "app_uninstalled" and not is_revoked:
+        return None
+    name = origin.organization if origin.is_of_organization else origin.workspace
+    if not name:
+        raise ValueError("the event names no workspace")
+    at = request.get("event_time")
+    return WorkspaceNote(name, removed=str(kind), at=float(at) if isinstance(at, int) else 0.0)
+
+
+def _turn_of(team: str, turn: Turn) -> Turn:
+    """Return a turn whose ids are unique in all workspaces."""
+    return replace(
+        turn,
+        event_id=f"{team}:{turn.event_id}",
+        conversation=_conversation_of(team, turn.conversation),
+        user_id=join_place(team, turn.user_id),
+        media=tuple(replace(media, ref=join_place(team, media.ref)) for media in turn.media),
+    )
+
+
+def _conversation_of(team: str, conversation: Conversation) -> Conversation:
+    return replace(conversation, chat=join_place(team, conversation.chat))
 
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:

@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Literal, Self
 
-from sayso.channels.base import Secret, VendorSettings
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from sayso.channels.base import OptionalSecret, Secret, Section, VendorSettings
+
+
+def _organization(text: str) -> str:
+    if not re.fullmatch(r"[TE][A-Z0-9]{1,40}", text):
+        raise ValueError(f"{text!r} is no id of a workspace or organization: write it as T0123ABCD or E0123ABCD")
+    return text
+
+
+def _not_an_empty_install(install: object) -> object:
+    if install is None:
+        raise ValueError("install has nothing below it: write `install: {}`, or leave it out")
+    return install
+
+
+class InstallSettings(Section):
+    """Who may install the app, and how it is installed."""
+
+    organizations: list[Annotated[str, AfterValidator(_organization)]] | None = Field(default=None, min_length=1)
+    """The ids of the only workspaces and organizations that may install the app. Without it: all. Example:
+    `[T0123ABCD, E0456EFGH]`.
+    """
+    invited: bool = False
+    """Whether each installation needs a link of `sayso channel invite`, which works once. Example: `true`."""
+    org_deploy: bool = True
+    """Whether an organization can install the app for all of its workspaces. Example: `false`."""
+    token_rotation: bool = False
+    """Whether Slack's tokens expire after 12 hours and are renewed. Slack cannot turn it off again. Example: `true`."""
+
+    def admits(self, *ids: str) -> bool:
+        """Return whether a workspace may install the app. `ids` are its own and that of its organization."""
+        return self.organizations is None or not set(self.organizations).isdisjoint(ids)
+
 
 #: How Slack shows the bot to people: as an agent, as an assistant (apps that are older than July 2026), or as an app
 #: with plain direct messages.
@@ -12,12 +47,12 @@ View = Literal["agent", "assistant", "none"]
 
 
 class SlackSettings(VendorSettings):
-    """A Slack app."""
+    """A Slack app: in one workspace with `bot_token`, in many with `client_id` and `client_secret`."""
 
     platform: Literal["slack"]
     """A Slack app. Example: `slack`."""
-    bot_token: Secret
-    """The token of the app's bot user. Example: `${SLACK_BOT_TOKEN}`."""
+    bot_token: OptionalSecret = None
+    """The token of the app's bot user in its only workspace. Example: `${SLACK_BOT_TOKEN}`."""
     signing_secret: Secret
     """The secret that signs the app's requests. Example: `${SLACK_SIGNING_SECRET}`."""
     view: View = "agent"
@@ -25,3 +60,35 @@ class SlackSettings(VendorSettings):
     thread, with a conversation of its own. `assistant`: Slack makes the threads. `none`: an app without either view,
     whose direct messages are one conversation. Example: `agent`.
     """
+    client_id: OptionalSecret = None
+    """The app's client id, for an app that many workspaces install. Example: `${SLACK_CLIENT_ID}`."""
+    client_secret: OptionalSecret = None
+    """The secret of the client id. Example: `${SLACK_CLIENT_SECRET}`."""
+    install: Annotated[InstallSettings | None, BeforeValidator(_not_an_empty_install)] = None
+    """Who may install the app, with `client_id`. Without it: any workspace. Example: `{invited: true}`."""
+
+    @model_validator(mode="after")
+    def _has_one_kind_of_token(self) -> Self:
+        if self.bot_token and (self.client_id or self.client_secret):
+            raise ValueError(
+                "has bot_token, which is for one workspace, and client_id or client_secret, which are for many: "
+                "leave out bot_token, or the other two"
+            )
+        if bool(self.client_id) != bool(self.client_secret):
+            missing = "client_secret" if self.client_id else "client_id"
+            raise ValueError(f"{missing} is missing: both are in the app's Basic Information")
+        if not (self.bot_token or self.client_id):
+            raise ValueError("has no token: give bot_token for one workspace, or client_id and client_secret for many")
+        if self.install and not self.client_id:
+            raise ValueError("install needs client_id and client_secret instead of bot_token")
+        return self
+
+    @property
+    def install_rules(self) -> InstallSettings | None:
+        """Who may install the app, None for an app of one workspace."""
+        return (self.install or InstallSettings()) if self.client_id else None
+
+    @property
+    def needed_library(self) -> tuple[str, str]:
+        """The extra that the channel needs and a module that it brings: tokens of many workspaces are encrypted."""
+        return ("slack-install", "cryptography.fernet") if self.client_id else ("", "")

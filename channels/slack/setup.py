@@ -6,6 +6,7 @@ import json
 import re
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from sayso.channels.http import PooledSessions, never_sent
 from sayso.channels.setup import (
@@ -26,7 +27,7 @@ from sayso.channels.setup import (
 )
 from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, reaction_to, setup_problem
 from sayso.channels.slack.incoming import slack_hook
-from sayso.channels.slack.settings import SlackSettings, View
+from sayso.channels.slack.settings import InstallSettings, SlackSettings, View
 from sayso.channels.types import SignedWebhook
 
 #: The environment variable with the token, which is valid for 12 hours and never stored.
@@ -41,6 +42,7 @@ COMMAND = "/sayso"
 METHODS: dict[str, tuple[str, ...]] = {
     "agents.sessions.setStatus": ("chat:write",),
     "assistant.threads.setStatus": ("chat:write",),
+    "auth.revoke": (),
     "auth.test": (),
     "chat.postEphemeral": ("chat:write",),
     # The second scope is for a person's id as chat: Slack opens the direct message first.
@@ -125,7 +127,9 @@ class SlackSetup(PlatformSetup):
     def __init__(self, name: str, settings: SlackSettings, public_url: str, options: SetupOptions) -> None:
         super().__init__(name, public_url)
         self._settings = settings
-        token = settings.bot_token.get_secret_value().strip()
+        self._public_url = public_url
+        self._state = options.state
+        token = settings.bot_token.get_secret_value().strip() if settings.bot_token else None
         self._web = PooledSessions(partial(new_client, token, settings.api_url))
 
     async def set_webhook(self) -> list[str]:
@@ -141,12 +145,64 @@ class SlackSetup(PlatformSetup):
             f"  Slash Commands        each with Request URL {self._url}",
             "  App Home              Messages Tab on, and messages from people allowed",
             f"  OAuth & Permissions   bot scopes: {' '.join(scopes(self._settings.view))}",
-            "Then install the app to the workspace again.",
+            *self._last_steps(),
             f"Or paste the output of `sayso channel manifest {self._name}` under App Manifest: it has all of this.",
         ]
 
+    def _last_steps(self) -> list[str]:
+        """Return what follows the settings of the app: the installation."""
+        if not self._settings.client_id:
+            return ["Then install the app to the workspace again."]
+        return [
+            f"                        redirect URL {redirect_url(self._public_url, self._name)}",
+            "  Manage Distribution   activate public distribution, so that other workspaces may install it",
+            f"Then have it installed: {install_url(self._public_url, self._name)}",
+        ]
+
     async def check(self) -> list[CheckResult]:
-        """Check the token and its scopes, and list what Slack does not show."""
+        """Check the token and its scopes, of each workspace where there are many, and list what Slack does not show."""
+        accounts = await self._workspaces() if self._settings.client_id else await self._account()
+        if accounts[0].state == "fail":
+            return accounts
+        return [
+            *accounts,
+            self._ok("webhook", f"Slack does not show its Request URL, which must be {bare_url(self._url)}"),
+            self._ok("messages tab", "Slack does not show it; App Home, Messages Tab must be on for direct messages"),
+        ]
+
+    async def _workspaces(self) -> list[CheckResult]:
+        """Check each installation of the app."""
+        from redis.exceptions import RedisError
+
+        from sayso.channels.slack.installations import SlackInstallations
+        from sayso.channels.slack.workspaces import WorkspaceChecks
+
+        says, cure = (
+            "the installations are not known, because Redis does not answer",
+            "set REDIS_URL, or run `sayso up`",
+        )
+        if self._state is None:
+            return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
+        state = self._state
+        try:
+            installations = SlackInstallations(self._name, state.redis, state.keys, state.key_prefix)
+        except ImportError:  # `sayso check` and the check of libraries name it
+            says, cure = "the installations cannot be decrypted: a library is missing", "see `sayso check`"
+            return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
+        checks = WorkspaceChecks(
+            self._name,
+            self._settings,
+            installations,
+            install_url=install_url(self._public_url, self._name),
+            scopes=scopes(self._settings.view),
+        )
+        try:
+            return [result async for result in checks.results()]
+        except RedisError:
+            return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
+
+    async def _account(self) -> list[CheckResult]:
+        """Check the bot_token and its scopes."""
         try:
             async with platform_calls("Slack", _token_problem):
                 answer = await self._web.here().auth_test()
@@ -157,8 +213,6 @@ class SlackSetup(PlatformSetup):
         return [
             self._ok("token", f"bot {who}"),
             self._scopes(str(headers.get("x-oauth-scopes", ""))),
-            self._ok("webhook", f"Slack does not show its Request URL, which must be {bare_url(self._url)}"),
-            self._ok("messages tab", "Slack does not show it; App Home, Messages Tab must be on for direct messages"),
         ]
 
     async def delete_webhook(self) -> list[str]:
@@ -202,8 +256,29 @@ def _token_problem(exc: Exception) -> Problem | None:
     return setup_problem(exc)
 
 
-def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND, view: View = "agent") -> AppManifest:
-    """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse."""
+def install_url(public_url: str, channel: str) -> str:
+    """Return where a browser begins to install the app of a channel."""
+    return f"{public_url}/slack/{quote(channel, safe='')}/install"
+
+
+def redirect_url(public_url: str, channel: str) -> str:
+    """Return where Slack sends the browser back to."""
+    return f"{public_url}/slack/{quote(channel, safe='')}/oauth_redirect"
+
+
+def manifest(
+    channel: str,
+    public_url: str,
+    *,
+    name: str,
+    command: str = COMMAND,
+    view: View = "agent",
+    install: InstallSettings | None = None,
+) -> AppManifest:
+    """Return the manifest of a channel's app. Raises SetupError for values that Slack would refuse.
+
+    `install`: who may install it, None for an app of one workspace.
+    """
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
     bot = re.sub(r"[^A-Za-z0-9 ._-]", "", name).strip() or "sayso"
@@ -229,13 +304,16 @@ def manifest(channel: str, public_url: str, *, name: str, command: str = COMMAND
             ],
             **_view_feature(view),
         },
-        "oauth_config": {"scopes": {"bot": list(scopes(view))}},
+        "oauth_config": {
+            **({"redirect_urls": [redirect_url(public_url, channel)]} if install else {}),
+            "scopes": {"bot": list(scopes(view))},
+        },
         "settings": {
             "event_subscriptions": {"request_url": url, "bot_events": events(view)},
             "interactivity": {"is_enabled": True, "request_url": url, "message_menu_options_url": url},
-            "org_deploy_enabled": False,
+            "org_deploy_enabled": bool(install and install.org_deploy),
             "socket_mode_enabled": False,
-            "token_rotation_enabled": False,
+            "token_rotation_enabled": bool(install and install.token_rotation),
         },
     }
 

@@ -31,6 +31,7 @@ from sayso.channels.base import (
     Overloaded,
     StoreReceived,
     note_moves,
+    note_workspace,
 )
 from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
 from sayso.channels.types import Received, WebhookRequest
@@ -84,6 +85,7 @@ class WebhookMiddleware:
             try:
                 received = self._receive(channel, environ, path[2] or "")
                 tracing.add_link(span, str(environ.get("HTTP_TRACEPARENT", "")))
+                note_workspace(channel, received)
                 self._store(channel.name, note_moves(channel, received))
                 outcome = "ignored" if received.ignored else "stored"
             except Exception as exc:  # noqa: BLE001  # Flask answers for it, as for an error raised by a view

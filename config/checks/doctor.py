@@ -21,6 +21,7 @@ from sayso.channels.setup import (
     MessageLog,
     PlatformSetup,
     SetupError,
+    SetupOptions,
     bare_url,
     hook_url,
     is_local,
@@ -33,6 +34,7 @@ from sayso.config.server.processes import Running
 from sayso.config.settings.channels import AnyChannel
 from sayso.config.settings.loader import ConfigError, find_public_url
 from sayso.config.settings.schema import Settings
+from sayso.config.wiring.bot_state import find_state
 from sayso.config.wiring.data_folder import bot_ids, known_keys
 from sayso.config.wiring.ingress import open_missed_messages, poll_lock
 from sayso.config.wiring.libraries import library_problems
@@ -241,7 +243,8 @@ class Doctor:
         return CheckResult(check, "ok", f"{given} answers{', for this machine only' if is_local(url) else ''}")
 
     async def _channel(self, name: str, channel: AnyChannel) -> AsyncIterator[CheckResult]:
-        setup = open_setup(name, channel, self._url)
+        state = find_state(self._settings, self._data)
+        setup = open_setup(name, channel, self._url, SetupOptions(state=state))
         if setup is None:
             return
         self._setups.append(setup)

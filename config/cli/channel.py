@@ -1,4 +1,4 @@
-"""The `sayso channel` commands: connect, status, disconnect, recover, purge-media, manifest."""
+"""The `sayso channel` commands: connect, status, disconnect, recover, purge-media, manifest, workspaces, invite."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from sayso.config.cli.command import (
     clear_errors,
     exit_on_failure,
     fail,
+    one_line,
     pass_options,
     utc_time,
 )
 
 if TYPE_CHECKING:
     from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
+    from sayso.channels.slack.installations import Installation
     from sayso.channels.slack.settings import SlackSettings, View
     from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
@@ -116,7 +118,11 @@ def _platform_setup(
 
     settings = options.load(running=False)
     with clear_errors():
-        return _open_setup(settings, channel, SetupOptions(max_connections, drop_pending), "it needs no webhook")
+        from sayso.config.wiring.bot_state import find_state
+
+        state = find_state(settings, options.data)
+        setup_options = SetupOptions(max_connections, drop_pending, state)
+        return _open_setup(settings, channel, setup_options, "it needs no webhook")
 
 
 def _open_setup(settings: Settings, name: str, options: SetupOptions | None, cure_of_page: str) -> PlatformSetup:
@@ -269,13 +275,21 @@ def manifest(
         raise click.UsageError("--validate, --create and --update are different things: give one of them")
     settings = options.load(running=False, without_secrets=True)
     channel = _slack_channel(settings, channel)
-    own_view = cast("SlackSettings", settings.channels[channel]).view
+    slack = cast("SlackSettings", settings.channels[channel])
+    own_view = slack.view
     if view and view != own_view:
         note = f"channels.{channel} has view: {own_view}: write view: {view} there for an app with this manifest"
         click.echo(note, err=True)
     view = view or own_view
     with clear_errors():
-        content = build_manifest(channel, find_public_url(settings), name=name, command=command, view=view)
+        content = build_manifest(
+            channel,
+            find_public_url(settings),
+            name=name,
+            command=command,
+            view=view,
+            install=slack.install_rules,
+        )
         if chosen:
             lines = asyncio.run(_send_manifest(content, settings, channel, chosen[0], app_id or ""))
             options.print({"steps": lines}, lines)
@@ -315,3 +329,121 @@ async def _send_manifest(
             return await apps.create(manifest, channel)
         case _:
             return await apps.update(app_id, manifest)
+
+
+@channel.command(examples=["sayso channel workspaces", "sayso channel workspaces desk --json"])
+@click.argument("channel", required=False, default="")
+@pass_options
+def workspaces(options: Options, channel: str) -> None:
+    """List the workspaces and organizations that have installed the app of CHANNEL, by default the first Slack
+    channel's. `sayso channel status` asks Slack about each.
+    """
+    from redis.exceptions import RedisError
+
+    from sayso.channels.records import OtherVersion
+    from sayso.channels.slack.installations import TokenUnreadable
+
+    settings = options.load()
+    channel = _installed_channel(settings, channel)
+    with clear_errors():
+        from sayso.config.wiring.bot_state import open_installations
+
+        installations = open_installations(settings, options.data, channel)
+        rows, lines = list[dict[str, Any]](), list[str]()
+        try:
+            for name in installations.ids():
+                try:
+                    installation = installations.get(name)
+                except (TokenUnreadable, OtherVersion) as exc:
+                    rows.append({"id": name, "unreadable": str(exc)})
+                    lines.append(f"{name}  {exc}")
+                    continue
+                if installation:
+                    known = installations.workspaces_of(name) if installation.is_organization else []
+                    rows.append(_workspace_row(installation, known))
+                    lines.append(_workspace_line(installation, known))
+        except RedisError as exc:
+            fail(f"Redis does not answer ({type(exc).__name__})")
+    options.print(rows, lines or ["no workspace has installed the app"])
+
+
+def _workspace_row(installation: Installation, workspaces: list[str]) -> dict[str, Any]:
+    """Return an installation for --json, without its tokens."""
+    return {
+        "id": installation.id,
+        "name": installation.name,
+        "organization": installation.id if installation.is_organization else installation.organization,
+        "workspaces": workspaces,
+        "installed_at": installation.installed_at,
+        "installed_by": installation.user,
+        "scopes": list(installation.scopes),
+        "rotates": bool(installation.expires_at),
+        "expires_at": installation.expires_at or None,
+        "renewal_refused": installation.renewal_refused,
+    }
+
+
+def _workspace_line(installation: Installation, workspaces: list[str]) -> str:
+    rotation = "no rotation"
+    if installation.renewal_refused:
+        rotation = f"renewal refused ({one_line(installation.renewal_refused, 60)})"
+    elif installation.expires_at:
+        rotation = f"rotates, until {utc_time(installation.expires_at)}"
+    kind = f"organization of {', '.join(workspaces) or 'no known workspace'}" if installation.is_organization else ""
+    parts = [
+        f"{installation.id:12}  {one_line(installation.name, 60)}",
+        kind,
+        f"since {utc_time(installation.installed_at)}",
+        f"by {one_line(installation.user, 60) or 'unknown'}",
+        f"{len(installation.scopes)} scopes",
+        rotation,
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+@channel.command(examples=["sayso channel invite desk"])
+@click.argument("channel", required=False, default="")
+@pass_options
+def invite(options: Options, channel: str) -> None:
+    """Print a link with which one workspace or organization can install the app of CHANNEL, by default the first Slack
+    channel's. It works once, within a week. Needs `install: {invited: true}`.
+    """
+    from redis.exceptions import RedisError
+
+    from sayso.channels.slack.install import INVITATION, INVITATION_SECONDS
+    from sayso.channels.slack.setup import install_url
+    from sayso.config.settings.loader import find_public_url
+
+    settings = options.load()
+    channel = _installed_channel(settings, channel)
+    rules = cast("SlackSettings", settings.channels[channel]).install_rules
+    if not (rules and rules.invited):
+        fail(
+            f"{channel} needs no invitation: its app is installed at {install_url(find_public_url(settings), channel)}"
+        )
+    with clear_errors():
+        from sayso.config.wiring.bot_state import open_installations
+
+        installations = open_installations(settings, options.data, channel)
+        try:
+            invitation = installations.issue(INVITATION, "1", INVITATION_SECONDS)
+        except RedisError as exc:
+            fail(f"Redis does not answer ({type(exc).__name__}): no link was made")
+    link = f"{install_url(find_public_url(settings), channel)}?invitation={invitation}"
+    ends_at = installations.clock() + INVITATION_SECONDS
+    options.print({"link": link, "expires_at": ends_at}, [link, f"works once, until {utc_time(ends_at)}"])
+
+
+def _installed_channel(settings: Settings, name: str) -> str:
+    """Return a Slack channel with a client_id, the first one where no name is given. Exits without any."""
+    names = [
+        each
+        for each, channel in settings.channels.items()
+        if channel.platform == "slack" and cast("SlackSettings", channel).client_id
+    ]
+    if name:
+        check_channel(settings, name)
+    if not names or (name and name not in names):
+        where = name or "no Slack channel"
+        fail(f"{where} has no client_id: its app is in one workspace, that of its bot_token")
+    return name or names[0]

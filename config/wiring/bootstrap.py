@@ -35,6 +35,7 @@ from sayso.config.wiring.agents import (
     trace_if_configured,
 )
 from sayso.config.wiring.data_folder import bot_ids, open_data
+from sayso.config.wiring.libraries import require_channel_library
 from sayso.config.wiring.models import Models
 from sayso.config.wiring.redis_parts import RedisParts, find_redis, risks_of
 from sayso.config.wiring.stores import FileStores
@@ -186,7 +187,8 @@ def _open_channels(
 
 
 def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
-    """Return the adapter of a channel. Raises ConfigError for settings that it refuses."""
+    """Return the adapter of a channel. Raises ConfigError for settings that it refuses, and a missing library."""
+    require_channel_library(settings, name)
     try:
         return registry.open_channel(name, settings.channels[name], deps)
     except ValueError as exc:

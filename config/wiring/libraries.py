@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sayso.agent.extras import LibraryError
+from sayso.agent.extras import LibraryError, import_libraries
 from sayso.agent.toolbox import try_libraries
 from sayso.config.settings.loader import ConfigError
 from sayso.config.settings.schema import Settings
@@ -27,7 +27,19 @@ def library_problems(settings: Settings) -> list[str]:
         *_toolbox_problems(settings),
         *_tracing_problems(settings),
         *_bucket_problems(settings),
+        *_channel_problems(settings),
     ]
+
+
+def require_channel_library(settings: Settings, channel: str) -> None:
+    """Import the library that a channel needs beside that of its platform. Raises ConfigError."""
+    extra, module = settings.channels[channel].needed_library
+    if not extra:
+        return
+    try:
+        import_libraries(extra, module)
+    except LibraryError as exc:
+        raise ConfigError([settings.problem(("channels", channel), str(exc))]) from exc
 
 
 def _toolbox_problems(settings: Settings) -> Iterator[str]:
@@ -55,3 +67,11 @@ def _bucket_problems(settings: Settings) -> Iterator[str]:
         open_bucket(settings)
     except ConfigError as exc:
         yield from exc.problems
+
+
+def _channel_problems(settings: Settings) -> Iterator[str]:
+    for name in settings.channels:
+        try:
+            require_channel_library(settings, name)
+        except ConfigError as exc:
+            yield from exc.problems

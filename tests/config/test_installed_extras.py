@@ -46,7 +46,9 @@ tools:
   - mcp: {{command: [python, server.py]}}
   - toolbox: {sorted({*FAMILIES} - {"files"})}
 media: {{store: s3://files}}
-channels: {{web: {{platform: console}}}}
+channels:
+  web: {{platform: console}}
+  desk: {{platform: slack, client_id: '${{KEY}}', client_secret: '${{KEY}}', signing_secret: '${{KEY}}'}}
 """
 #: The module that is missing without any extra, the extra that brings it, and the line of EVERYTHING that needs it.
 MISSING = [
@@ -57,7 +59,14 @@ MISSING = [
     ("mcp", "mcp", "6:5: tools"),
     ("matplotlib", "toolbox", "7:5: tools"),
     ("obstore", "s3", "8:9: media.store"),
+    ("cryptography", "slack-install", "11:3: channels.desk"),
 ]
+TOKENS = """
+from sayso.channels.slack.installations import Installation, TokenCipher
+
+cipher = TokenCipher("desk", ["key"])
+print(cipher.decrypt("T01", cipher.encrypt(Installation("T01", "the token"))).token)
+"""
 COMMANDS = """
 from sayso.config.cli.main import main
 
@@ -115,9 +124,9 @@ def test_missing_extras_are_named_with_their_lines(install: Install):
     """Both `check` and `doctor` name module, extra and command, before anybody writes to the bot."""
     installed = install("")
     (installed.home / "all.yaml").write_text(EVERYTHING.lstrip())
-    code, checked = installed.run("sayso", "check", "-c", "all.yaml")
+    code, checked = installed.run("sayso", "check", "-c", "all.yaml", KEY=KEY)
     assert code == 1
-    _, examined = installed.run("sayso", "doctor", "-c", "all.yaml", "--data", "data")
+    _, examined = installed.run("sayso", "doctor", "-c", "all.yaml", "--data", "data", KEY=KEY)
     for module, extra, line in MISSING:
         says = f"all.yaml:{line}: the module '{module}' is missing, which the extra '{extra}' brings: pip install '"
         assert says in checked, checked
@@ -170,6 +179,11 @@ def test_bare_wheel_runs_a_bot_and_every_command(install: Install):
     assert code == 0
     assert {"bench", "simulate", "worker"} <= {*commands}
     assert installed.run("python", "-c", COMMANDS) == (0, "")
+
+
+def test_tokens_of_workspaces_are_encrypted_with_the_extra_slack_install(install: Install):
+    """Nothing else is needed for an app that many workspaces install."""
+    assert install("slack-install").run("python", "-c", TOKENS) == (0, "the token\n")
 
 
 def test_tools_of_an_mcp_server_run_with_the_extra_mcp(install: Install):

@@ -16,6 +16,7 @@ FILES = [
     ROOT / "config/checks/doctor.py",
     ROOT / "config/cli/checks.py",
     *sorted((ROOT / "channels").glob("*/setup.py")),
+    ROOT / "channels/slack/workspaces.py",
 ]
 
 

@@ -303,6 +303,16 @@ def test_users_of_the_shipped_acl_may_send_each_command_of_the_table(redis_clien
     assert {user for _, user in denied} == {"sayso-web", "sayso-worker"}
 
 
+def test_web_may_store_the_tokens_of_workspaces(redis_client: Redis) -> None:
+    """A browser installs a Slack app in the web process, which redeems its state once."""
+    (line,) = (line for line in ACL_FILE.read_text().splitlines() if line.startswith("user sayso-web"))
+    redis_client.execute_command("ACL", "SETUSER", *line.replace("NAME", "sayso").split()[1:])
+    key = "sayso:sayso:slack:desk:installed"
+    for command in (("HSET", key, "T01", "x"), ("GETDEL", f"{key}:x"), ("EVAL", "return 1", 1, key)):
+        assert redis_client.execute_command("ACL", "DRYRUN", "sayso-web", *command) in ("OK", True)
+    redis_client.execute_command("ACL", "DELUSER", "sayso-web")
+
+
 def is_denied(client: Redis, user: str, name: str) -> bool:
     """Return whether the ACL denies a user this command. It is sent with the number of arguments that it takes."""
     for count in range(6):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sayso.channels.base import (
     AddressClosed,
     ChannelDown,
+    ConversationRateLimited,
     DeliveryUncertain,
     OptedOut,
     RateLimit,
@@ -334,6 +335,26 @@ def test_rate_limit_without_a_time_is_retried_with_backoff():
     post.run()
     pauses = [round(late - early) for early, late in zip(post.platform.tries, post.platform.tries[1:], strict=False)]
     assert (pauses[:4], len(pauses)) == ([2, 4, 8, 16], 9)
+
+
+@pytest.mark.parametrize(("error", "waits"), [(RateLimited(60), True), (ConversationRateLimited(60), False)])
+def test_rate_limit_of_one_conversation_lets_the_others_go_on(error: RateLimited, waits: bool):
+    """Where many workspaces have an account, a platform counts the messages of each by themselves."""
+    post = Post([], chats=2)
+    limited, other = post.rooms
+    send, errors = post.platform.send, [error]
+
+    async def refuse_once(delivery: Delivery) -> Receipt:
+        if errors:
+            raise errors.pop()
+        return await send(delivery)
+
+    post.platform.send = refuse_once
+    post.work(limited)
+    post.work(other)
+    assert post.platform.firsts("c1") == ([] if waits else ["c1 0"])
+    post.run()
+    assert post.platform.firsts("c0") == ["c0 0"]
 
 
 def test_edit_that_may_have_arrived_is_sent_again_unmarked():

@@ -217,6 +217,29 @@ def test_empty_secret_is_refused(file: Path):
     assert refusal(file, text, T=" ").count("is empty: give it a value") == 2
 
 
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("", "has no token: give bot_token for one workspace, or client_id and client_secret for many"),
+        ("client_id: '${T}'", "client_secret is missing"),
+        ("client_secret: '${T}'", "client_id is missing"),
+        ("bot_token: '${T}', client_id: '${T}', client_secret: '${T}'", "leave out bot_token, or the other two"),
+        ("bot_token: '${T}', install: {}", "install needs client_id and client_secret instead of bot_token"),
+        ("client_id: '${T}', client_secret: '${T}', install:", "install has nothing below it"),
+        (
+            "client_id: '${T}', client_secret: '${T}', install: {organizations: []}",
+            "install.organizations: is empty: add one",
+        ),
+        ("client_id: '${T}', client_secret: '${T}', install: {organizations: [acme]}", "write it as T0123ABCD"),
+    ],
+)
+def test_half_a_slack_app_is_refused_with_its_cure(file: Path, keys: str, problem: str):
+    """An app has one token, or what many workspaces install it with."""
+    said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="secret")
+    assert problem in said
+    assert "channels.a" in said
+
+
 def test_secrets_are_not_in_the_repr(file: Path):
     """Settings may be printed."""
     file.write_text(

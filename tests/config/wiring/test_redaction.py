@@ -157,3 +157,9 @@ def test_only_a_secret_name_makes_a_value_secret():
 def test_password_of_a_url_is_secret_however_its_hosts_are_written(url: str):
     """Newer versions of Python refuse to parse the first two, and all refuse the third."""
     assert secrets_of({"SAYSO_REDIS": url}) == ["open-sesame"]
+
+
+def test_tokens_of_workspaces_are_redacted_by_their_form():
+    """They come and go while the process runs, so that it cannot remember each."""
+    text = "a xoxb-1-2-abcDEF99, b xoxe.xoxb-1-Mi0yLTk5, c xoxe-1-My0xLTk5 in foxox-box"
+    assert Redactor().redact(text) == f"a {REDACTED}, b {REDACTED}, c {REDACTED} in foxox-box"

@@ -1,0 +1,218 @@
+"""Clients of Slack's Web API with the right token: of the only workspace, or of the workspace of a chat."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from sayso.channels.base import Refused, Unreachable
+from sayso.channels.http import PooledSessions
+from sayso.channels.metrics import WORKSPACES, of_labels
+from sayso.channels.slack.address import split_place
+from sayso.channels.slack.client import error_code, new_client, reaction_to
+from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+    from slack_sdk.web.async_client import AsyncWebClient
+
+    from sayso.channels.slack.settings import SlackSettings
+
+log = logging.getLogger(__name__)
+
+#: How long before its end a token is renewed, in seconds: 2 hours of its 12.
+RENEW_BEFORE = 2 * 3600.0
+#: How long one process may take to renew a token, in seconds. After a failure no process tries again for so long.
+RENEWAL_SECONDS = 60
+#: How long a call waits while another process renews a token that has expired, and between two looks, in seconds.
+WAIT_SECONDS, LOOK_SECONDS = 15.0, 0.25
+#: Minutes that make the SDK renew a token whatever its end is: we have decided already.
+_AT_ONCE = 10**6
+
+
+class SlackClients(Protocol):
+    """Gives clients with a token. One per channel."""
+
+    async def client_of(self, chat: str) -> AsyncWebClient:
+        """Return a client with the token of a chat's workspace. Raises SendError."""
+
+
+class OneWorkspace:
+    """The client of an app with one bot_token. Lives as long as its channel."""
+
+    def __init__(self, token: str, api_url: str | None) -> None:
+        self._web = PooledSessions(partial(new_client, token, api_url))
+
+    async def client_of(self, chat: str) -> AsyncWebClient:
+        """Return the client."""
+        return self._web.here()
+
+
+class ManyWorkspaces:
+    """Clients with the tokens of an app that many workspaces have installed. Lives as long as its channel.
+
+    Each call reads the token from Redis: a workspace that removes the app or installs it anew is served so at once.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        settings: SlackSettings,
+        installations: SlackInstallations,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`settings` have a client_id."""
+        if not (settings.client_id and settings.client_secret):
+            raise ValueError("many workspaces need client_id and client_secret")
+        self._channel = channel
+        self._client_id = settings.client_id.get_secret_value().strip()
+        self._client_secret = settings.client_secret.get_secret_value().strip()
+        self._rules = settings.install_rules
+        self._api_url = settings.api_url
+        self._installations = installations
+        self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
+        self._sleep = sleep
+
+    async def client_of(self, chat: str) -> AsyncWebClient:
+        """Return a client with the token of a chat's workspace, or of its organization.
+
+        A token that ends soon is renewed before. Raises Refused for a workspace without one, and redis.RedisError.
+        """
+        workspace = split_place(chat).team
+        try:
+            installation = await asyncio.to_thread(self._installations.find, workspace)
+        except TokenUnreadable as exc:
+            raise Refused(f"{exc}: give this process the secret keys of before") from exc
+        if installation is None:
+            raise Refused(not_installed(workspace))
+        if self._rules and not self._rules.admits(installation.id, installation.organization, workspace):
+            raise Refused(f"{workspace} is not in install.organizations of {self._channel}: add it there")
+        installation = await self.current(installation)
+        return new_client(installation.token, self._api_url, self._sessions.here())
+
+    async def current(self, installation: Installation) -> Installation:
+        """Return an installation whose token is valid, renewed if it ends soon. Raises SendError."""
+        ends_in = installation.expires_at - self._installations.clock()
+        if not installation.expires_at or ends_in > RENEW_BEFORE:
+            return installation
+        if installation.renewal_refused:
+            return self._while_valid(installation)
+        if await asyncio.to_thread(self._installations.start_renewal, installation.id, RENEWAL_SECONDS):
+            return await self._renew(installation.id)
+        if ends_in > 0:  # another process renews it, and this one works until then
+            return installation
+        return await self._wait_for_renewal(installation)
+
+    async def _renew(self, name: str) -> Installation:
+        """Renew a token, which no other process does now, and return the installation that holds from here on.
+
+        A refresh token works once, so the record is read again: another process may have just renewed it.
+        """
+        installation = await asyncio.to_thread(self._installations.get, name)
+        if installation is None:
+            raise Refused(not_installed(name))
+        if installation.expires_at - self._installations.clock() > RENEW_BEFORE:
+            await asyncio.to_thread(self._installations.end_renewal, name)
+            return installation
+        renewed = await self._ask_for_token(installation)
+        if renewed is None:
+            return self._while_valid(installation)
+        is_stored = await asyncio.to_thread(self._installations.replace, installation, renewed)
+        await asyncio.to_thread(self._installations.end_renewal, name)
+        if not is_stored:  # it was removed or installed again meanwhile, and that counts
+            newest = await asyncio.to_thread(self._installations.get, name)
+            if newest is None:
+                raise Refused(not_installed(name))
+            return newest
+        return self._while_valid(renewed)
+
+    async def _ask_for_token(self, installation: Installation) -> Installation | None:
+        """Return the installation with a new token, or with the reason why Slack refused it; None to try again later.
+
+        After None no process tries for RENEWAL_SECONDS.
+        """
+        from aiohttp import ClientError
+        from slack_sdk.errors import SlackApiError, SlackClientError, SlackTokenRotationError
+        from slack_sdk.oauth.installation_store import Bot
+        from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
+
+        client = new_client(None, self._api_url, self._sessions.here())
+        rotator = AsyncTokenRotator(client_id=self._client_id, client_secret=self._client_secret, client=client)
+        bot = Bot(
+            bot_token=installation.token,
+            bot_id="",
+            bot_user_id=installation.bot_user,
+            bot_refresh_token=installation.refresh_token,
+            bot_token_expires_at=int(installation.expires_at),
+            installed_at=installation.installed_at,
+        )
+        extra = {"channel": self._channel, "workspace": installation.id}
+        try:
+            renewed = await rotator.perform_bot_token_rotation(bot=bot, minutes_before_expiration=_AT_ONCE)
+        except SlackTokenRotationError as exc:
+            error = exc.api_error
+            code = error_code(error.response) if isinstance(error, SlackApiError) else ""
+            if not code or reaction_to(code) in ("wait", "unclear"):
+                log.warning("workspace.renewal_failed", extra={**extra, "reason": code or "no clear answer"})
+                return None
+            return self._refused(installation, code)
+        except (SlackClientError, ClientError, OSError, AttributeError) as exc:  # AttributeError: an answer in text
+            log.warning("workspace.renewal_failed", extra={**extra, "reason": type(exc).__name__})
+            return None
+        if renewed is None or not renewed.bot_refresh_token or not renewed.bot_token_expires_at:
+            return self._refused(installation, "no token of a bot")
+        of_labels(WORKSPACES, self._channel, "renewed").inc()
+        log.info("workspace.renewed", extra=extra)
+        return replace(
+            installation,
+            token=renewed.bot_token,
+            refresh_token=renewed.bot_refresh_token,
+            expires_at=float(renewed.bot_token_expires_at),
+        )
+
+    def _refused(self, installation: Installation, code: str) -> Installation:
+        cure = "have the app installed there again"
+        extra = {"channel": self._channel, "workspace": installation.id, "reason": code, "cure": cure}
+        log.error("workspace.renewal_refused", extra=extra)
+        of_labels(WORKSPACES, self._channel, "renewal_refused").inc()
+        return replace(installation, renewal_refused=code)
+
+    async def _wait_for_renewal(self, installation: Installation) -> Installation:
+        """Return what another process stores for a token that has expired. Raises Unreachable if that takes long."""
+        for _ in range(round(WAIT_SECONDS / LOOK_SECONDS)):
+            await self._sleep(LOOK_SECONDS)
+            newest = await asyncio.to_thread(self._installations.get, installation.id)
+            if newest is None:
+                raise Refused(not_installed(installation.id))
+            if newest.record != installation.record:
+                return self._while_valid(newest)
+        raise Unreachable(f"the token of {installation.id} has expired and is not renewed yet")
+
+    def _while_valid(self, installation: Installation) -> Installation:
+        """Return an installation whose token has not expired. Raises SendError for another one."""
+        if installation.expires_at > self._installations.clock() or not installation.expires_at:
+            return installation
+        if installation.renewal_refused:
+            says = f"Slack does not renew the token of {installation.id} ({installation.renewal_refused})"
+            raise Refused(f"{says}: have the app installed there again")
+        raise Unreachable(f"the token of {installation.id} has expired and is not renewed yet")
+
+
+def open_clients(channel: str, settings: SlackSettings, installations: SlackInstallations | None) -> SlackClients:
+    """Return the clients of a channel. `installations` belong to settings with a client_id."""
+    if installations:
+        return ManyWorkspaces(channel, settings, installations)
+    token = settings.bot_token.get_secret_value().strip() if settings.bot_token else ""
+    return OneWorkspace(token, settings.api_url)
+
+
+def not_installed(workspace: str) -> str:
+    """Return that a workspace has no token, and the cure."""
+    if not workspace:
+        return "the address names no workspace: write it as T0123ABCD/C0456EFGH"
+    return f"the app is not installed in {workspace}: have it installed there"

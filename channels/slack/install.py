@@ -1,0 +1,211 @@
+"""Installing a Slack app into a workspace by OAuth: what is asked for, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sayso.channels.http import PooledSessions
+from sayso.channels.metrics import WORKSPACES, of_labels
+from sayso.channels.setup import SetupError, connection_problem, platform_calls
+from sayso.channels.slack.client import SLACK, error_code, new_client, setup_problem
+from sayso.channels.slack.installations import Installation, SlackInstallations
+from sayso.channels.slack.setup import scopes
+from sayso.channels.types import random_id
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+    from sayso.channels.slack.settings import InstallSettings, SlackSettings
+
+log = logging.getLogger(__name__)
+
+#: How long a person may take on Slack's page, in seconds: 10 minutes, as long as Slack's code is valid.
+STATE_SECONDS = 600
+#: How long an invitation is valid, in seconds: a week.
+INVITATION_SECONDS = 7 * 86_400
+#: What can be redeemed once: the state of an installation that was begun, and an invitation.
+STATE, INVITATION = "state", "invitation"
+_COOKIE = re.compile(r"[0-9a-f]{48}")
+_CODE = re.compile(r"\w{1,60}")
+
+
+class InstallRefused(Exception):
+    """Raised where nothing is installed. The message is for the person, `reason` is for the log."""
+
+    def __init__(self, says: str, reason: str, *, status: int = 403) -> None:
+        super().__init__(says)
+        self.reason, self.status = reason, status
+
+
+@dataclass(frozen=True, slots=True)
+class InstallStart:
+    """Where to send the browser, and the cookie by which it is recognized when it comes back."""
+
+    url: str
+    cookie: str
+
+
+class InstallFlow:
+    """The installations of one channel's app. Lives as long as the web process; used from any thread.
+
+    `redirect_uri` is where Slack sends the browser back to. All methods raise redis.RedisError.
+    """
+
+    def __init__(
+        self, channel: str, settings: SlackSettings, installations: SlackInstallations, redirect_uri: str
+    ) -> None:
+        if not (settings.client_id and settings.client_secret and settings.install_rules):
+            raise ValueError("an app that is installed by OAuth needs client_id and client_secret")
+        self._channel = channel
+        self._client_id = settings.client_id.get_secret_value().strip()
+        self._client_secret = settings.client_secret.get_secret_value().strip()
+        self._rules: InstallSettings = settings.install_rules
+        self._scopes = list(scopes(settings.view))
+        self._api_url = settings.api_url or SLACK
+        self._installations = installations
+        self._redirect_uri = redirect_uri
+        self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
+
+    def is_invited(self, invitation: str) -> bool:
+        """Return whether an invitation is valid now."""
+        return bool(invitation) and self._installations.is_valid(INVITATION, invitation)
+
+    def begin(self, invitation: str, cookie: str) -> InstallStart:
+        """Begin an installation. `cookie` is what the browser had, "" for none. Raises InstallRefused."""
+        from slack_sdk.oauth import AuthorizeUrlGenerator
+
+        if self._rules.invited and not self.is_invited(invitation):
+            says = "This app is installed by invitation, and this link is none that works: ask its operator for one."
+            raise InstallRefused(says, "no valid invitation")
+        # Another tab of the same browser keeps working: the cookie stays, and each begun installation has a state.
+        cookie = cookie if _COOKIE.fullmatch(cookie) else random_id(24)
+        begun = {"browser": _digest(cookie), "invitation": invitation if self._rules.invited else ""}
+        state = self._installations.issue(STATE, json.dumps(begun), STATE_SECONDS)
+        generator = AuthorizeUrlGenerator(
+            client_id=self._client_id,
+            scopes=self._scopes,
+            redirect_uri=self._redirect_uri,
+            authorization_url=f"{self._api_url}/oauth/v2/authorize",
+        )
+        return InstallStart(generator.generate(state), cookie)
+
+    def finish(self, query: Mapping[str, str], cookie: str) -> Installation:
+        """Install the app as Slack's answer says, and return the installation. Raises InstallRefused."""
+        begun = self._redeem_state(query.get("state", ""), cookie)
+        if error := query.get("error"):
+            raise _denied(error)
+        invitation = begun["invitation"]
+        if self._rules.invited and not self.is_invited(invitation):
+            raise InstallRefused("The invitation was used meanwhile: ask for another one.", "invitation used")
+        installation = asyncio.run(self._exchange(query.get("code", "")))
+        if not self._rules.admits(installation.id, installation.organization):
+            self._give_back(installation)
+            says = f"{installation.name or installation.id} may not install this app. Ask its operator to add it."
+            raise InstallRefused(says, "not in install.organizations")
+        if self._rules.invited and self._installations.redeem(INVITATION, invitation) is None:
+            self._give_back(installation)
+            raise InstallRefused("The invitation was used meanwhile: ask for another one.", "invitation used")
+        is_new = self._installations.save(installation)
+        of_labels(WORKSPACES, self._channel, "installed" if is_new else "installed_again").inc()
+        extra = {"channel": self._channel, "workspace": installation.id, "again": not is_new}
+        log.info("workspace.installed", extra=extra)
+        return installation
+
+    def _redeem_state(self, state: str, cookie: str) -> dict[str, str]:
+        """Return what was stored when this browser began. A state works once, also for another browser."""
+        value = self._installations.redeem(STATE, state) if state else None
+        if value is None:
+            says = "This installation was not begun here, was finished already, or took longer than 10 minutes."
+            raise InstallRefused(says, "unknown state")
+        begun: dict[str, str] = json.loads(value)
+        if not hmac.compare_digest(begun["browser"], _digest(cookie)):
+            raise InstallRefused("This installation was begun in another browser.", "another browser")
+        return begun
+
+    async def _exchange(self, code: str) -> Installation:
+        """Return what Slack grants for a code. Raises InstallRefused."""
+        client = new_client(None, self._api_url, self._sessions.here())
+        try:
+            async with platform_calls("Slack", _exchange_problem):
+                answer = await client.oauth_v2_access(
+                    client_id=self._client_id,
+                    client_secret=self._client_secret,
+                    code=code,
+                    redirect_uri=self._redirect_uri,
+                )
+            return _installation_of(answer.data, self._installations.clock())
+        except SetupError as exc:
+            says = "Slack did not confirm the installation. Try again from the beginning."
+            raise InstallRefused(says, exc.says, status=502) from None
+        except (KeyError, TypeError, ValueError, AttributeError):
+            says = "Slack's answer to the installation makes no sense. Try again from the beginning."
+            raise InstallRefused(says, "unreadable answer", status=502) from None
+
+    def _give_back(self, installation: Installation) -> None:
+        """Revoke a token that is not wanted, unless the workspace had installed the app before: it may be the same."""
+        if installation.id in self._installations.ids():
+            return
+        try:
+            asyncio.run(self._revoke(installation.token))
+        except SetupError as exc:  # it is stored nowhere, so it is of no use
+            extra = {"channel": self._channel, "workspace": installation.id, "reason": exc.says}
+            log.warning("workspace.not_revoked", extra=extra)
+
+    async def _revoke(self, token: str) -> None:
+        client = new_client(token, self._api_url, self._sessions.here())
+        async with platform_calls("Slack", setup_problem):
+            await client.auth_revoke()
+
+
+def _exchange_problem(exc: Exception) -> tuple[str, str]:
+    """Return Slack's error code for the log. Its answer may hold the code or a token, which are not logged."""
+    code = error_code(getattr(exc, "response", None))
+    return (f"Slack error {code}", "see the app's credentials") if code else connection_problem("Slack", exc)
+
+
+def _denied(error: str) -> InstallRefused:
+    if error == "access_denied":
+        return InstallRefused("You did not allow the installation, so nothing was installed.", "denied", status=200)
+    shown = error if _CODE.fullmatch(error) else "unknown error"
+    return InstallRefused(f"Slack did not install the app ({shown}).", f"Slack error {shown}")
+
+
+def _installation_of(answer: Any, now: float) -> Installation:
+    """Return the installation in an answer to oauth.v2.access. Raises KeyError, TypeError or ValueError."""
+    team = answer.get("team") or {}
+    organization = answer.get("enterprise") or {}
+    is_for_organization = answer.get("is_enterprise_install") is True
+    place = organization if is_for_organization else team
+    token = answer["access_token"]
+    if (
+        answer.get("token_type") != "bot"
+        or not isinstance(token, str)
+        or not re.fullmatch(r"[TE][A-Z0-9]+", place["id"])
+    ):
+        raise ValueError("no token of a bot")
+    expires_in = float(answer.get("expires_in") or 0)
+    return Installation(
+        place["id"],
+        token,
+        name=str(place.get("name") or ""),
+        organization="" if is_for_organization else str(organization.get("id") or ""),
+        user=str((answer.get("authed_user") or {}).get("id") or ""),
+        scopes=tuple(scope for scope in str(answer.get("scope") or "").split(",") if scope),
+        app_id=str(answer.get("app_id") or ""),
+        bot_user=str(answer.get("bot_user_id") or ""),
+        installed_at=now,
+        refresh_token=str(answer.get("refresh_token") or ""),
+        expires_at=now + expires_in if expires_in else 0.0,
+    )
+
+
+def _digest(cookie: str) -> str:
+    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()

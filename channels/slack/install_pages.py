@@ -1,0 +1,160 @@
+"""The web pages of Slack apps that many workspaces install: /slack/install, and where Slack sends the browser back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import flask
+
+from sayso.channels.slack.adapter import SlackChannel
+from sayso.channels.slack.install import STATE_SECONDS, InstallFlow, InstallRefused
+from sayso.channels.slack.installations import Installation
+from sayso.channels.slack.setup import redirect_url
+
+log = logging.getLogger(__name__)
+
+#: How many installations of one app may begin in a minute in one process. Each is stored for STATE_SECONDS. Those with
+#: a valid invitation do not count.
+STARTS_PER_MINUTE = 60
+#: How many may come back in a minute in one process. Each costs a call to Slack.
+RETURNS_PER_MINUTE = 120
+_CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> flask.Blueprint:
+    """Return the pages of all channels with a client_id: /slack/<name>/install, and /slack/install for the first one.
+
+    An app with a bot_token has no pages.
+    """
+    flows = {}
+    for channel in channels:
+        if channel.installations:
+            flows[channel.name] = InstallFlow(
+                channel.name, channel.settings, channel.installations, redirect_url(public_url, channel.name)
+            )
+    pages = flask.Blueprint("slack", __name__, template_folder="templates")
+    if flows:
+        views = InstallViews(flows, is_encrypted=public_url.startswith("https:"))
+        pages.add_url_rule("/slack/install", view_func=views.install_first)
+        pages.add_url_rule("/slack/<name>/install", view_func=views.install)
+        pages.add_url_rule("/slack/<name>/oauth_redirect", view_func=views.oauth_redirect)
+    pages.after_request(_harden)
+    return pages
+
+
+class InstallViews:
+    """The views of all apps. One per process; counts in memory."""
+
+    def __init__(self, flows: Mapping[str, InstallFlow], *, is_encrypted: bool) -> None:
+        # Imported here: a bot whose app has a bot_token does without.
+        from limits import RateLimitItemPerMinute
+        from limits.storage import MemoryStorage
+        from limits.strategies import MovingWindowRateLimiter
+
+        self._flows = flows
+        self._is_encrypted = is_encrypted
+        self._per_minute = RateLimitItemPerMinute
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+
+    def install_first(self) -> flask.Response:
+        """Send the browser to Slack's page for the first app."""
+        return self.install(next(iter(self._flows)))
+
+    def install(self, name: str) -> flask.Response:
+        """Send the browser to Slack's page."""
+        flow = self._flow(name)
+        invitation = flask.request.args.get("invitation", "")
+        if not flow.is_invited(invitation) and not self._may(name, "start", STARTS_PER_MINUTE):
+            return _too_many()
+        try:
+            begun = flow.begin(invitation, flask.request.cookies.get(self._cookie(name), ""))
+        except InstallRefused as exc:
+            return _refusal(name, exc)
+        response = flask.make_response(flask.redirect(begun.url))
+        response.set_cookie(
+            self._cookie(name),
+            begun.cookie,
+            max_age=STATE_SECONDS,
+            path="/",
+            secure=self._is_encrypted,
+            httponly=True,
+            samesite="Lax",  # Slack's page sends the browser back, so that Strict would leave it out
+        )
+        return response
+
+    def oauth_redirect(self, name: str) -> flask.Response:
+        """Install the app into the workspace that the person chose at Slack."""
+        flow = self._flow(name)
+        if not self._may(name, "return", RETURNS_PER_MINUTE):
+            return _too_many()
+        cookie = flask.request.cookies.get(self._cookie(name), "")
+        try:
+            installation = flow.finish(flask.request.args, cookie)
+        except InstallRefused as exc:
+            return _refusal(name, exc)
+        return _success(installation)
+
+    def _flow(self, name: str) -> InstallFlow:
+        flow = self._flows.get(name)
+        if flow is None:
+            flask.abort(404)
+        return flow
+
+    def _may(self, name: str, what: str, per_minute: int) -> bool:
+        """Count one request. Return False for one too many."""
+        return self._limiter.hit(self._per_minute(per_minute), name, what)
+
+    def _cookie(self, name: str) -> str:
+        """Return the name of the cookie that recognizes a browser. Over https no other host can set it."""
+        return f"{'__Host-' if self._is_encrypted else ''}sayso_slack_{name}"
+
+
+class _Link(NamedTuple):
+    url: str
+    label: str
+
+
+def _success(installation: Installation) -> flask.Response:
+    where = installation.name or installation.id
+    app = quote(installation.app_id, safe="")
+    if installation.is_organization:
+        lines = [
+            "An organization decides next which of its workspaces have the app: choose them on the page below.",
+            "Then people find it in Slack under Apps, and write to it. It asks before it changes anything.",
+        ]
+        url = f"https://app.slack.com/manage/{installation.id}/integrations/profile/{app}/workspaces/add"
+        return _page(f"Installed in {where}", lines, link=_Link(url, "Add the app to workspaces"))
+    lines = [
+        "Write to it now: open it in Slack and say what you want. It asks before it changes anything.",
+        "In a channel, invite it with /invite and its name, then mention it.",
+    ]
+    url = f"https://slack.com/app_redirect?app={app}&team={installation.id}"
+    return _page(f"Installed in {where}", lines, link=_Link(url, "Open it in Slack"))
+
+
+def _refusal(name: str, refused: InstallRefused) -> flask.Response:
+    log.info("workspace.install_refused", extra={"channel": name, "reason": refused.reason})
+    again = _Link(flask.url_for("slack.install", name=name), "Begin again")
+    return _page("Not installed", [str(refused)], status=refused.status, link=again)
+
+
+def _too_many() -> flask.Response:
+    response = _page("Not installed", ["Too many installations at once: try again in a minute."], status=429)
+    response.headers["Retry-After"] = "60"
+    return response
+
+
+def _page(title: str, lines: list[str], *, status: int = 200, link: _Link | None = None) -> flask.Response:
+    page = flask.render_template("slack_install.html", title=title, lines=lines, link=link)
+    return flask.make_response(page, status)
+
+
+def _harden(response: flask.Response) -> flask.Response:
+    response.headers["Content-Security-Policy"] = _CSP
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"  # the address of this page holds Slack's code
+    response.headers["Cache-Control"] = "no-store"
+    return response

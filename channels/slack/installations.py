@@ -1,0 +1,230 @@
+"""Installations of a Slack app: the token of each workspace and organization, encrypted, in Redis."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sayso.channels.records import check_version, versioned
+from sayso.channels.types import random_id
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+#: How long it is remembered that a workspace removed the app, in seconds: 30 days. `sayso doctor` names it.
+REMOVED_SECONDS = 30 * 24 * 3600
+#: How many removals are remembered.
+MAX_REMOVED = 100
+#: Replace a record only if it is still the one that was read: a new installation or a removal wins over a renewal.
+#: KEYS: installations. ARGV: id, the record that was read, the new one.
+_REPLACE = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1
+"""
+
+
+class TokenUnreadable(Exception):
+    """Raised for a record that was encrypted with other keys, or for another workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a workspace, or an organization for all of its workspaces, has granted to the app.
+
+    `id`: the id of the workspace, or of the organization. `organization`: that of a workspace which installed the app
+    for itself, "" for none. `user`: the person who installed it. `scopes`: of the bot.
+    `bot_user`: the bot's own user id. `installed_at` and `expires_at` are in Unix seconds; `expires_at` is 0.0 for a
+    token without an end. `renewal_refused`: Slack's error when it refused to renew the token, "" for none.
+    """
+
+    id: str
+    token: str = field(repr=False)
+    name: str = ""
+    organization: str = ""
+    user: str = ""
+    scopes: tuple[str, ...] = ()
+    app_id: str = ""
+    bot_user: str = ""
+    installed_at: float = 0.0
+    refresh_token: str = field(default="", repr=False)
+    expires_at: float = 0.0
+    renewal_refused: str = ""
+    #: The record that it was read from.
+    record: str = field(default="", repr=False, compare=False)
+
+    @property
+    def is_organization(self) -> bool:
+        """Whether it holds for all workspaces of an organization that let the app in."""
+        return self.id.startswith("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """That a workspace or an organization removed the app: its id and name, when in Unix seconds, and Slack's event."""
+
+    id: str
+    name: str
+    at: float
+    reason: str
+
+
+class TokenCipher:
+    """Encrypts the installations of one channel. Lives as long as its channel.
+
+    Its keys are made from the bot's secret keys: the first one encrypts, all of them decrypt.
+    """
+
+    def __init__(self, channel: str, keys: Sequence[str]) -> None:
+        from cryptography.fernet import Fernet, MultiFernet
+
+        self._channel = channel
+        self._fernet = MultiFernet([Fernet(_derived(key)) for key in keys])
+
+    def encrypt(self, installation: Installation) -> str:
+        """Return the record of an installation."""
+        fields = asdict(replace(installation, record=""))
+        text = versioned(json.dumps({**fields, "channel": self._channel}))
+        return self._fernet.encrypt(text.encode()).decode()
+
+    def decrypt(self, workspace: str, record: str) -> Installation:
+        """Return the installation of a record. Raises TokenUnreadable, and OtherVersion for one of another release."""
+        from cryptography.fernet import InvalidToken
+
+        try:
+            text = self._fernet.decrypt(record.encode()).decode()
+        except InvalidToken:
+            raise TokenUnreadable(f"the token of {workspace} was encrypted with other secret keys") from None
+        fields: dict[str, Any] = json.loads(check_version(text))
+        fields.pop("v", None)
+        # A record that was copied to another name would send with a foreign token.
+        if fields.pop("channel") != self._channel or fields["id"] != workspace:
+            raise TokenUnreadable(f"the record of {workspace} belongs to another workspace")
+        return Installation(**{**fields, "scopes": tuple(fields["scopes"]), "record": record})
+
+
+def _derived(key: str) -> bytes:
+    """Return a Fernet key that is used for nothing else than tokens."""
+    return base64.urlsafe_b64encode(hmac.digest(key.encode(), b"sayso slack installations", "sha256"))
+
+
+class SlackInstallations:
+    """The installations of one channel. Lives as long as its process; all methods raise redis.RedisError.
+
+    `clock` returns Unix seconds.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        redis: Redis,
+        keys: Sequence[str],
+        key_prefix: str,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.cipher = TokenCipher(channel, keys)
+        self.clock = clock
+        self._redis = redis
+        self._key = f"{key_prefix}slack:{channel}"
+
+    def save(self, installation: Installation) -> bool:
+        """Store what was granted, in place of an earlier grant. Return whether there was none."""
+        record = self.cipher.encrypt(installation)
+        is_new = bool(self._redis.hset(f"{self._key}:installed", installation.id, record))
+        self._redis.hdel(f"{self._key}:removed", installation.id)
+        return is_new
+
+    def replace(self, read: Installation, installation: Installation) -> bool:
+        """Store an installation in place of the one that was `read`. Return False if that one has changed since."""
+        keys_and_args = (f"{self._key}:installed", read.id, read.record, self.cipher.encrypt(installation))
+        return bool(self._redis.eval(_REPLACE, 1, *keys_and_args))
+
+    def find(self, workspace: str) -> Installation | None:
+        """Return a workspace's own installation, else that of its organization, None without both.
+
+        Raises TokenUnreadable.
+        """
+        own = self.get(workspace)
+        if own or workspace.startswith("E"):
+            return own
+        organization = self._redis.hget(f"{self._key}:organizations", workspace)
+        return self.get(str(organization)) if organization else None
+
+    def get(self, name: str) -> Installation | None:
+        """Return the installation of exactly this workspace or organization. Raises TokenUnreadable."""
+        record = self._redis.hget(f"{self._key}:installed", name)
+        return self.cipher.decrypt(name, str(record)) if record else None
+
+    def ids(self) -> list[str]:
+        """Return the ids of all workspaces and organizations that have installed the app."""
+        return sorted(map(str, self._redis.hkeys(f"{self._key}:installed")))
+
+    def workspaces_of(self, organization: str) -> list[str]:
+        """Return the workspaces of an organization from which something came in."""
+        known: Any = self._redis.hgetall(f"{self._key}:organizations")
+        return sorted(workspace for workspace, each in known.items() if each == organization)
+
+    def note_organization(self, workspace: str, organization: str) -> None:
+        """Remember that a workspace uses the installation of its organization."""
+        self._redis.hset(f"{self._key}:organizations", workspace, organization)
+
+    def remove(self, name: str, reason: str, at: float) -> bool:
+        """Delete an installation that was removed at `at`, in Unix seconds. Return whether there was one.
+
+        Slack repeats events for an hour: a removal from before the installation is over.
+        """
+        try:
+            installation = self.get(name)
+        except TokenUnreadable:
+            installation = Installation(name, "")
+        if installation is None or at < installation.installed_at:
+            return False
+        self._redis.hdel(f"{self._key}:installed", name)
+        self._note_removal(Removal(name, installation.name, at, reason))
+        return True
+
+    def _note_removal(self, removal: Removal) -> None:
+        self._redis.hset(f"{self._key}:removed", removal.id, json.dumps(asdict(removal)))
+        for old in self.removals()[MAX_REMOVED:]:
+            self._redis.hdel(f"{self._key}:removed", old.id)
+        self._redis.expire(f"{self._key}:removed", REMOVED_SECONDS)
+
+    def removals(self) -> list[Removal]:
+        """Return who removed the app in the last REMOVED_SECONDS, the newest first."""
+        records: Any = self._redis.hvals(f"{self._key}:removed")
+        removals = [Removal(**json.loads(record)) for record in records]
+        recent = [removal for removal in removals if self.clock() - removal.at < REMOVED_SECONDS]
+        return sorted(recent, key=lambda removal: -removal.at)
+
+    def start_renewal(self, name: str, seconds: int) -> bool:
+        """Return whether this process may renew a token now. No other one may within `seconds`."""
+        return bool(self._redis.set(f"{self._key}:renewal:{name}", "1", nx=True, ex=seconds))
+
+    def end_renewal(self, name: str) -> None:
+        """Let other processes renew a token."""
+        self._redis.delete(f"{self._key}:renewal:{name}")
+
+    def issue(self, kind: str, value: str, seconds: int) -> str:
+        """Return a secret that can be redeemed once within `seconds`, for `value`. Redis holds its hash alone."""
+        secret = random_id(24)
+        self._redis.set(self._ticket(kind, secret), value, ex=seconds)
+        return secret
+
+    def is_valid(self, kind: str, secret: str) -> bool:
+        """Return whether a secret can be redeemed now."""
+        return bool(self._redis.exists(self._ticket(kind, secret)))
+
+    def redeem(self, kind: str, secret: str) -> str | None:
+        """Return the value of a secret, None for one that is unknown, late or redeemed. Of several at once one wins."""
+        value = self._redis.getdel(self._ticket(kind, secret))
+        return None if value is None else str(value)
+
+    def _ticket(self, kind: str, secret: str) -> str:
+        return f"{self._key}:{kind}:{hashlib.sha256(secret.encode('utf-8', 'replace')).hexdigest()}"

@@ -1,0 +1,140 @@
+"""Looks at the workspaces that have installed a Slack app, for `sayso doctor` and `sayso channel workspaces`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from sayso.channels.http import PooledSessions
+from sayso.channels.records import OtherVersion
+from sayso.channels.setup import CheckResult, SetupError, connection_problem, platform_calls
+from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, setup_problem
+from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
+from sayso.channels.slack.settings import SlackSettings
+
+#: How long all workspaces together may take to be asked, in seconds, and how many are asked at a time.
+CHECK_SECONDS, AT_A_TIME = 15.0, 8
+#: For how long `sayso doctor` names a workspace that removed the app, in seconds: a week.
+RECENT_SECONDS = 7 * 86400.0
+_AGAIN = "have the app installed there again: {url}"
+
+
+class WorkspaceChecks:
+    """Checks the installations of one channel. Lives as long as one command. It renews no token."""
+
+    def __init__(
+        self,
+        channel: str,
+        settings: SlackSettings,
+        installations: SlackInstallations,
+        *,
+        install_url: str,
+        scopes: dict[str, list[str]],
+    ) -> None:
+        """`scopes` are those that the bot needs, with what needs them."""
+        self._channel = channel
+        self._settings = settings
+        self._installations = installations
+        self._cure = _AGAIN.format(url=install_url)
+        self._install_url = install_url
+        self._scopes = scopes
+        self._sessions: PooledSessions[Any] = PooledSessions(lambda session: session)
+
+    async def results(self) -> AsyncIterator[CheckResult]:
+        """Yield what is known of all installations, then the state of each. Raises redis.RedisError."""
+        names = self._installations.ids()
+        if names:
+            organizations = sum(name.startswith("E") for name in names)
+            says = f"{len(names) - organizations} workspaces and {organizations} organizations have installed the app"
+            yield self._ok("workspaces", says)
+        else:
+            says, cure = "no workspace has installed the app", f"install it: {self._install_url}"
+            yield self._warn("workspaces", says, cure, id="workspaces-none")
+        async for result in self._each(names):
+            yield result
+        for result in self._removals():
+            yield result
+
+    async def _each(self, names: list[str]) -> AsyncIterator[CheckResult]:
+        """Yield the state of each installation within CHECK_SECONDS, then how many were not asked in time."""
+        slots = asyncio.Semaphore(AT_A_TIME)
+        tasks = [asyncio.create_task(self._within_slot(slots, name)) for name in names]
+        if not tasks:
+            return
+        done, late = await asyncio.wait(tasks, timeout=CHECK_SECONDS)
+        for task in late:
+            task.cancel()
+        for task in tasks:
+            if task in done:
+                yield task.result()
+        if late:
+            says = f"{len(late)} workspaces were not asked within {CHECK_SECONDS:g} s"
+            cure = f"run `sayso channel status {self._channel}` again"
+            yield self._warn("workspaces", says, cure, id="workspaces-late")
+
+    async def _within_slot(self, slots: asyncio.Semaphore, name: str) -> CheckResult:
+        async with slots:
+            return await self._one(name)
+
+    async def _one(self, name: str) -> CheckResult:
+        try:
+            installation = self._installations.get(name)
+        except (TokenUnreadable, OtherVersion) as exc:
+            cure = "give this process the secret keys of before, or install the app there again"
+            return self._fail(name, str(exc), cure, id="workspace-unreadable")
+        if installation is None:
+            return self._ok(name, "has removed the app just now")
+        label = installation.name or name
+        if installation.renewal_refused:
+            says = f"Slack does not renew the token of {label} ({installation.renewal_refused})"
+            return self._fail(name, says, self._cure, id="workspace-renewal")
+        rules = self._settings.install_rules
+        if rules and not rules.admits(name, installation.organization):
+            says = f"{label} has installed the app and is not in install.organizations: it gets no answers"
+            cure = f"add {name} there, or remove the app from the workspace"
+            return self._warn(name, says, cure, id="workspace-not-listed")
+        if 0 < installation.expires_at <= time.time():
+            return self._ok(name, f"{label}: its token has ended, and is renewed when it is needed")
+        return await self._ask(installation, label)
+
+    async def _ask(self, installation: Installation, label: str) -> CheckResult:
+        """Ask Slack whether it takes a token, and what its scopes are."""
+        client = new_client(installation.token, self._settings.api_url, self._sessions.here())
+
+        def problem(exc: Exception) -> tuple[str, str]:
+            code = error_code(getattr(exc, "response", None))
+            if code in TOKEN_ERRORS:
+                return f"Slack does not take the token of {label} ({code})", self._cure
+            return setup_problem(exc) or connection_problem("Slack", exc)
+
+        try:
+            async with platform_calls("Slack", problem):
+                answer = await client.auth_test()
+        except SetupError as exc:
+            return self._fail(installation.id, exc.says, exc.cure, id="workspace-token")
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        given = {scope.strip() for scope in str(headers.get("x-oauth-scopes", "")).split(",")}
+        missing = [f"{scope} (for {', '.join(what)})" for scope, what in self._scopes.items() if scope not in given]
+        if missing:
+            says = f"{label} lacks scopes: {'; '.join(missing)}"
+            return self._warn(installation.id, says, self._cure, id="workspace-scopes")
+        return self._ok(installation.id, f"{label}: bot @{answer.get('user')}, all scopes")
+
+    def _removals(self) -> Iterator[CheckResult]:
+        for removal in self._installations.removals():
+            age = self._installations.clock() - removal.at
+            if age < RECENT_SECONDS:
+                says = f"{removal.name or removal.id} removed the app {age / 3600:.0f} hours ago ({removal.reason})"
+                cure = f"if that was a mistake, {self._cure}"
+                yield self._warn(removal.id, says, cure, id="workspace-removed")
+
+    def _ok(self, check: str, says: str) -> CheckResult:
+        return CheckResult(check, "ok", says, channel=self._channel)
+
+    def _warn(self, check: str, says: str, cure: str, *, id: str) -> CheckResult:
+        return CheckResult(check, "warn", says, cure, self._channel, id=id)
+
+    def _fail(self, check: str, says: str, cure: str, *, id: str) -> CheckResult:
+        return CheckResult(check, "fail", says, cure, self._channel, id=id)

@@ -1,0 +1,35 @@
+"""Where commands find the state of a bot: its Redis and its secret keys, and what is stored of Slack's workspaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from redis.exceptions import RedisError
+
+from sayso.channels.setup import BotState
+from sayso.channels.slack.installations import SlackInstallations
+from sayso.config.settings.loader import ConfigError
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.data_folder import known_keys, open_data
+from sayso.config.wiring.redis_parts import RedisParts, find_redis
+from sayso.pending.redis.client import connect
+
+
+def find_state(settings: Settings, data: Path) -> BotState | None:
+    """Return the state of the bot on a data folder, None where its Redis or its keys are not known. Creates nothing."""
+    try:
+        keys = known_keys(data)
+        redis = connect(find_redis(settings, data))
+    except (ConfigError, ValueError, OSError, RedisError):  # another check names the reason
+        return None
+    return BotState(redis, settings.key_prefix, keys) if keys else None
+
+
+def open_installations(settings: Settings, data: Path, channel: str) -> SlackInstallations:
+    """Return who has installed the app of a Slack channel with a client_id, for a command. Raises ConfigError."""
+    from sayso.config.wiring.libraries import require_channel_library
+
+    require_channel_library(settings, channel)
+    keys = open_data(data, settings.state_folder(data))
+    redis = RedisParts.find(settings, data)
+    return SlackInstallations(channel, redis.client, keys, settings.key_prefix)
