@@ -418,7 +418,7 @@ class ConfirmationHandler:
         action = live.action
         answer = fixed_answer(context, text)
         ((reply, _),) = answer.change.replies
-        left = max(0.0, action.expires_at - context.received_at)
+        left = max(1.0, action.expires_at - context.received_at)  # 0 would stand for no limit
         buttons = self._prompts.buttons(action, context)
         asked = replace(reply, buttons=buttons, answer_seconds=left, preview=preview)
         return about_question(live, answer.changed(replies=((asked, ""),)))

@@ -145,9 +145,9 @@ class _Blocks:
         for node in container.children:
             match node.type:
                 case "paragraph":
-                    yield _Block(_inline(node.children[0], self.dialect))
+                    yield _Block(inline(node.children[0], self.dialect))
                 case "heading":
-                    text = _inline(node.children[0], self.dialect, ("strong",))
+                    text = inline(node.children[0], self.dialect, ("strong",))
                     opening, closing = self.dialect.marks["strong"] if text else ("", "")
                     yield _Block(f"{opening}{text}{closing}")
                 case "fence" | "code_block":
@@ -190,7 +190,7 @@ class _Blocks:
         if is_overfull(lines):  # the parser drops cells beyond the last column, so such a table is shown as its source
             return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
         table = [row.children for part in node.children for row in part.children]
-        rows = [[" ".join(_inline(cell.children[0], PLAIN).split()) for cell in row] for row in table]
+        rows = [[" ".join(inline(cell.children[0], PLAIN).split()) for cell in row] for row in table]
         if sum(widths(rows)) + 3 * (len(rows[0]) - 1) > self.dialect.columns:
             return _Block(records(rows, self.dialect))
         rights = ["right" in str(head.attrGet("style") or "") for head in table[0]]
@@ -239,7 +239,7 @@ def with_shown_numbers(md: str) -> str:
     return "\n".join(lines)
 
 
-def _inline(
+def inline(
     parent: SyntaxTreeNode,
     dialect: Dialect,
     active: tuple[str, ...] = (),
@@ -263,7 +263,7 @@ def _inline(
             case "image":
                 parts.append(_image(node, dialect, in_link=in_link))
             case "link":
-                text = _inline(node, dialect, active, in_link=True)
+                text = inline(node, dialect, active, in_link=True)
                 # The label of a bare URL is the URL, which must not be formatted.
                 label = "" if node.markup == "autolink" else text + _title(node, dialect)
                 parts.append(_link(dialect, label, str(node.attrGet("href") or "")))
@@ -275,7 +275,7 @@ def _inline(
                 opening, closing = _marks(node, dialect, active, before, after)
                 is_marked = opening not in ("", node.markup)
                 edges = ("", "") if is_marked else (before, after)
-                text = _inline(node, dialect, (*active, name), in_link=in_link, around=edges)
+                text = inline(node, dialect, (*active, name), in_link=in_link, around=edges)
                 if is_marked and dialect.solid:
                     first, last = dialect.marks[name]
                     if re.search(rf"(?<=\S){re.escape(last)}{MAYBE_GAP}(?!\w)", text):
@@ -329,7 +329,7 @@ def _image(node: SyntaxTreeNode, dialect: Dialect, *, in_link: bool) -> str:
     inside = dialect
     if dialect.hides:  # of two addresses, one inside the other, a platform would show one, or neither
         inside = replace(dialect, link=lambda label, href: bare_link(label, dialect.escape(href)), hides=False)
-    alt = _inline(node, inside) + _title(node, dialect)
+    alt = inline(node, inside) + _title(node, dialect)
     return _link(inside if in_link else dialect, alt, str(node.attrGet("src") or ""))
 
 

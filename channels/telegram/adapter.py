@@ -18,7 +18,14 @@ from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tl
 from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.missing import MissingFeatures
-from sayso.channels.telegram.outgoing import BotApiCall, alternative, as_new_message, beginning, pieces_of
+from sayso.channels.telegram.outgoing import (
+    BotApiCall,
+    alternative,
+    as_new_message,
+    beginning,
+    is_better_rich,
+    pieces_of,
+)
 from sayso.channels.telegram.settings import TelegramSettings
 from sayso.channels.types import (
     AddressChange,
@@ -74,6 +81,7 @@ class TelegramChannel:
         self._parser = UpdateParser(name, self.bot_id, settings.username.lstrip("@").lower())
         self._has_native_drafts = settings.draft == "native"
         self._answered: frozenset[str] = frozenset()
+        self._sends_rich_messages = settings.rich_messages
         self._missing = MissingFeatures(name)
         self._bots = PooledSessions(partial(new_bot, self._token, self._api_url), tls=tls)
 
@@ -137,8 +145,12 @@ class TelegramChannel:
         return NATIVE_RATE if self._has_native_drafts else CHAT_RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 4,096 UTF-16 units, or at 1,024 as a caption."""
-        return pieces_of(reply)
+        """Split text at 4,096 UTF-16 units, or at 1,024 as a caption. A rich message is one piece."""
+        return (reply,) if self._is_rich(reply) else pieces_of(reply)
+
+    def _is_rich(self, reply: Reply) -> bool:
+        is_possible = self._sends_rich_messages and "rich messages" not in self._missing
+        return is_possible and is_better_rich(reply)
 
     async def show_typing(self, turn: Turn) -> float:
         """Stop the tapped button's spinner, once, and show "typing", which Telegram shows for 5 seconds."""
@@ -196,7 +208,8 @@ class TelegramChannel:
         to the group's new id.
         """
         reply = delivery.reply
-        call = BotApiCall(delivery.conversation.chat, _thread(delivery), reply)
+        is_rich = await asyncio.to_thread(self._is_rich, reply) if self._sends_rich_messages else False
+        call = BotApiCall(delivery.conversation.chat, _thread(delivery), reply, rich=is_rich)
         impossible = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
         return await self._translated(self._deliver(as_new_message(call) if impossible else call))
 
@@ -224,8 +237,8 @@ class TelegramChannel:
                 other = await asyncio.to_thread(alternative, call, exc, self._media)
                 if other is None:
                     raise
-                if reaction(exc) == "buttons":
-                    self._missing.note("disabled buttons")
+                if isinstance(call, BotApiCall):
+                    self._learn(call, exc)
                 if isinstance(other, BotApiCall) and other.chat != call.chat:
                     await asyncio.to_thread(self._note_move, call.chat, other.chat)
             else:
@@ -234,6 +247,14 @@ class TelegramChannel:
                 return replace(other, message_id=_full_id(other.message_id, call.chat, home))
             call = other
         return call
+
+    def _learn(self, call: BotApiCall, exc: Exception) -> None:
+        """Note what the Bot API server does not know. It passes over the blocks of an edit, and misses its text."""
+        found = reaction(exc)
+        if found == "buttons":
+            self._missing.note("disabled buttons")
+        if call.rich and (found == "down" or "text is empty" in str(exc).lower()):
+            self._missing.note("rich messages")
 
     async def _moved_to(self, chat: str) -> str:
         """Return the chat, or the supergroup that it became."""

@@ -93,7 +93,9 @@ def new_bot(token: str, api_url: str, session: ClientSession) -> Bot:
     # PTB warns about its own attribute each time that Telegram asks us to wait.
     warnings.filterwarnings("ignore", message=r".*retry_after", category=PTBDeprecationWarning)
     # PTB's own method parses updates into objects: one malformed update would hide all others.
-    warnings.filterwarnings("ignore", message=r"Please use 'Bot\.getUpdates'", category=PTBUserWarning)
+    # Its method for edits insists on a text, which an edit to a rich message does not have.
+    own_methods = r"Please use 'Bot\.(getUpdates|editMessageText)'"
+    warnings.filterwarnings("ignore", message=own_methods, category=PTBUserWarning)
     request = request_type()(session)
     return Bot(token, f"{api_url}/bot", f"{api_url}/file/bot", request=request, get_updates_request=request)
 

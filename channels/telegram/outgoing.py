@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from sayso.channels.base import MediaStore
+from sayso.channels.base import DeliveryUncertain, MediaStore
 from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.literal import as_markdown
+from sayso.channels.markdown.rich import has_table, rich_blocks
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send, open_on_disk, size_of
 from sayso.channels.telegram.client import TelegramReaction, reaction
@@ -46,10 +47,24 @@ ALERT_LIMIT = 200
 _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
 
 
+def is_better_rich(reply: Reply) -> bool:
+    """Return whether a rich message shows a reply better: a table, or one message in place of several.
+
+    A question or an offer with a time limit is never rich: an app that cannot show a rich message would show the
+    buttons without what they agree to.
+    """
+    is_asking = bool(reply.preview or reply.answer_seconds or reply.decided_buttons)
+    if is_asking or reply.media or reply.answers_tap or reply.only_for or not reply.text:
+        return False
+    is_long = telegram_length(reply.text) > TEXT_LIMIT
+    return (is_long or has_table(reply.text)) and rich_blocks(reply.text) is not None
+
+
 def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return the messages of a reply. A text of up to 1,024 units is its file's caption; a longer one follows the file.
 
-    Buttons are on the last message. An edit cannot change a file, so the file follows the edited text.
+    Buttons are on the last message. An edit cannot change a file, so the file follows the edited text. All messages of
+    a question keep its time limit, which tells them from answers.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
@@ -69,7 +84,8 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         removes=reply.removes,
         decided_buttons=reply.decided_buttons,
     )
-    return (*pieces[:-1], replace(pieces[-1], buttons=reply.buttons))
+    pieces[-1] = replace(pieces[-1], buttons=reply.buttons)
+    return tuple(replace(piece, answer_seconds=reply.answer_seconds) for piece in pieces)
 
 
 def format_preview(md: str) -> str:
@@ -83,7 +99,7 @@ class BotApiCall:
 
     `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a file, "document"
     sends a file without showing it. `draft_id`: the text is a draft in a private chat, in place of the one with this
-    id.
+    id. `rich`: the text is a rich message.
     """
 
     chat: str
@@ -93,6 +109,7 @@ class BotApiCall:
     moved: bool = False
     shape: Literal["", "caption", "document"] = ""
     draft_id: int = 0
+    rich: bool = False
 
     async def to(self, bot: Bot, source: MediaStore) -> Receipt:
         """Send the reply or edit the message. Raises PTB's errors, and Refused if the file is gone."""
@@ -102,6 +119,10 @@ class BotApiCall:
             return Receipt("")
         if self.reply.media:
             return await self._file(bot, self.reply.media, source)
+        if self.rich:
+            return await self._rich(bot)
+        if not self.shape and not fits(self.reply.text, TEXT_LIMIT, telegram_length):
+            return await self._in_pieces(bot, source)
         if self.reply.edits:
             return await self._edit(bot)
         if self.draft_id:
@@ -121,6 +142,51 @@ class BotApiCall:
         if number and self.reply.only_for:
             message_id = ephemeral_id(self.reply.only_for, str(number))
         return Receipt(message_id, sent.date.timestamp())
+
+    async def _rich(self, bot: Bot) -> Receipt:
+        """Send a rich message, or edit a message into one. PTB has no method for it yet."""
+        blocks = rich_blocks(self.reply.text)
+        what: dict[str, Any] = {"chat_id": self.chat, "rich_message": {"blocks": blocks}}
+        markup = self._common("text")["reply_markup"]
+        if markup:
+            what["reply_markup"] = markup
+        if self.reply.edits:
+            what["message_id"] = int(self.reply.edits)
+            edited: Any = await bot.do_api_request("editMessageText", api_kwargs=what)
+            at = edited.get("edit_date", 0) if isinstance(edited, dict) else 0
+            return Receipt(self.reply.edits, at + 1.0 if at else 0.0)
+        if self.thread is not None:
+            what["message_thread_id"] = self.thread
+        sent: Any = await bot.do_api_request("sendRichMessage", api_kwargs=what)
+        return Receipt(str(sent.get("message_id") or ""), float(sent.get("date") or 0))
+
+    async def _in_pieces(self, bot: Bot, source: MediaStore) -> Receipt:
+        """Send a text that was to be one rich message as several others, the buttons under the last.
+
+        Raises DeliveryUncertain if one is refused after the first.
+        """
+        from telegram.error import TelegramError
+
+        receipt = Receipt("")
+        for number, piece in enumerate(pieces_of(self.reply)):
+            call = replace(self, reply=piece)
+            try:
+                receipt = await call._sent_or_plain(bot, source)  # noqa: SLF001  # a call of this class
+            except TelegramError as exc:
+                if not number:
+                    raise
+                raise DeliveryUncertain("a part of the text arrived") from exc
+        return receipt
+
+    async def _sent_or_plain(self, bot: Bot, source: MediaStore) -> Receipt:
+        from telegram.error import BadRequest
+
+        try:
+            return await self.to(bot, source)
+        except BadRequest as exc:
+            if reaction(exc) != "plain":
+                raise
+            return await replace(self, formatted=False).to(bot, source)
 
     def without_decided_buttons(self) -> BotApiCall:
         """Return the call so that a decided question has no buttons."""
@@ -239,6 +305,8 @@ def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt 
     if reply.only_for_act and not reply.answers_tap and found in ("done", "refused", "anew"):
         # The act is too old. An administrator may write without one.
         return replace(call, reply=replace(reply, only_for_act=""))
+    if call.rich and found in ("plain", "refused", "down"):
+        return replace(call, rich=False)
     # PTB says of a method that the server does not know that the token may be wrong. If it is, the next call says so.
     if reply.edits.startswith("u") and found in ("refused", "anew", "down"):
         return as_new_message(call)

@@ -38,6 +38,12 @@ class TelegramSettings(VendorSettings):
     draft beside the answer. A group always has a message that grows. Example: `native`.
     """
 
+    rich_messages: bool = False
+    """Whether answers with a table, and answers over 4,096 characters, are sent as rich messages: with a real table,
+    and in one piece. Questions never are. Telegram's apps that do not know rich messages show nothing of them but a
+    request to update. Example: `true`.
+    """
+
     @field_validator("secret_token")
     @classmethod
     def _is_header_value(cls, secret: SecretStr | None) -> SecretStr | None:

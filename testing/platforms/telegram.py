@@ -15,6 +15,7 @@ from telegram import Update
 from telegram.constants import SUPPORTED_WEBHOOK_PORTS, ChatAction
 
 from sayso.testing.platforms.server import FakeResponse, RecordedRequest, RequestLog, json_response
+from sayso.testing.platforms.telegram_rich import rich_text
 from sayso.testing.platforms.telegram_text import (
     TelegramRefusal,
     buttons,
@@ -64,7 +65,7 @@ _TIMES = "telegram times"
 SERVER_VERSION = "telegram server version"
 #: The newest version that the fake knows, and the methods that older ones lack.
 NEWEST = (10, 3)
-_SINCE = {"editEphemeralMessageText": (10, 2), "editEphemeralMessageCaption": (10, 2)}
+_SINCE = {"sendRichMessage": (10, 2), "editEphemeralMessageText": (10, 2), "editEphemeralMessageCaption": (10, 2)}
 #: Groups in which the bot is no administrator: stored in the ledger, for tests to add to.
 PLAIN_MEMBER = "telegram plain member"
 #: The time of all messages of the bot; people write in the seconds after it.
@@ -86,7 +87,10 @@ _UPLOADS = {
 _TAKES = {
     "sendMessage": (*_PLACE, "text", "link_preview_options", *_EPHEMERAL),
     **{method: (*_PLACE, "caption", kind, *_EPHEMERAL) for method, kind in _UPLOADS.items()},
-    "editMessageText": ("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options"),
+    "sendRichMessage": ("chat_id", "message_thread_id", "reply_markup", "rich_message", *_EPHEMERAL),
+    "editMessageText": (
+        *("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options", "rich_message"),
+    ),
     "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
     "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
     "editEphemeralMessageText": (*_EDITED_EPHEMERAL, "text", "link_preview_options"),
@@ -272,6 +276,8 @@ class FakeTelegram:
             raise TelegramRefusal("there is no text in the message to edit")
         if method.endswith("MessageCaption") and not entry["media"]:
             raise TelegramRefusal("there is no caption in the message to edit")
+        if self._version < (10, 2):
+            params.pop("rich_message", None)  # an older server passes over what it does not know
         field = "text" if method.endswith("Text") else "caption" if method.endswith("Caption") else ""
         text = _checked_text(params, field) if field else entry["text"]
         markup = params.get("reply_markup")
@@ -481,6 +487,8 @@ def _number(params: dict[str, Any], name: str, default: int, least: int, most: i
 
 
 def _checked_text(params: dict[str, Any], field: str) -> str:
+    if "rich_message" in params and "text" not in params:
+        return rich_text(params["rich_message"])
     text = plain_text(str(params.get(field, "")), params.get("parse_mode"))
     check_length(text, 4096 if field == "text" else 1024, field)
     return text

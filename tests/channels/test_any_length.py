@@ -17,8 +17,8 @@ from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, telegram
 from sayso.channels.markdown.split import split
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.outgoing import SECTION_LIMIT
-from sayso.channels.telegram.adapter import TelegramChannel
 from sayso.channels.telegram.outgoing import TEXT_LIMIT
+from sayso.channels.telegram.outgoing import pieces_of as telegram_pieces_of
 from sayso.channels.types import Reply
 from sayso.channels.whatsapp.outgoing import TEXT_LIMIT as WHATSAPP_LIMIT
 from sayso.channels.whatsapp.outgoing import pieces_of
@@ -29,7 +29,7 @@ Pieces = Callable[[Reply], Sequence[Reply]]
 #: For each channel: its split, its measure of length, and the limit of a piece. No adapter is connected.
 CHANNELS: dict[str, tuple[Pieces, Callable[[str], int], int]] = {
     "whatsapp": (partial(pieces_of, media=LINKS), lambda md: len(whatsapp_text(md)), WHATSAPP_LIMIT),
-    "telegram": (TelegramChannel.__new__(TelegramChannel).split, telegram_length, TEXT_LIMIT),
+    "telegram": (telegram_pieces_of, telegram_length, TEXT_LIMIT),
     "slack": (SlackChannel.__new__(SlackChannel).split, lambda md: len(slack_mrkdwn(md)), SECTION_LIMIT),
     "console": (ConsoleChannel.__new__(ConsoleChannel).split, len, MAX_PIECE_CHARS),
 }

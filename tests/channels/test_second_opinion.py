@@ -90,6 +90,7 @@ def heard(media: MemoryMedia) -> Iterator[list[dict[str, Any]]]:
         patch.setitem(FILES, "any", b"\xff\xd8\xff" + b"x" * 100)
         asyncio.run(_life(telegram(media, platforms.telegram_url), platforms))
         asyncio.run(_drafts(telegram(media, platforms.telegram_url, draft="native")))
+        asyncio.run(_write_richly(telegram(media, platforms.telegram_url, rich_messages=True)))
         yield platforms.heard
 
 
@@ -115,6 +116,23 @@ async def _whisper(channel: TelegramChannel) -> None:
         prompt = await _send(channel, asked, TOPIC)
         await _send(channel, Reply("**Deleted**", edits=prompt, decided_buttons=DECIDED), TOPIC)
     await _send(channel, Reply("…", edits=await _send(channel, Reply("so"), TOPIC), removes=True), TOPIC)
+
+
+async def _write_richly(channel: TelegramChannel) -> None:
+    """Send every kind of block in a rich message, with buttons, and edit a message into one."""
+    blocks = [
+        "# A",
+        "1. *b*\n   - `c`",
+        "> **d** ~~e~~",
+        "```py\nf\n```",
+        "---",
+        "| g | h |\n|--:|:-:|\n| [i](mailto:a@b.c) | j |",
+    ]
+    text = "\n\n".join(blocks)
+    for where in (PRIVATE, TOPIC):
+        await _send(channel, Reply(text, YES_NO), where)
+        shown = await _send(channel, Reply("so far"), where)
+        await _send(channel, Reply(f"{text}\n\n[k](https://e.org) [l](tel:+49)", edits=shown), where)
 
 
 async def _drafts(channel: TelegramChannel) -> None:
@@ -191,6 +209,9 @@ def test_every_kind_of_call_was_made(heard: list[dict[str, Any]]):
     assert methods >= {*SHOWN, "sendMessage", "sendMessageDraft", "editMessageText", "editMessageCaption"}
     assert methods >= {"sendChatAction", "answerCallbackQuery", "getFile", "getMe", "getMyCommands", "setMyCommands"}
     assert methods >= {"editEphemeralMessageText", "editEphemeralMessageCaption", "deleteMessage"}
+    assert {"sendRichMessage", "editMessageText"} <= {
+        call["method"] for call in heard if "rich_message" in call["params"]
+    }
     assert methods >= {"setWebhook", "getWebhookInfo", "deleteWebhook"}
     assert {"parse_mode", "reply_markup", "message_thread_id", "can_stop"} <= keys
     assert {"-4000000001", "-1002000000009"} <= {call["params"].get("chat_id") for call in heard}

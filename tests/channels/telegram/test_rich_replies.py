@@ -1,0 +1,213 @@
+"""Answers as rich messages of Telegram (Bot API 10.2): where they are sent, and what stands in for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.replies import KINDS, long_text
+from sayso.channels.base import DeliveryUncertain, RateLimited
+from sayso.channels.markdown import plain
+from sayso.channels.markdown.rich import MAX_COLUMNS, rich_blocks
+from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply
+from sayso.testing.platforms.fake_platforms import FakePlatforms
+from sayso.testing.platforms.telegram import SERVER_VERSION
+from sayso.testing.platforms.telegram_rich import rich_text
+from tests.channels.harness import IMAGE, MemoryMedia, telegram
+
+CHAT, TOPIC = Conversation("tg", "5123456789"), Conversation("tg", "-1002000000001", "77")
+TABLE = "Sales:\n\n| Name | Sum |\n|---|--:|\n| **A** | 1 |\n| B | 2 |"
+LONG = "\n\n".join(f"Paragraph {number}: {'word ' * 60}" for number in range(20))
+CHOICES = (Button("Small", "s"), Button("Large", "l"))
+
+
+@pytest.fixture
+def channel(media: MemoryMedia, platforms: FakePlatforms):
+    """Return a bot that sends rich messages to the fake."""
+    return telegram(media, platforms.telegram_url, rich_messages=True)
+
+
+def send(channel, reply: Reply, conversation: Conversation = CHAT) -> list[Receipt]:
+    """Send all pieces of a reply, as the worker does, and return their receipts."""
+    pieces = [replace(piece, only_for=reply.only_for) for piece in channel.split(reply)]
+    return [asyncio.run(channel.send(Delivery("d", conversation, piece))) for piece in pieces]
+
+
+def methods(platforms: FakePlatforms) -> list[str]:
+    """Return the method of each message."""
+    return [entry["raw"]["method"] for entry in platforms.sent]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Reply(f"{TABLE}\n\nSure?", CHOICES, answer_seconds=60.0, preview=TABLE),
+        Reply(f"{TABLE}\n\n{LONG}\n\nSure?", CHOICES, answer_seconds=60.0, preview=f"{TABLE}\n\n{LONG}"),
+        Reply(TABLE, answer_seconds=300.0, buttons=CHOICES[:1]),
+        Reply(TABLE, edits="1", decided_buttons=CHOICES),
+    ],
+    ids=["question", "long question", "undo", "decided question"],
+)
+def test_question_is_never_rich(channel, platforms: FakePlatforms, question: Reply):
+    """An app that cannot show a rich message would show the buttons without what a yes agrees to."""
+    send(channel, Reply("?"))
+    send(channel, question)
+    assert set(methods(platforms)) <= {"sendMessage", "editMessageText"}
+    assert not any("rich_message" in entry["raw"] for entry in platforms.sent)
+
+
+def test_table_and_long_answer_are_one_rich_message_each(channel, platforms: FakePlatforms):
+    """In their topic, with the buttons of an offer."""
+    (receipt,) = send(channel, Reply(TABLE, CHOICES), TOPIC)
+    send(channel, Reply(LONG), TOPIC)
+    assert methods(platforms) == ["sendRichMessage", "sendRichMessage"]
+    table, long = platforms.sent
+    assert (receipt.message_id, table["thread"], [each["data"] for each in table["buttons"]]) == ("1", "77", ["s", "l"])
+    assert table["text"] == "Sales:\n\n| Name | Sum |\n| --- | --- |\n| A | 1 |\n| B | 2 |"
+    assert long["text"].count("Paragraph") == 20
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply("**Short** text"), Reply(TABLE, media=IMAGE), Reply(TABLE, only_for="5123456789")]
+)
+def test_other_replies_stay_as_they_are(channel, platforms: FakePlatforms, reply: Reply):
+    """Every app shows them."""
+    send(channel, reply, TOPIC)
+    assert "sendRichMessage" not in methods(platforms)
+
+
+def test_without_the_setting_no_reply_is_rich(media: MemoryMedia, platforms: FakePlatforms):
+    """Telegram's apps of today show nothing of a rich message that they do not know."""
+    send(telegram(media, platforms.telegram_url), Reply(TABLE))
+    assert methods(platforms) == ["sendMessage"]
+
+
+def test_streamed_text_becomes_a_rich_message(channel, platforms: FakePlatforms):
+    """The message that grew is edited, and keeps its place."""
+    (shown,) = send(channel, Reply("Sales:"))
+    assert send(channel, Reply(TABLE, edits=shown.message_id)) == [shown]
+    (entry,) = platforms.sent
+    assert (entry["raw"]["method"], entry["text"][:6]) == ("editMessageText", "Sales:")
+    assert json.loads(entry["raw"]["rich_message"])["blocks"][1]["type"] == "table"
+
+
+@pytest.mark.parametrize("edits", [False, True])
+@pytest.mark.parametrize("text", [TABLE, LONG])
+def test_old_server_gets_the_answer_as_before(channel, platforms: FakePlatforms, text: str, *, edits: bool):
+    """It is learned, so the next answer is split as before, and asked once only."""
+    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    shown = send(channel, Reply("…"))[0].message_id if edits else ""
+    for _ in range(2):
+        send(channel, Reply(text, edits=shown))
+        shown = ""
+        platforms.ledger.state[SERVER_VERSION] = (10, 3)
+    assert not any("rich_message" in entry["raw"] for entry in platforms.sent)
+    words = " ".join(entry["text"] for entry in platforms.sent)
+    assert words.count("Paragraph 7:") == (2 if text == LONG else 0)
+    assert words.count("Sales:") == (2 if text == TABLE else 0)
+
+
+def test_refused_content_is_sent_as_before_and_not_learned(channel, platforms: FakePlatforms):
+    """Telegram finds addresses in texts by itself, and refuses some of them."""
+    platforms.script("telegram", "Bad Request: RICH_MESSAGE_EMAIL_INVALID")
+    send(channel, Reply(TABLE))
+    send(channel, Reply(TABLE))
+    assert methods(platforms) == ["sendMessage", "sendRichMessage"]
+
+
+@pytest.mark.parametrize("answer", ["drop", "lost", "502"])
+def test_unclear_answer_is_no_refusal(channel, platforms: FakePlatforms, answer: str):
+    """The rich message may have arrived: nothing else is sent in its place."""
+    platforms.script("telegram", answer)
+    with pytest.raises(DeliveryUncertain):
+        send(channel, Reply(TABLE))
+    assert methods(platforms) == (["sendRichMessage"] if answer == "lost" else [])
+
+
+def test_wait_is_no_refusal(channel, platforms: FakePlatforms):
+    """The same rich message is sent later."""
+    platforms.script("telegram", "429")
+    with pytest.raises(RateLimited):
+        send(channel, Reply(TABLE))
+    assert platforms.sent == []
+
+
+def test_refusal_after_the_first_part_is_uncertain(channel, platforms: FakePlatforms, monkeypatch):
+    """The first part stands in the chat, so the text counts as one that may have arrived."""
+    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    fake = platforms.fakes["telegram"]
+    taken, answer = [], fake._send
+
+    def once(*args):
+        if taken:
+            return fake.failure("403")
+        taken.append(args)
+        return answer(*args)
+
+    monkeypatch.setattr(fake, "_send", once)
+    with pytest.raises(DeliveryUncertain):
+        send(channel, Reply(LONG))
+    assert len(platforms.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("md", "block"),
+    [
+        ("## A *b*", {"type": "heading", "text": ["A ", {"type": "italic", "text": "b"}], "size": 2}),
+        ("```py\nx < 1\n```", {"type": "pre", "text": "x < 1", "language": "py"}),
+        ("---", {"type": "divider"}),
+        ("> a", {"type": "blockquote", "blocks": [{"type": "paragraph", "text": "a"}]}),
+        ("a & ~~b~~", {"type": "paragraph", "text": ["a & ", {"type": "strikethrough", "text": "b"}]}),
+        ("2*3*4 `x`", {"type": "paragraph", "text": ["2*3*4 ", {"type": "code", "text": "x"}]}),
+        (
+            "3. a",
+            {"type": "list", "items": [{"blocks": [{"type": "paragraph", "text": "a"}], "value": 3, "type": "1"}]},
+        ),
+        (
+            "[mail](mailto:a@b.org)",
+            {"type": "paragraph", "text": {"type": "email_address", "text": "mail", "email_address": "a@b.org"}},
+        ),
+    ],
+)
+def test_each_kind_of_block(md: str, block: dict):
+    """The formatting is that of other messages, and so are the rules about asterisks and links."""
+    blocks = rich_blocks(f"{md}\n\nend")
+    assert blocks is not None
+    assert blocks[0] == block
+
+
+def test_label_cannot_hide_its_target():
+    """As in other messages, the address stands behind the words."""
+    (block,) = rich_blocks("[your bank](https://evil.example/x)")
+    assert block["text"] == [
+        {"type": "url", "text": "your bank", "url": "https://evil.example/x"},
+        " (https://evil.example/x)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "md",
+    [
+        "5) a",
+        "007. a",
+        "",
+        "x" * 32_769,
+        "\n\n".join("a" * 501),
+        "|" * (MAX_COLUMNS + 2) + "\n" + "|-" * (MAX_COLUMNS + 1) + "|",
+    ],
+)
+def test_text_that_would_look_otherwise_is_not_rich(md: str):
+    """Numbers stay as they were written, and Telegram's limits are kept."""
+    assert rich_blocks(md) is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_letter_of_a_hostile_text_is_lost(kind: str):
+    """What people see of the blocks has every letter and digit that another message would show, in order."""
+    md = long_text(KINDS[kind])[:3000]
+    blocks = rich_blocks(md)
+    seen = iter(rich_text(json.dumps({"blocks": blocks}))) if blocks else iter(plain(md))
+    assert all(char in seen for char in plain(md) if char.isalnum())
