@@ -8,7 +8,7 @@ operation may mean something else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sayso.agent.toolsets.base import SourceError
@@ -16,6 +16,8 @@ from sayso.agent.toolsets.openapi_document import Document, Inliner, as_mapping
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
+#: Methods that send something (RFC 9110, section 9.3).
+_METHODS_WITH_BODIES = ("post", "put", "patch")
 #: Accepts every media type.
 ANY_TYPE = "*/*"
 #: Styles in which a field of a form can be written.
@@ -44,7 +46,8 @@ class Place:
     without a style has "". `is_json` values are written as JSON. `is_whole_body` is the only argument
     of a body. An argument with `file_types` is the name of a received file, or a list of names where it
     `is_list`; the types are those that the file may have, and may end in `*`. `part_type` is the media
-    type of a value's part in a multipart body, "" for plain text.
+    type of a value's part in a multipart body, "" for plain text. A body that is sent has each field
+    that `is_needed`.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Place:
     file_types: tuple[str, ...] = ()
     is_list: bool = False
     part_type: str = ""
+    is_needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Body:
     is_required: bool = False
 
 
-def body_of(document: Document, inliner: Inliner, operation: Mapping[str, Any]) -> Body:
+def body_of(document: Document, inliner: Inliner, method: str, operation: Mapping[str, Any]) -> Body:
     """Return the body of an operation. Raises SourceError if it has one that cannot be sent."""
     if "requestBody" not in operation:
         return Body()
@@ -87,7 +91,7 @@ def body_of(document: Document, inliner: Inliner, operation: Mapping[str, Any]) 
     is_required = definition.get("required") is True
     problems = []
     for kind in sorted(content, key=_preference):
-        reader = _BodyReader(document, inliner, str(kind), as_mapping(content[kind]), is_required)
+        reader = _BodyReader(document, inliner, str(kind), as_mapping(content[kind]), is_required, method)
         try:
             return reader.read()
         except SourceError as exc:
@@ -100,6 +104,8 @@ def _preference(kind: Any) -> int:
     essence = essence_of(str(kind))
     tests: Sequence[Callable[[str], bool]] = (
         lambda each: each == "application/json",
+        # A list of changes is what models write worst, and documents describe it as a plain object.
+        lambda each: is_json_type(each) and each != "application/json-patch+json",
         is_json_type,
         lambda each: each == FORM,
         lambda each: each == MULTIPART,
@@ -132,6 +138,7 @@ class _BodyReader:
     kind: str
     media: Mapping[str, Any]
     is_required: bool
+    method: str
 
     def read(self) -> Body:
         essence = essence_of(self.kind)
@@ -182,9 +189,18 @@ class _BodyReader:
             raise SourceError(f"its body has the file{where} in JSON, which holds no files")
         if not _is_list_of_fields(schema):
             return self._whole(content_type, schema)
-        needed = schema.get("required", []) if self.is_required else []
-        arguments = [Argument(Place(name, "body"), each, name in needed) for name, each in properties.items()]
+        arguments = [self._argument(schema, Place(name, "body"), each) for name, each in properties.items()]
         return Body(content_type, tuple(arguments), self.is_required)
+
+    def _argument(self, schema: Mapping[str, Any], place: Place, field: Any) -> Argument:
+        """Return a field of a body as an argument.
+
+        Many documents do not say that a body is required whose fields are: Twilio's never do. Such a field is required
+        where a request without a body makes no sense.
+        """
+        is_needed = place.name in schema.get("required", ())
+        is_expected = self.is_required or self.method in _METHODS_WITH_BODIES
+        return Argument(replace(place, is_needed=is_needed), field, is_needed and is_expected)
 
     def _form(self, schema: Any, *, is_multipart: bool) -> Body:
         merged = _merged(schema)
@@ -193,12 +209,11 @@ class _BodyReader:
             if is_multipart or encodings or not _is_object(merged):
                 raise SourceError(f"its body is {self.kind} without a fixed list of fields")
             return self._whole(self.kind, merged)
-        needed = merged.get("required", []) if self.is_required else []
         arguments = []
         for name, each in merged["properties"].items():
             encoding = self.document.resolved(encodings.get(name, {}))
             place, shown = _field(name, each, encoding, is_multipart=is_multipart)
-            arguments.append(Argument(place, shown, name in needed))
+            arguments.append(self._argument(merged, place, shown))
         return Body(self.kind, tuple(arguments), self.is_required)
 
 

@@ -153,7 +153,7 @@ class OperationReader:
         self._check_security(operation)
         missing: list[str] = []
         arguments = self._parameters(inliner, item, operation, method in READ_ONLY_METHODS, missing)
-        body = body_of(self.document, inliner, operation)
+        body = body_of(self.document, inliner, method, operation)
         _check_path(path, arguments)
         schema, places = _schema([*arguments, *body.arguments])
         return Operation(

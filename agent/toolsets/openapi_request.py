@@ -162,6 +162,9 @@ def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | No
     content_type = operation.body_type
     if not values and not operation.is_body_required:
         return None, ""
+    missing = [place.name for place in operation.places.values() if place.is_needed and place not in values]
+    if missing:
+        raise SourceError(f"its body is sent with all of its required fields: {missing!r} must be given, too")
     if essence_of(content_type) == MULTIPART:
         return _multipart(operation, values)
     whole = next((place for place in values if place.is_whole_body), None)

@@ -12,7 +12,7 @@ import pytest
 
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
 from sayso.agent.toolsets.openapi_request import Auth
-from tests.agent.toolsets.pets import PETS, call, provider, tools_of, with_operation
+from tests.agent.toolsets.pets import PETS, call, provider, refusal, tools_of, with_operation
 
 TEXT = {"type": "string"}
 
@@ -190,6 +190,17 @@ def test_required_body_without_fields_is_an_empty_object(tmp_path: Path, api):
     """No body at all would be another request."""
     request_body = body("application/json", {"properties": {"a": TEXT}}, required=True)
     assert changed(tmp_path, api, request_body) == ("application/json", "{}")
+
+
+def test_required_fields_of_an_optional_body_are_never_left_out(tmp_path: Path, api):
+    """A change needs them, as Twilio's documents mean it; a deletion has all of them or no body."""
+    fields = body("application/json", {"required": ["why"], "properties": {"why": TEXT, "note": TEXT}})
+    changing = provider(tmp_path, document=with_operation("/pets/{id}", "put", requestBody=fields))
+    assert tools_of(changing)["put_pets_id"].schema()["parameters"]["required"] == ["id", "why"]
+    document = with_operation("/pets/{id}", "delete", requestBody=fields)
+    assert call(provider(tmp_path, api, document), "deletePet", id="1")["body"] == ""
+    assert "['why'] must be given" in refusal(provider(tmp_path, api, document), "deletePet", id="1", note="x")
+    assert len(api.asked) == 1
 
 
 @pytest.mark.parametrize("kind", ["*/*", "application/*"])
