@@ -174,12 +174,15 @@ class OpenApiToolProvider:
                 return scrub_value(json.loads(answer.content), self._secrets)
             except (ValueError, RecursionError):
                 return self._text(answer)
-        if _is_text(kind):
-            return self._text(answer)
         disposition = answer.headers.get("content-disposition") or ""
+        is_download = disposition.strip().lower().startswith("attachment")
+        if _is_text(kind) and not is_download:
+            return self._text(answer)
         filename = scrub(download_name(disposition, request.path, kind), self._secrets)
         file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
-        return file_note(f"{file.filename}, {file.mime_type}, {file.size} bytes")
+        note = file_note(f"{file.filename}, {file.mime_type}, {file.size} bytes")
+        # An export is the user's file, and the model answers questions about it.
+        return f"{note}\n{self._text(answer)}" if _is_text(kind) else note
 
     def _text(self, answer: httpx.Response) -> str:
         return scrub(decoded(answer.content, answer.charset_encoding or ""), self._secrets)

@@ -107,6 +107,15 @@ def test_files_reach_the_user(tmp_path: Path, api):
     assert [(file.filename, file.data) for file in files] == [("pet.pdf", b"%PDF")]
 
 
+def test_text_that_is_a_download_reaches_the_user_and_the_model(tmp_path: Path, api):
+    """An export is a file, and the model answers questions about it."""
+    api.answer("/pets/1", "name\nRex\n", Content_Disposition="attachment; filename=pets.csv", Content_Type="text/csv")
+    with collect_artifacts() as files:
+        told = call(provider(tmp_path, api), "getPet", id="1")
+    assert told == "(handed to the user: pets.csv, text/csv, 9 bytes)\nname\nRex\n"
+    assert [(file.filename, file.data) for file in files] == [("pets.csv", b"name\nRex\n")]
+
+
 @pytest.mark.parametrize(
     ("header", "name"),
     [
