@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from sayso.channels.types import Media
@@ -19,6 +20,12 @@ _FILES = {
     "video": "video/mp4",
     "video_note": "video/mp4",
 }
+
+
+def files_of(message: TelegramJson) -> tuple[Media, ...]:
+    """Return the files of a message: one, or those of paid media that the bot may see."""
+    paid = (message.get("paid_media") or {}).get("paid_media") or ()
+    return (*media_of(message), *chain.from_iterable(media_of(part) for part in paid if part.get("type") != "preview"))
 
 
 def media_of(message: TelegramJson) -> tuple[Media, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sayso.channels.links import MAX_ADDRESSES, address_note, with_address
 from sayso.channels.mentions import without_mentions
-from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
+from sayso.channels.telegram.files import TelegramJson, file_ids, files_of
 from sayso.channels.telegram.rich_incoming import RichContent, read_rich_message
 from sayso.channels.types import (
     AddressChange,
@@ -26,10 +26,7 @@ from sayso.channels.types import (
 
 #: Content that people see but bots cannot read.
 _UNREADABLE = {
-    "paid_media": "paid media",
     "story": "a story",
-    "giveaway": "a giveaway",
-    "giveaway_winners": "the winners of a giveaway",
 }
 
 
@@ -158,6 +155,20 @@ def _checklist(checklist: TelegramJson) -> str:
     return f"checklist {checklist.get('title', '')}: {'; '.join(tasks)}"
 
 
+def _paid_media(paid: TelegramJson) -> str:
+    """Describe paid media. Of those that were not paid for, Telegram gives a bot only the price."""
+    is_hidden = any(part.get("type") == "preview" for part in paid.get("paid_media") or ())
+    price = f"paid media for {paid.get('star_count')} Stars"
+    return f"{price}, which cannot be read here" if is_hidden else price
+
+
+def _giveaway(giveaway: TelegramJson) -> str:
+    """Describe a giveaway, or its winners."""
+    names = ", ".join(full_name(person) for person in giveaway.get("winners") or ())
+    parts = (f"giveaway (winners: {giveaway.get('winner_count')})", giveaway.get("prize_description"), names)
+    return ": ".join(filter(None, parts))
+
+
 def _without_marks(checklist: TelegramJson) -> TelegramJson:
     """Return a checklist as its author wrote it, without the marks of what is done."""
     tasks = [{"text": task.get("text", "")} for task in checklist.get("tasks") or ()]
@@ -175,6 +186,9 @@ _NOTES: dict[str, Callable[[TelegramJson], str]] = {
     "poll": lambda poll: f"poll {poll['question']}: {', '.join(option['text'] for option in poll['options'])}",
     "web_app_data": lambda data: f"data of a web app: {data['data']}",
     "checklist": _checklist,
+    "paid_media": _paid_media,
+    "giveaway": _giveaway,
+    "giveaway_winners": _giveaway,
     "game": lambda game: f"game {game['title']}: {game['description']}",
     "invoice": lambda invoice: f"invoice {invoice['title']}: {invoice['description']}",
     # Its words may be quoted, struck out or folded, so they never confirm an action.
@@ -289,7 +303,7 @@ class UpdateParser:
             user_id=str(person["id"]),
             user_name=full_name(person),
             text=text,
-            media=rich.media if rich else media_of(message),
+            media=rich.media if rich else files_of(message),
             message_id=_message_id(message, person),
             addressed=addressed,
             language=str(person.get("language_code") or ""),

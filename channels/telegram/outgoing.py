@@ -235,7 +235,7 @@ class BotApiCall:
         that person, which it must name.
         """
         place: dict[str, Any] = {"message_thread_id": self.thread}
-        if not self.reply.only_for:
+        if not (self.reply.only_for and self.chat.startswith("-")):  # a private chat has no other readers
             return place
         receiver: dict[str, Any] = {"receiver_user_id": int(self.reply.only_for)}
         private: dict[str, Any] = {"ephemeral_message_parameters": receiver}

@@ -79,6 +79,8 @@ class TelegramSetup(PlatformSetup):
 
     async def set_webhook(self) -> list[str]:
         """Set the webhook with its secret, and the menu of commands. Raises SetupError."""
+        from telegram import BotCommand, BotCommandScopeAllGroupChats
+
         secret = self._settings.webhook_secret
         if secret is None:
             cure = "run `sayso poll`, or take `polling: true` out of the configuration first"
@@ -99,8 +101,10 @@ class TelegramSetup(PlatformSetup):
             # stay. None stands for all other languages.
             for language in (*LANGUAGES, None):
                 texts = texts_for(language if language in self._settings.languages else self._settings.speaks)
-                menu = [_bot_command(command, texts.command(command)) for command in self._commands]
+                menu = [BotCommand(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)
+                in_groups = [_command_in_groups(each) for each in menu]
+                await bot.set_my_commands(in_groups, BotCommandScopeAllGroupChats(), language_code=language)
         return [
             f"bot @{me.username} ({me.id})",
             f"webhook set to {bare_url(self._url)}, with the secret_token of the configuration",
@@ -216,12 +220,12 @@ class TelegramSetup(PlatformSetup):
         return platform_calls("Telegram", partial(setup_problem, self._name))
 
 
-def _bot_command(command: str, description: str) -> BotCommand:
-    """Return a command for the menu. PTB has no name for `is_ephemeral` yet."""
+def _command_in_groups(command: BotCommand) -> BotCommand:
+    """Return a command for the menu of groups. PTB has no name for `is_ephemeral` yet."""
     from telegram import BotCommand
 
-    is_ephemeral = {"is_ephemeral": True} if command in EPHEMERAL_COMMANDS else None
-    return BotCommand(command, description, api_kwargs=is_ephemeral)
+    is_ephemeral = {"is_ephemeral": True} if command.command in EPHEMERAL_COMMANDS else None
+    return BotCommand(command.command, command.description, api_kwargs=is_ephemeral)
 
 
 def _check_address(url: str) -> None:

@@ -40,6 +40,8 @@ UPDATES = frozenset((*Update.ALL_TYPES, "stopped_message_generation", "subscript
 #: The stored state of a bot: its webhook as getWebhookInfo shows it (tests may add to it), its commands by language,
 #: and the updates that wait for getUpdates.
 WEBHOOK, COMMANDS, WAITING = "telegram webhook", "telegram commands", "telegram updates"
+#: The commands of a bot in groups, by language.
+GROUP_COMMANDS = "telegram group commands"
 METHODS = ("getMe", "setWebhook", "deleteWebhook", "getWebhookInfo", "setMyCommands", "getMyCommands")
 _BOT = {
     "is_bot": True,
@@ -428,11 +430,21 @@ def answer_setup(ledger: RequestLog, bot_id: int, method: str, params: dict[str,
     if method == "setMyCommands":
         commands = json_list(params.get("commands"), "commands")
         check_commands(commands)
-        ledger.state[COMMANDS] = {**ledger.state.get(COMMANDS, {}), _language(params): commands}
+        stored = GROUP_COMMANDS if _is_for_groups(params) else COMMANDS
+        ledger.state[stored] = {**ledger.state.get(stored, {}), _language(params): commands}
         return True
     if method == "getMyCommands":
-        return ledger.state.get(COMMANDS, {}).get(_language(params), [])
+        stored = GROUP_COMMANDS if _is_for_groups(params) else COMMANDS
+        return ledger.state.get(stored, {}).get(_language(params), [])
     return {**_BOT, "id": bot_id}
+
+
+def _is_for_groups(params: dict[str, Any]) -> bool:
+    """Return whether the menu is that of all groups. Raises TelegramRefusal for a scope that no bot of ours uses."""
+    scope = json.loads(params.get("scope") or '{"type": "default"}')
+    if scope not in ({"type": "default"}, {"type": "all_group_chats"}):
+        raise TelegramRefusal("invalid bot command scope specified")
+    return bool(scope["type"] == "all_group_chats")
 
 
 def _language(params: dict[str, Any]) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from telegram import BotCommand, BotCommandScopeAllGroupChats
 
 from sayso.channels.telegram.adapter import TelegramChannel
-from sayso.channels.telegram.setup import _bot_command
+from sayso.channels.telegram.setup import _command_in_groups
 from sayso.channels.types import Button, Conversation, Delivery, Media, Reply
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET, FakePlatforms
@@ -149,7 +150,9 @@ async def _set_up(channel: TelegramChannel) -> None:
     await bot.set_webhook("https://bots.example.com/x", secret_token=TELEGRAM_SECRET, allowed_updates=kinds)
     await bot.set_webhook("https://bots.example.com/x", max_connections=5, drop_pending_updates=True)
     await bot.get_webhook_info()
-    await bot.set_my_commands([_bot_command("help", "What I can do"), _bot_command("stop", "Stop")])
+    menu = [BotCommand("help", "What I can do"), BotCommand("stop", "Stop")]
+    await bot.set_my_commands(menu)
+    await bot.set_my_commands([_command_in_groups(each) for each in menu], BotCommandScopeAllGroupChats())
     await bot.get_my_commands()
     await bot.delete_webhook(drop_pending_updates=True)
 

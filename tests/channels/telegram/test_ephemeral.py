@@ -115,6 +115,13 @@ def test_late_answer_is_tried_without_the_act(channel, platforms: FakePlatforms,
     assert len(platforms.sent) == 1
 
 
+def test_private_chat_needs_no_receiver(channel, platforms: FakePlatforms):
+    """Telegram refuses one there."""
+    where = Conversation("tg", ADA)
+    asyncio.run(channel.send(Delivery("d", where, Reply("Nothing.", only_for=ADA, only_for_act="cb1"))))
+    assert "ephemeral_message_parameters" not in platforms.sent[0]["raw"]
+
+
 def test_draft_without_an_answer_is_deleted(channel, platforms: FakePlatforms):
     """After a stop before the first words there is nothing to keep; what cannot be deleted becomes a sign."""
     shown = send(channel, Reply("so"))

@@ -218,12 +218,31 @@ def test_reply_to_a_task_quotes_the_task(media: MemoryMedia):
             "invoice Tea: Green",
         ),
         ({"story": {"chat": {"id": 1, "type": "private"}, "id": 2}}, "a story, which cannot be read here"),
-        ({"paid_media": {"star_count": 5, "paid_media": []}}, "paid media, which cannot be read here"),
+        (
+            {"paid_media": {"star_count": 5, "paid_media": [{"type": "preview", "width": 9}]}},
+            "paid media for 5 Stars, which cannot be read here",
+        ),
+        (
+            {"giveaway": {"winner_count": 2, "prize_description": "tea", "chats": []}},
+            "giveaway (winners: 2): tea",
+        ),
+        (
+            {"giveaway_winners": {"winner_count": 1, "winners": [{"id": 1, "first_name": "Bob"}]}},
+            "giveaway (winners: 1): Bob",
+        ),
     ],
 )
 def test_other_content_is_noted(media: MemoryMedia, content: dict, note: str):
     """Only what a bot really does not get "cannot be read here"."""
     assert read(media, signing.telegram_text(1, "", **content)).notes == (note,)
+
+
+def test_paid_media_that_the_bot_may_see_are_files(media: MemoryMedia):
+    """Such as those that it sent itself."""
+    paid = {"star_count": 5, "paid_media": [photo("a"), {"type": "video", "video": {"file_id": "b"}}]}
+    turn = read(media, signing.telegram_text(1, "", paid_media=paid))
+    assert [each.ref for each in turn.media] == ["a", "b"]
+    assert turn.notes == ("paid media for 5 Stars",)
 
 
 @pytest.mark.parametrize("field", ["business_connection_id", "guest_query_id"])

@@ -19,7 +19,8 @@ from sayso.pending.consent import SHIPPED_LANGUAGES
 from sayso.testing.platforms import fake_platforms as fakes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.server import FakeResponse
-from sayso.testing.platforms.telegram import WEBHOOK
+from sayso.testing.platforms.telegram import COMMANDS as MENUS
+from sayso.testing.platforms.telegram import GROUP_COMMANDS, WEBHOOK
 from sayso.testing.platforms.twilio import SENDER, SERVICE_SID
 from tests.config.fake_bots import ENVIRON, PUBLIC_URL, written
 from tests.config.processes import free_port
@@ -121,9 +122,11 @@ def test_menu_is_in_the_language_of_its_reader(bench: Bench):
 def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
     """Bot API 10.2: in a group only that person sees the command and its answer. All see /stop and /reset."""
     bench.run("connect", "tg")
-    menu = bench.platforms.ledger.state["telegram commands"][""]
-    private = {each["command"] for each in menu if each.get("is_ephemeral")}
+    everywhere, in_groups = (bench.platforms.ledger.state[menus][""] for menus in (MENUS, GROUP_COMMANDS))
+    private = {each["command"] for each in in_groups if each.get("is_ephemeral")}
     assert private == EPHEMERAL_COMMANDS == {"help", "whoami", "status", "tools"}
+    assert [each["command"] for each in in_groups] == list(COMMANDS)
+    assert not any("is_ephemeral" in each for each in everywhere)
 
 
 def test_commands_of_the_model_are_in_no_menu(bench: Bench):
