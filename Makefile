@@ -18,21 +18,16 @@ SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
 COMMANDS := tests/config tests/channels/console tests/docs
 
-test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in five processes at a time; ROOM=pending for those of one package
+test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in five processes at a time, each failure named at once; ROOM=pending for those of one package
 ifdef ROOM
 	$(BIN)/python -m pytest tests/$(ROOM)
 else
-	@mkdir -p build
-	@$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(SYSTEMS) > build/systems.log 2>&1 & systems=$$!; \
-	$(BIN)/python -m pytest -p no:cacheprovider $(SERVERS) > build/servers.log 2>&1 & servers=$$!; \
-	$(BIN)/python -m pytest -p no:cacheprovider $(AGENT) > build/agent.log 2>&1 & agent=$$!; \
-	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS) > build/commands.log 2>&1 & commands=$$!; \
-	trap 'kill $$systems $$servers $$agent $$commands' INT TERM; \
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS)); failed=$$?; \
-	wait $$commands || failed=1; cat build/commands.log; \
-	wait $$agent || failed=1; cat build/agent.log; \
-	wait $$servers || failed=1; cat build/servers.log; \
-	wait $$systems || failed=1; cat build/systems.log; exit $$failed
+	@$(BIN)/python -m tests.groups \
+	  rest "$(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS))" \
+	  commands "-p no:cacheprovider $(COMMANDS)" \
+	  agent "-p no:cacheprovider $(AGENT)" \
+	  servers "-p no:cacheprovider $(SERVERS)" \
+	  systems "-p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(SYSTEMS)"
 endif
 
 # What starts no process and needs no browser: half of it in each of two processes.
@@ -40,11 +35,7 @@ UNITS := tests/agent/tools tests/agent/run tests/agent/guards tests/agent/memory
 MORE_UNITS := tests/pending tests/channels/slack tests/channels/telegram tests/channels/whatsapp tests/channels/markdown tests/channels/i18n
 
 test-fast: $(VENV)/ready-dev  ## the unit tests without the slow ones, for the inner loop: under a minute on two idle cores
-	@mkdir -p build
-	@$(BIN)/python -m pytest -p no:cacheprovider -m "not slow" $(UNITS) > build/fast.log 2>&1 & units=$$!; \
-	trap 'kill $$units' INT TERM; \
-	$(BIN)/python -m pytest -m "not slow" $(MORE_UNITS); failed=$$?; \
-	wait $$units || failed=1; cat build/fast.log; exit $$failed
+	@$(BIN)/python -m tests.groups units "-m 'not slow' -p no:cacheprovider $(UNITS)" more "-m 'not slow' $(MORE_UNITS)"
 
 check: $(VENV)/ready-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)
