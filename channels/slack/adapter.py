@@ -235,6 +235,8 @@ class SlackChannel:
         if reply.media:
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = message_of([slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation)
+        if reply.removes and await self._remove(message["channel"], reply.edits, to):
+            return Receipt("")
         if reply.edits:
             edited = await self._edit(message, reply.edits, to)
             if edited or reply.optional:
@@ -282,6 +284,20 @@ class SlackChannel:
                 if reaction_to(error_code(exc.response)) != "repost":
                     raise
                 return None
+
+    async def _remove(self, channel: str, ts: str, to: Conversation) -> bool:
+        """Delete a message of ours. Return False if Slack does not: it is gone, or a workspace forbids it."""
+        from slack_sdk.errors import SlackApiError
+
+        client = await self.client_of(to.chat)
+        with translated_repeatable():
+            try:
+                await client.api_call("chat.delete", json={"channel": channel, "ts": ts})
+            except SlackApiError as exc:
+                if reaction_to(error_code(exc.response)) != "repost":
+                    raise
+                return False
+        return True
 
     async def _post(self, message: dict[str, Any], to: Conversation, only_for: str = "") -> Receipt:
         place = {"thread_ts": to.thread} if to.thread else {}

@@ -56,7 +56,13 @@ _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
         "no_text", "invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long",
         "markdown_text_conflict",
     ),
-    "repost": ("message_not_found", "cant_update_message", "edit_window_closed"),
+    "repost": (
+        "message_not_found",
+        "cant_update_message",
+        "edit_window_closed",
+        "cant_delete_message",
+        "compliance_exports_prevent_deletion",
+    ),
     "unclear": ("internal_error", "fatal_error", "service_unavailable", "request_timeout"),
     # No trigger is stored, so a trigger cannot expire; `no_permission` concerns one channel and one method.
     "refused": ("expired_trigger_id", "exchanged_trigger_id", "streaming_state_conflict", "no_permission"),

@@ -86,6 +86,7 @@ _TAKES = {
     "chat.postMessage": (*_MESSAGE_FIELDS, "thread_ts", "unfurl_links", "unfurl_media"),
     "chat.postEphemeral": (*_MESSAGE_FIELDS, "thread_ts", "user"),
     "chat.update": (*_MESSAGE_FIELDS, "ts"),
+    "chat.delete": ("channel", "ts"),
     "files.completeUploadExternal": ("files", "channel_id", "thread_ts", "initial_comment"),
 }
 _SESSION_FIELDS = frozenset({"channel_id", "thread_ts", "status", "title", "initiator_user_id"})
@@ -99,6 +100,7 @@ _NEEDS = {
     "chat.postMessage": "chat:write",
     "chat.postEphemeral": "chat:write",
     "chat.update": "chat:write",
+    "chat.delete": "chat:write",
     "conversations.open": "im:write",
     "files.info": "files:read",
     "files.getUploadURLExternal": "files:write",
@@ -185,6 +187,7 @@ class FakeSlack:
             "chat.postMessage": self._post,
             "chat.postEphemeral": self._post_ephemeral,
             "chat.update": self._update,
+            "chat.delete": self._delete,
             "files.getUploadURLExternal": self._begin_upload,
             "files.completeUploadExternal": self._complete_upload,
         }
@@ -386,6 +389,16 @@ class FakeSlack:
         message = {"type": "message", "text": params["text"], "edited": edited}
         event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
         return json_response({"ok": True, **event})
+
+    def _delete(self, params: dict[str, Any]) -> FakeResponse:
+        """Delete one of our own messages: the ledger keeps it without words."""
+        match = _TS.fullmatch(str(params.get("ts", "")))
+        number = int(match.group(1)) if match else 0
+        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if (entry.get("platform"), entry.get("chat")) != ("slack", params.get("channel")):
+            return self.failure("message_not_found")
+        self._ledger.edit(number, text="", buttons=[], raw={"method": "chat.delete", **params})
+        return json_response({"ok": True, "channel": params["channel"], "ts": params["ts"]})
 
     def _begin_upload(self, params: dict[str, Any]) -> FakeResponse:
         if not params.get("filename") or int(params.get("length", 0)) < 1:

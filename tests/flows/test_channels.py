@@ -393,13 +393,13 @@ def test_draft_before_the_question_becomes_the_question(bots: System, process: S
 
 
 def test_stop_replaces_the_draft(bots: System, process: Server) -> None:
-    """The notice of the stop replaces the half answer."""
+    """The half answer is deleted, and the notice of the stop stays."""
     process.script({"text": STORY, "pause": 0.4})
     person = SlackPerson(bots, 92)
     person.say("tell me a story")
     until(lambda: bots.ledger(person.chat))
     person.say("/stop")
-    assert [entry["text"][:7] for entry in person.hears(2)] == ["…", "Stopped"]
+    assert [entry["text"][:7] for entry in person.hears(2)] == ["", "Stopped"]
 
 
 def test_tap_on_a_foreign_button_counts_as_its_label(bots: System, process: Server) -> None:

@@ -44,6 +44,25 @@ def test_edit_removes_the_buttons(channel: SlackChannel, platforms: FakePlatform
     assert [(was["text"], len(was["buttons"])) for was in entry["edits"]] == [("Sure?", 2)]
 
 
+@pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
+def test_draft_of_a_stopped_answer_is_deleted(channel: SlackChannel, platforms: FakePlatforms, to: Conversation):
+    """No message without words stays. Deleting it twice is no error."""
+    shown = send(channel, Reply("Once upon"), to)
+    (removal,) = channel.split(Reply("…", edits=shown, optional=True, removes=True))
+    assert [send(channel, removal, to) for _ in range(2)] == ["", ""]
+    (entry,) = platforms.sent
+    assert (entry["text"], entry["raw"]["method"]) == ("", "chat.delete")
+
+
+@pytest.mark.parametrize("error", ["cant_delete_message", "compliance_exports_prevent_deletion"])
+def test_draft_that_may_not_be_deleted_shows_a_sign(channel: SlackChannel, platforms: FakePlatforms, error: str):
+    """A workspace can forbid it. Half an answer would be taken for a whole one."""
+    shown = send(channel, Reply("Once upon"))
+    platforms.script("slack", error)
+    send(channel, Reply("…", edits=shown, optional=True, removes=True))
+    assert [entry["text"] for entry in platforms.sent] == ["…"]
+
+
 def test_edit_may_set_other_buttons(channel: SlackChannel, platforms: FakePlatforms):
     """platforms.md 3.3: an edit has blocks like a new message, and the same edit twice is no error."""
     asked = send(channel, Reply("Sure?", YES_NO))
