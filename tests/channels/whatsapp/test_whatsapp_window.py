@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import AddressClosed, WindowClosed
-from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply, WebhookRequest
+from sayso.channels.types import Button, Conversation, Delivery, Receipt, Received, Reply, WebhookRequest
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
@@ -38,7 +38,7 @@ def closed(platforms: FakePlatforms) -> Iterator[None]:
 def send(media: MemoryMedia, platforms: FakePlatforms, reply: Reply, silence: float = DAY, **settings: Any) -> Receipt:
     """Send one piece after this many seconds without a message from the user."""
     channel = whatsapp(media, platforms.twilio_url, **settings)
-    return asyncio.run(channel.send(Delivery("d", CHAT, reply, silence=silence)))
+    return asyncio.run(channel.send(Delivery(f"{CHAT.id}#1", CHAT, reply, silence=silence)))
 
 
 @pytest.mark.parametrize("silence", [DAY, DAY - 30, DAY + 1, float("inf")])
@@ -161,8 +161,8 @@ def test_closed_address_is_closed_for_templates_too(media: MemoryMedia, platform
         send(media, platforms, Reply("x"), **BOTH)
 
 
-def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a failed status."""
+def reported(media: MemoryMedia, platforms: FakePlatforms, **options: Any) -> Received:
+    """Send a reply, and return what the adapter makes of the report that the fake calls back with."""
     heard: Queue[tuple[dict[str, str], bytes]] = Queue()
 
     class Web(BaseHTTPRequestHandler):
@@ -178,10 +178,32 @@ def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia
     with ThreadingHTTPServer(("127.0.0.1", 0), Web) as web:
         Thread(target=web.serve_forever, args=(0.02,), daemon=True).start()
         public_url = f"http://127.0.0.1:{web.server_address[1]}"
-        send(media, platforms, Reply("x"), silence=-1.0, public_url=public_url)
+        send(media, platforms, Reply("x"), public_url=public_url, **options)
         headers, body = heard.get(timeout=30)
         web.shutdown()
-    url = platforms.calls[0]["params"]["StatusCallback"]
-    received = whatsapp(media, None).receive(WebhookRequest(url, headers, body))
+    url = platforms.calls[-1]["params"]["StatusCallback"]
+    return whatsapp(media, None).receive(WebhookRequest(url, headers, body, path="status"))
+
+
+def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia, platforms: FakePlatforms):
+    """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a failed status."""
+    received = reported(media, platforms, silence=-1.0)
     assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
     assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())
+
+
+def test_template_that_meta_pauses_is_named_by_the_report(media: MemoryMedia, platforms: FakePlatforms):
+    """Twilio takes the message, and the report of the failure names no template: the callback's URL does."""
+    platforms.fail("twilio", CHAT.chat, "63041")
+    received = reported(media, platforms, **BOTH)
+    (refusal,) = received.refused_templates
+    assert (refusal.template, "63041" in refusal.reason) == (TEMPLATE, True)
+    assert received.statuses[0].template == TEMPLATE
+    assert received.addresses == ()
+
+
+def test_opt_out_is_reported_for_a_template(media: MemoryMedia, platforms: FakePlatforms):
+    """The person is not to get another one."""
+    platforms.fail("twilio", CHAT.chat, "63050")
+    (change,) = reported(media, platforms, **BOTH).addresses
+    assert (change.opted_out, change.conversation) == (True, CHAT)

@@ -174,6 +174,7 @@ def test_windows_are_closed_and_opened(url: str):
         ("rate", {"platform": "sms", "per_second": 1}, "unknown platform 'sms'"),
         ("rate", {"platform": "slack", "per_second": 0}, "use a number above 0"),
         ("close", {"platform": "slack", "address": "D0ADA"}, "only twilio has"),
+        ("fail", {"platform": "slack", "address": "D0ADA", "code": "1"}, "only twilio does"),
         ("close", {"platform": "twilio"}, "address"),
     ],
 )
