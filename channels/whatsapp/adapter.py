@@ -197,9 +197,9 @@ class WhatsAppChannel:
     ) -> Receipt:
         service = self._settings.messaging_service_sid
         sender = {"messaging_service_sid": service} if service else {"from_": self._settings.from_}
-        # The delivery is named there, so that its conversation need not be looked up, and the template, which Twilio's
-        # reports do not name. Only letters, digits and dots are added, which no proxy re-encodes before the signature
-        # is checked.
+        # The delivery is named there, so that its conversation need not be looked up, and the
+        # template, which Twilio's reports do not name. Only letters, digits and dots are added,
+        # which no proxy re-encodes before the signature is checked.
         name = delivery.id.rpartition(":")[2].replace("#", ".")
         callback = f"{self._status_callback}?delivery={name}"
         if template:

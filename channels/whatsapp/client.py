@@ -112,9 +112,10 @@ def _error_code(text: str) -> int:
 class ErrorMeaning:
     """What a code means: the error that is raised, and why.
 
-    `wait`: the seconds of a RateLimited. `once_more`: the first attempt raises Unreachable, so that it is repeated.
-    `cure`: what an operator has to do, of a TemplateRefused. `needs_number`: the code says that the recipient is no
-    phone number, so it says nothing of a person who is addressed by an id.
+    `wait`: the seconds of a RateLimited. `once_more`: the first attempt raises Unreachable, so that
+    it is repeated. `cure`: what an operator has to do, of a TemplateRefused. `needs_number`: the
+    code says that the recipient is no phone number, so it says nothing of a person who is addressed
+    by an id.
     """
 
     kind: type[SendError]
@@ -247,8 +248,8 @@ def reaction_to(code: str) -> ErrorMeaning | None:
 class Sending:
     """What is being sent, as far as the meaning of an error depends on it.
 
-    `to`: the recipient's address. `template`: the id of an approved template, "" for none. `has_content`: whether it is
-    a Content of our own, with buttons.
+    `to`: the recipient's address. `template`: the id of an approved template, "" for none.
+    `has_content`: whether it is a Content of our own, with buttons.
     """
 
     attempt: int = 1

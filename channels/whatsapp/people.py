@@ -11,7 +11,8 @@ from sayso.channels.types import Conversation, Identity, SenderIds, Turn
 #: The prefix of WhatsApp addresses.
 ADDRESS = "whatsapp:"
 _NUMBER = re.compile(r"whatsapp:\+?[0-9]{1,15}")
-#: A person's id in one business, and in several linked ones: a country, `ENT` for the second kind, letters and digits.
+#: A person's id in one business, and in several linked ones: a country, `ENT` for the second kind,
+#: letters and digits.
 _USER_ID = re.compile(r"whatsapp:[A-Z]{2}\.[A-Za-z0-9]{1,128}")
 _PARENT_ID = re.compile(r"whatsapp:[A-Z]{2}\.ENT\.[A-Za-z0-9]{1,128}")
 
@@ -44,9 +45,9 @@ def sender_ids(turn: Turn) -> SenderIds:
 class WhatsAppPeople:
     """The people of one channel. One per process.
 
-    A person may hide the phone number, get another id, or have written before Twilio sent ids. Everything of them stays
-    under their first id: the questions, which are sealed for it, history, timers and replies. Raises what `identities`
-    raises.
+    A person may hide the phone number, get another id, or have written before Twilio sent ids.
+    Everything of them stays under their first id: the questions, which are sealed for it, history,
+    timers and replies. Raises what `identities` raises.
     """
 
     def __init__(self, channel: str, identities: Identities) -> None:
@@ -74,8 +75,9 @@ class WhatsAppPeople:
     def address(self, conversation: Conversation) -> str:
         """Return the address that messages to a conversation are sent to.
 
-        That is the number from which its person last wrote, as long as no one else has written from it. A number that
-        now belongs to another person must not get what is meant for the first one, who is reached by the id.
+        That is the number from which its person last wrote, as long as no one else has written from
+        it. A number that now belongs to another person must not get what is meant for the first
+        one, who is reached by the id.
         """
         identity = self._identities.of_key(self._channel, conversation.chat)
         if identity is None:

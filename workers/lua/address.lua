@@ -1,8 +1,8 @@
 -- needs: channel, conversation, deliveries, keys
 -- Note that a platform says an address takes messages again, or why it takes none.
--- args: reason ('' when it takes messages), late_ms (a message from the user within this time outweighs the report; 0
--- for a report about the last message), opted_out (the user wants no messages), number (of the reply that the report is
--- about, 0 when unknown).
+-- args: reason ('' when it takes messages), late_ms (a message from the user within this time
+-- outweighs the report; 0 for a report about the last message), opted_out (the user wants no
+-- messages), number (of the reply that the report is about, 0 when unknown).
 
 local function wrote_lately()
   return now() - lane_number('heard') < args.late_ms
@@ -14,8 +14,8 @@ local function wrote_since_reply()
   if state == 'failed' then return true end  -- the report is repeated: what it says is stored
   if state then return lane_number('heard') >= tonumber(at) end
   -- The report is faster than the worker that sent the reply, or the reply is long forgotten.
-  local is_first = string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+') == tostring(args.number)
-  return not is_first and wrote_lately()
+  local first = string.match(redis.call('LINDEX', outbox, 0) or '', '^%d+')
+  return first ~= tostring(args.number) and wrote_lately()
 end
 
 local function is_outdated()

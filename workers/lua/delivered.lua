@@ -6,11 +6,11 @@
 -- the message by, 'free' for nothing).
 -- Returns {'ok', what is next, 1 if the reply shows that the bot may write in its chat again}, or {'lost'}.
 -- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
--- 'opted_out' (because its user asked for that), 'barred' (nor does it after a further message of its users), 'chat_barred' (nor does any thread of the chat, which the
--- caller stores), 'limited' (the channel is silent for `ms`). For 'sent', `ms` says how far the reply brings its chat
--- ahead of its rate limit. A + before an action id marks a piece of a
--- question that is not the last: it opens no window, and the question expires if the piece never arrives. A = marks a
--- repetition of the question.
+-- 'opted_out' (because its user asked for that), 'barred' (nor does it after a further message of its users),
+-- 'chat_barred' (nor does any thread of the chat, which the caller stores), 'limited' (the channel is silent for `ms`).
+-- For 'sent', `ms` says how far the reply brings its chat ahead of its rate limit. A + before an action id marks a
+-- piece of a question that is not the last: it opens no window, and the question expires if the piece never arrives. A
+-- = marks a repetition of the question.
 
 -- Count a message that the platform charges.
 local function count_paid()
@@ -65,9 +65,9 @@ else
   aside.reason, aside.asks, aside.doubtful, aside.entry = args.detail, asks, doubtful, entry
   add_undelivered(shard .. ':dead', aside)
   if args.outcome == 'limited' then silence_channel(now() + args.ms) end
-  local opted_out = args.outcome == 'opted_out'
-  if opted_out or args.outcome == 'closed' or args.outcome == 'barred' or args.outcome == 'chat_barred' then
-    close_address(args.detail, opted_out)
+  local closes = {closed = true, opted_out = true, barred = true, chat_barred = true}
+  if closes[args.outcome] then
+    close_address(args.detail, args.outcome == 'opted_out')
     keep_conversation()
   end
   if args.outcome == 'barred' then redis.call('HSET', lane, 'barred', string.format('%d', now() + BARRED_MS)) end

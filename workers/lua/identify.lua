@@ -1,21 +1,24 @@
 -- needs: identities
 -- Return the sender of a message.
--- args: user_id, number and parent (the ids that the message names, '' for none), store (note them as the sender's).
+-- args: user_id, number and parent (the ids that the message names, '' for none), store (note them
+-- as the sender's).
 -- Returns the record of the sender as JSON.
 
 -- Return the key of a sender whose ids of the platform are unknown.
 local function key_by_number()
   local holder = holder_of(args.number)
   if args.user_id == '' then return holder or args.number end
-  -- The person wrote from this number before the platform sent ids: the conversation goes on. If its person has an id,
-  -- it is another one, and the number was given to the sender since: they must not get what is the other's.
+  -- The person wrote from this number before the platform sent ids: the conversation goes on. If
+  -- its person has an id, it is another one, and the number was given to the sender since: they must
+  -- not get what is the other's.
   local person = person_of(holder)
   if person and person.user_id == '' then return holder end
   return args.user_id
 end
 
 local key = holder_of(args.user_id) or holder_of(args.parent) or key_by_number()
-local person = person_of(key) or {v = RECORD_VERSION, key = key, number = '', user_id = '', ids = {}}
+local stranger = {v = RECORD_VERSION, key = key, number = '', user_id = '', ids = {}}
+local person = person_of(key) or stranger
 if not args.store then return shown(person) end
 
 local function add(name)
@@ -39,8 +42,8 @@ while #person.ids > MAX_IDS do forget_oldest() end
 if args.number ~= '' then person.number = args.number end
 if args.user_id ~= '' then person.user_id = args.user_id end
 
--- A number alone may be given to another person, who is then taken for this one: it is kept no longer than what is
--- stored under it.
+-- A number alone may be given to another person, who is then taken for this one: it is kept no
+-- longer than what is stored under it.
 local ttl = person.user_id == '' and KEEP_CONVERSATION_MS or KEEP_IDENTITY_MS
 redis.call('SET', person_key(key), cjson.encode(person), 'PX', ttl)
 for _, name in ipairs(person.ids) do

@@ -1,5 +1,6 @@
--- Which ids belong to one person of a channel. Ids are hashed in names of keys. A record has `key` (the id under which
--- everything of the person is stored), `number`, `user_id` and `ids`, as Identity in Python.
+-- Which ids belong to one person of a channel. Ids are hashed in names of keys. A record has `key`
+-- (the id under which everything of the person is stored), `number`, `user_id` and `ids`, as
+-- Identity in Python.
 
 -- The key of the person who has an id now.
 local function holder_key(name)
