@@ -524,6 +524,11 @@ class PlatformSettings(Section):
         return ""
 
     @property
+    def has_workspaces(self) -> bool:
+        """Whether many workspaces of the platform install the channel's account, each with a token of its own."""
+        return False
+
+    @property
     def needed_library(self) -> tuple[str, str]:
         """The extra that the channel needs, and a module that it brings; two empty texts for none."""
         return "", ""

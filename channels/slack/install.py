@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import json
 import logging
@@ -16,7 +15,7 @@ from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.setup import SetupError, connection_problem, platform_calls
 from sayso.channels.slack.client import SLACK, error_code, new_client, setup_problem
-from sayso.channels.slack.installations import Installation, SlackInstallations
+from sayso.channels.slack.installations import Installation, SlackInstallations, hash_of
 from sayso.channels.slack.setup import scopes
 from sayso.channels.types import random_id
 
@@ -76,7 +75,7 @@ class InstallFlow:
 
     def is_invited(self, invitation: str) -> bool:
         """Return whether an invitation is valid now."""
-        return bool(invitation) and self._installations.is_valid(INVITATION, invitation)
+        return bool(invitation) and self._installations.is_valid(INVITATION, hash_of(invitation))
 
     def begin(self, invitation: str, cookie: str) -> InstallStart:
         """Begin an installation. `cookie` is what the browser had, "" for none. Raises InstallRefused."""
@@ -87,7 +86,7 @@ class InstallFlow:
             raise InstallRefused(says, "no valid invitation")
         # Another tab of the same browser keeps working: the cookie stays, and each begun installation has a state.
         cookie = cookie if _COOKIE.fullmatch(cookie) else random_id(24)
-        begun = {"browser": _digest(cookie), "invitation": invitation if self._rules.invited else ""}
+        begun = {"browser": hash_of(cookie), "invitation": hash_of(invitation)}
         state = self._installations.issue(STATE, json.dumps(begun), STATE_SECONDS)
         generator = AuthorizeUrlGenerator(
             client_id=self._client_id,
@@ -103,7 +102,7 @@ class InstallFlow:
         if error := query.get("error"):
             raise _denied(error)
         invitation = begun["invitation"]
-        if self._rules.invited and not self.is_invited(invitation):
+        if self._rules.invited and not self._installations.is_valid(INVITATION, invitation):
             raise InstallRefused("The invitation was used meanwhile: ask for another one.", "invitation used")
         installation = asyncio.run(self._exchange(query.get("code", "")))
         if not self._rules.admits(installation.id, installation.organization):
@@ -121,12 +120,12 @@ class InstallFlow:
 
     def _redeem_state(self, state: str, cookie: str) -> dict[str, str]:
         """Return what was stored when this browser began. A state works once, also for another browser."""
-        value = self._installations.redeem(STATE, state) if state else None
+        value = self._installations.redeem(STATE, hash_of(state)) if state else None
         if value is None:
             says = "This installation was not begun here, was finished already, or took longer than 10 minutes."
             raise InstallRefused(says, "unknown state")
         begun: dict[str, str] = json.loads(value)
-        if not hmac.compare_digest(begun["browser"], _digest(cookie)):
+        if not hmac.compare_digest(begun["browser"], hash_of(cookie)):
             raise InstallRefused("This installation was begun in another browser.", "another browser")
         return begun
 
@@ -205,7 +204,3 @@ def _installation_of(answer: Any, now: float) -> Installation:
         refresh_token=str(answer.get("refresh_token") or ""),
         expires_at=now + expires_in if expires_in else 0.0,
     )
-
-
-def _digest(cookie: str) -> str:
-    return hashlib.sha256(cookie.encode("utf-8", "replace")).hexdigest()

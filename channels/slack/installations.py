@@ -214,17 +214,22 @@ class SlackInstallations:
     def issue(self, kind: str, value: str, seconds: int) -> str:
         """Return a secret that can be redeemed once within `seconds`, for `value`. Redis holds its hash alone."""
         secret = random_id(24)
-        self._redis.set(self._ticket(kind, secret), value, ex=seconds)
+        self._redis.set(f"{self._key}:{kind}:{hash_of(secret)}", value, ex=seconds)
         return secret
 
-    def is_valid(self, kind: str, secret: str) -> bool:
-        """Return whether a secret can be redeemed now."""
-        return bool(self._redis.exists(self._ticket(kind, secret)))
+    def is_valid(self, kind: str, hashed: str) -> bool:
+        """Return whether the secret with this hash can be redeemed now."""
+        return bool(self._redis.exists(f"{self._key}:{kind}:{hashed}"))
 
-    def redeem(self, kind: str, secret: str) -> str | None:
-        """Return the value of a secret, None for one that is unknown, late or redeemed. Of several at once one wins."""
-        value = self._redis.getdel(self._ticket(kind, secret))
+    def redeem(self, kind: str, hashed: str) -> str | None:
+        """Return the value of the secret with this hash, None for one that is unknown, late or redeemed.
+
+        Of several processes at once one gets it.
+        """
+        value = self._redis.getdel(f"{self._key}:{kind}:{hashed}")
         return None if value is None else str(value)
 
-    def _ticket(self, kind: str, secret: str) -> str:
-        return f"{self._key}:{kind}:{hashlib.sha256(secret.encode('utf-8', 'replace')).hexdigest()}"
+
+def hash_of(secret: str) -> str:
+    """Return the hash under which a secret is stored."""
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -89,6 +89,11 @@ class SlackSettings(VendorSettings):
         return (self.install or InstallSettings()) if self.client_id else None
 
     @property
+    def has_workspaces(self) -> bool:
+        """Whether many workspaces install the app."""
+        return self.client_id is not None
+
+    @property
     def needed_library(self) -> tuple[str, str]:
         """The extra that the channel needs and a module that it brings: tokens of many workspaces are encrypted."""
         return ("slack-install", "cryptography.fernet") if self.client_id else ("", "")

@@ -374,12 +374,26 @@ class SlackApps:
             await self._web.here().apps_manifest_validate(manifest=json.dumps(manifest))
         return ["Slack takes this manifest"]
 
-    async def create(self, manifest: AppManifest, channel: str) -> list[str]:
-        """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer."""
+    async def create(self, manifest: AppManifest, channel: str, *, installed_at: str = "") -> list[str]:
+        """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer.
+
+        `installed_at` is where many workspaces install it, "" for an app of one workspace.
+        """
         unanswered = f"check at {PAGES} whether the app exists before you run it again: each run creates one"
         async with platform_calls("Slack", partial(_manifest_problem, unanswered=unanswered), unanswered=unanswered):
             answer = await self._web.here().apps_manifest_create(manifest=json.dumps(manifest))
         app_id = _app_id(answer)
+        if installed_at:
+            return [
+                f"app {app_id} is created; what is left, by hand:",
+                "  1. copy Client ID, Client Secret and Signing Secret under Basic Information,",
+                f"     {PAGES}/{app_id}/general",
+                "  2. start the bot with them; only then can it answer Slack's handshake:",
+                f"     where {PAGES}/{app_id}/event-subscriptions shows the Request URL unverified, press Retry",
+                f"  3. activate public distribution: {PAGES}/{app_id}/distribute",
+                f"  4. install it: {installed_at}",
+                f"After a change: sayso channel manifest {channel} --update {app_id}",
+            ]
         return [
             f"app {app_id} is created; what is left, by hand:",
             f"  1. install it: {_install_page(app_id)}",

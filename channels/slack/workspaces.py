@@ -47,7 +47,8 @@ class WorkspaceChecks:
         names = self._installations.ids()
         if names:
             organizations = sum(name.startswith("E") for name in names)
-            says = f"{len(names) - organizations} workspaces and {organizations} organizations have installed the app"
+            workspaces = len(names) - organizations
+            says = f"installed by {_count(workspaces, 'workspace')} and {_count(organizations, 'organization')}"
             yield self._ok("workspaces", says)
         else:
             says, cure = "no workspace has installed the app", f"install it: {self._install_url}"
@@ -70,7 +71,7 @@ class WorkspaceChecks:
             if task in done:
                 yield task.result()
         if late:
-            says = f"{len(late)} workspaces were not asked within {CHECK_SECONDS:g} s"
+            says = f"{_count(len(late), 'installation')} could not be checked within {CHECK_SECONDS:g} s"
             cure = f"run `sayso channel status {self._channel}` again"
             yield self._warn("workspaces", says, cure, id="workspaces-late")
 
@@ -138,3 +139,7 @@ class WorkspaceChecks:
 
     def _fail(self, check: str, says: str, cure: str, *, id: str) -> CheckResult:
         return CheckResult(check, "fail", says, cure, self._channel, id=id)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

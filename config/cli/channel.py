@@ -315,7 +315,7 @@ async def _send_manifest(
 ) -> list[str]:  # fmt: skip
     """Send a manifest to Slack and return its answer as lines. Raises SetupError."""
     from sayso.channels.setup import check_outside
-    from sayso.channels.slack.setup import VARIABLE, SlackApps
+    from sayso.channels.slack.setup import VARIABLE, SlackApps, install_url
     from sayso.config.settings.loader import find_public_url
 
     slack = cast("SlackSettings", settings.channels[channel])  # `_slack_channel` chose it
@@ -326,7 +326,8 @@ async def _send_manifest(
         case "validate":
             return await apps.validate(manifest)
         case "create":
-            return await apps.create(manifest, channel)
+            url = install_url(find_public_url(settings), channel) if slack.has_workspaces else ""
+            return await apps.create(manifest, channel, installed_at=url)
         case _:
             return await apps.update(app_id, manifest)
 

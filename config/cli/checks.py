@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,15 +30,17 @@ if TYPE_CHECKING:
 
 @click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json", "sayso check --offline"])
 @click.argument("files", nargs=-1, metavar="")
-@click.option("--offline", is_flag=True, help="Ask no MCP server and no URL for its tools.")
+@click.option("--offline", is_flag=True, help="Ask no MCP server and no URL for its tools, and Slack nothing.")
 @pass_options
 def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     """Check a configuration and print what each channel may do.
 
     Exits with 1 where the file has a problem, each with its line and its cure, and where a source of
-    tools cannot be reached; warnings do not count.
+    tools cannot be reached; warnings do not count. What is not well with a workspace that installed a
+    Slack app is a warning.
     """
     from sayso.config.checks.describe import describe
+    from sayso.config.checks.workspaces import workspace_warnings
     from sayso.config.settings.loader import ConfigError, load_settings
 
     if files:
@@ -46,7 +48,8 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     with clear_errors():
         file = options.file(running=False)
     try:
-        description = describe(load_settings(file), offline=offline)
+        settings = load_settings(file)
+        description = describe(settings, offline=offline)
     except ConfigError as exc:
         if not file.is_file():
             fail(str(exc))
@@ -54,6 +57,9 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
         if not options.as_json:
             click.echo(f"Error: {exc}", err=True)
         sys.exit(FINDING)
+    if not offline:
+        in_workspaces = workspace_warnings(settings, options.data)
+        description = replace(description, warnings=(*description.warnings, *in_workspaces))
     unreachable = description.unreachable
     lines = str(description).splitlines()
     if not unreachable:

@@ -15,10 +15,8 @@ from redis import Redis
 
 from sayso.channels.slack import workspaces
 from sayso.config.cli.main import main
-from sayso.testing.platforms.fake_platforms import FakePlatforms
-from tests.config.wiring.slack_bot import PUBLIC_URL, SECRETS, SlackBot, of_organization
-
-Run = Callable[..., tuple[int, str]]
+from sayso.testing.platforms.fake_platforms import SLACK_CONFIG_TOKEN, FakePlatforms
+from tests.config.wiring.slack_bot import PUBLIC_URL, SECRETS, SlackBot, message, of_organization
 
 
 @pytest.fixture
@@ -32,10 +30,10 @@ def open_bot(
         yield lambda more="": SlackBot(tmp_path, redis_url, platforms, more)
 
 
-def run(bot: SlackBot, *args: str) -> tuple[int, str]:
+def run(bot: SlackBot, *args: str, group: str = "channel") -> tuple[int, str]:
     """Return the exit code and the output of a command."""
     options = ["--config", str(bot.file), "--data", str(bot.folder / "data")]
-    result = CliRunner().invoke(main, ["channel", *args, *options])
+    result = CliRunner().invoke(main, [*group.split(), *args, *options])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     for secret in (*SECRETS.values(), "xoxb", "xoxe"):
@@ -153,9 +151,51 @@ def test_manifest_has_what_an_installation_needs(open_bot: Callable[..., SlackBo
 
 def test_message_of_an_organization_teaches_its_workspace(open_bot: Callable[..., SlackBot]):
     """The list names the workspaces from which something came in."""
-    from tests.config.wiring.slack_bot import message
-
     bot = open_bot()
     bot.install("E09", "Grid")
     assert bot.post(message("T91", "1795204801.000100", "hello", **of_organization("E09", "T91"))) == 200
     assert "organization of T91" in run(bot, "workspaces", "desk")[1]
+
+
+def test_check_warns_of_a_workspace_and_does_not_fail(open_bot: Callable[..., SlackBot]):
+    """A token that a workspace revokes must not stop a deployment. With --offline Slack is not asked."""
+    bot = open_bot()
+    bot.install("T01", "Acme")
+    bot.slack.oauth.revoke("T01")
+    code, text = run(bot, group="check")
+    assert (code, "desk T01: Slack does not take the token of Acme (token_revoked)" in text) == (0, True)
+    assert "token_revoked" not in run(bot, "--offline", group="check")[1]
+
+
+def test_doctor_names_the_workspace_and_its_cure(open_bot: Callable[..., SlackBot]):
+    """The finding has a section in the manual."""
+    bot = open_bot()
+    bot.install("T01", "Acme")
+    bot.slack.oauth.revoke("T01")
+    results = json.loads(run(bot, "--json", group="doctor")[1])
+    (found,) = (result for result in results if result["check"] == "T01")
+    assert (found["id"], found["channel"], found["state"]) == ("workspace-token", "desk", "fail")
+    assert f"{PUBLIC_URL}/slack/desk/install" in found["cure"]
+
+
+def test_audit_log_names_the_workspace_of_the_person(open_bot: Callable[..., SlackBot]):
+    """The same id is another person in another workspace."""
+    bot = open_bot()
+    bot.install("T01", "Acme")
+    for number, text in enumerate(("delete invoice A-1", "yes")):
+        bot.post(message("T01", f"179520480{number}.000100", text))
+        bot.work()
+    bot.services.audit_collector.collect()
+    assert "T01/U0ADA" in run(bot, "show", group="audit")[1]
+
+
+def test_created_app_is_finished_without_a_bot_token(
+    open_bot: Callable[..., SlackBot], monkeypatch: pytest.MonkeyPatch
+):
+    """The steps name the credentials that this bot needs, and where the app is installed."""
+    monkeypatch.setenv("SLACK_CONFIG_TOKEN", SLACK_CONFIG_TOKEN)
+    code, text = run(open_bot(), "manifest", "desk", "--create")
+    assert code == 0
+    assert "copy Client ID, Client Secret and Signing Secret" in text
+    assert f"install it: {PUBLIC_URL}/slack/desk/install" in text
+    assert "bot_token" not in text

@@ -56,11 +56,19 @@ SECRETS = {
 class SlackBot:
     """One bot with the channel `desk`. Its model is the offline matcher of words."""
 
-    def __init__(self, folder: Path, redis_url: str, platforms: fakes.FakePlatforms, more: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        redis_url: str,
+        platforms: fakes.FakePlatforms,
+        more: str = "",
+        *,
+        public_url: str = PUBLIC_URL,
+    ) -> None:
         self.folder, self.platforms = folder, platforms
         (folder / "tools.py").write_text(TOOLS)
         self.file = folder / "bot.yaml"
-        self.file.write_text(BOT.format(url=PUBLIC_URL, api_url=platforms.slack_url, more=more))
+        self.file.write_text(BOT.format(url=public_url, api_url=platforms.slack_url, more=more))
         self.services: Services = bootstrap(
             load_settings(self.file, SECRETS), data=folder / "data", redis_url=redis_url, is_worker=True
         )

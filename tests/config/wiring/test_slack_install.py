@@ -185,6 +185,26 @@ def test_invitation_installs_one_workspace(open_bot: OpenBot):
     assert bot.channel.installations.ids() == ["T01"]
 
 
+def test_invitation_is_stored_as_a_hash_alone(open_bot: OpenBot, redis_client: Redis):
+    """Who reads Redis cannot install the app with what is begun there."""
+    bot = open_bot("install: {invited: true}")
+    path = invite(bot)
+    bot.begin(path=path)
+    secret = path.partition("=")[2]
+    stored = [f"{key} {redis_client.dump(key)!r}" for key in redis_client.scan_iter()]
+    assert not any(secret in each for each in stored)
+
+
+def test_path_of_the_public_url_stands_in_front_of_all_addresses(tmp_path: Path, redis_client: Redis, redis_url: str):
+    """A proxy may serve the bot below a path, and pass that path on or not."""
+    with FakePlatforms() as platforms:
+        bot = SlackBot(tmp_path, redis_url, platforms, public_url=f"{PUBLIC_URL}/base")
+        for path in ("/slack/install", "/base/slack/install"):
+            asked = parse_qs(urlsplit(bot.client.get(path, base_url=PUBLIC_URL).headers["Location"]).query)
+            assert asked["redirect_uri"] == [f"{PUBLIC_URL}/base/slack/desk/oauth_redirect"]
+        assert 'href="/base/slack/desk/install"' in bot.come_back(state="late").text
+
+
 def test_denied_invitation_works_again(open_bot: OpenBot):
     """A person who pressed Cancel at Slack can change their mind."""
     bot = open_bot("install: {invited: true}")

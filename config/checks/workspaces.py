@@ -1,0 +1,36 @@
+"""What `sayso check` says of the workspaces that have installed a channel's account."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sayso.channels.registry import open_setup
+from sayso.channels.setup import CheckResult, SetupOptions
+from sayso.config.settings.loader import find_public_url
+from sayso.config.settings.schema import Settings
+from sayso.config.wiring.bot_state import find_state
+
+
+def workspace_warnings(settings: Settings, data: Path) -> list[str]:
+    """Return what is not well with a workspace, a line each. Asks the platform, for about 15 seconds at most.
+
+    Nothing is asked for channels of one workspace, nor where the Redis of the bot is not known.
+    """
+    names = [name for name, channel in settings.channels.items() if channel.has_workspaces]
+    state = find_state(settings, data) if names else None
+    if state is None:
+        return []
+
+    async def check_all() -> list[CheckResult]:
+        setups = [
+            open_setup(name, settings.channels[name], find_public_url(settings), SetupOptions(state=state))
+            for name in names
+        ]
+        checks = await asyncio.gather(*(setup.check() for setup in setups if setup))
+        return [result for results in checks for result in results]
+
+    results = asyncio.run(check_all())
+    return [
+        f"{result.channel} {result.check}: {result.says}; {result.cure}" for result in results if result.state != "ok"
+    ]
