@@ -167,18 +167,22 @@ class BotApiCall:
         """
         from telegram.error import TelegramError
 
+        whole = self.reply
+        pieces = [
+            replace(piece, only_for=whole.only_for, only_for_act=whole.only_for_act) for piece in pieces_of(whole)
+        ]
         receipt = Receipt("")
-        for number, piece in enumerate(pieces_of(self.reply)):
-            call = replace(self, reply=piece)
+        for number, piece in enumerate(pieces):
             try:
-                receipt = await call._sent_or_plain(bot, source)  # noqa: SLF001  # a call of this class
+                receipt = await replace(self, reply=piece).formatted_or_plain(bot, source)
             except TelegramError as exc:
                 if not number:
                     raise
                 raise DeliveryUncertain("a part of the text arrived") from exc
         return receipt
 
-    async def _sent_or_plain(self, bot: Bot, source: MediaStore) -> Receipt:
+    async def formatted_or_plain(self, bot: Bot, source: MediaStore) -> Receipt:
+        """Send the reply, as plain text if Telegram refuses its formatting. Raises PTB's errors."""
         from telegram.error import BadRequest
 
         try:

@@ -115,6 +115,13 @@ def test_late_answer_is_tried_without_the_act(channel, platforms: FakePlatforms,
     assert len(platforms.sent) == 1
 
 
+def test_text_that_is_too_long_stays_private(channel, platforms: FakePlatforms):
+    """Each of its messages is for one person."""
+    send(channel, Reply("word " * 2000, only_for=ADA))
+    assert len(platforms.sent) == 3
+    assert all("ephemeral_message_parameters" in entry["raw"] for entry in platforms.sent)
+
+
 def test_private_chat_needs_no_receiver(channel, platforms: FakePlatforms):
     """Telegram refuses one there."""
     where = Conversation("tg", ADA)
