@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -189,7 +189,7 @@ class OpenApiToolProvider:
 
     @property
     def _secrets(self) -> Sequence[str]:
-        return [secret for auth in self._auth for secret in auth.secrets]
+        return list(chain.from_iterable(auth.secrets for auth in self._auth))
 
     def _tools(self, api: _Api, name: str, operation: Operation) -> list[Tool]:
         """Return the operation as a tool; none where it is unusable, which is logged."""
@@ -336,7 +336,9 @@ def _own_servers(document: Document, url: httpx.URL, source: httpx.URL | None) -
     """
 
     def address(each: httpx.URL | None) -> str:
-        return str(each.copy_with(query=None, fragment=None)).rstrip("/") if each else ""
+        if each is None:
+            return ""
+        return str(each.copy_with(query=None, fragment=None)).rstrip("/")
 
     try:
         named = server_url(document)

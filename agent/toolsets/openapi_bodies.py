@@ -283,9 +283,13 @@ def is_text_schema(schema: Any) -> bool:
     """Return whether the value of a schema can be written as plain text."""
     if schema is True or _is_untyped(schema):
         return True
-    kinds = schema.get("type", "string" if "enum" in schema else None) if isinstance(schema, Mapping) else None
+    if not isinstance(schema, Mapping):
+        return False
+    kinds = schema.get("type")
+    if kinds is None:
+        return "enum" in schema
     listed = kinds if isinstance(kinds, list) else [kinds]
-    return bool(listed) and all(kind in ("string", "integer", "number", "boolean", "null") for kind in listed)
+    return all(kind in ("string", "integer", "number", "boolean", "null") for kind in listed)
 
 
 def _is_untyped(schema: Any) -> bool:
@@ -317,7 +321,7 @@ def _is_object(schema: Any) -> bool:
         return False
     if schema.get("type") == "object" or (schema.get("properties") and "type" not in schema):
         return True
-    parts = [each for key in ("anyOf", "oneOf") for each in schema.get(key) or ()]
+    parts = [*(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())]
     return bool(parts) and all(map(_is_object, parts))
 
 

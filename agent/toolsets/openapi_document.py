@@ -215,11 +215,12 @@ def server_url(document: Document) -> str:
 
     A document without servers of its own has those of its first path. Raises SourceError.
     """
-    servers = document.root.get("servers")
-    if not servers:
-        paths = as_mapping(document.root.get("paths")).values()
-        servers = next((as_mapping(item)["servers"] for item in paths if as_mapping(item).get("servers")), None)
-    return url_of_server(servers[0]) if isinstance(servers, list) and servers else "/"
+    paths = as_mapping(document.root.get("paths"))
+    for holder in (document.root, *paths.values()):
+        servers = as_mapping(holder).get("servers")
+        if isinstance(servers, list) and servers:
+            return url_of_server(servers[0])
+    return "/"
 
 
 def url_of_server(server: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from email.header import decode_header, make_header
 from email.message import Message
 from email.utils import collapse_rfc2231_value
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -43,12 +44,12 @@ def read_uploads(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> d
     Reads files, so it is called in a thread. Raises SourceError for a file that the user did not send,
     that was deleted, or that the operation does not take.
     """
-    chosen = chosen_files(places, arguments)
-    uploads = {name: [_read(places[name], file) for file in files] for name, files in chosen.items()}
-    return {
-        **arguments,
-        **{name: each if places[name].is_list else each[0] for name, each in uploads.items()},
-    }
+    uploads: dict[str, Any] = {}
+    for name, files in chosen_files(places, arguments).items():
+        place = places[name]
+        read = [_read(place, file) for file in files]
+        uploads[name] = read if place.is_list else read[0]
+    return {**arguments, **uploads}
 
 
 def chosen_files(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, list[ReceivedFile]]:
@@ -59,7 +60,7 @@ def chosen_files(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> d
         if value is not None:
             names = value if place.is_list else [value]
             chosen[name] = [_find(place, each) for each in names]
-    files = [file for each in chosen.values() for file in each]
+    files = list(chain.from_iterable(chosen.values()))
     size = sum(file.size for file in files)
     if len(files) > MAX_UPLOADS:
         raise SourceError(f"{len(files)} files cannot be sent at once: at most {MAX_UPLOADS}")

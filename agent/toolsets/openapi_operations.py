@@ -262,7 +262,8 @@ def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Pl
     unique = []
     for each in arguments:
         is_shared = own_names.count(each.place.name) > 1 and each.place.where != "path"
-        unique.append(f"{each.place.name}_{each.place.where}" if is_shared else each.place.name)
+        suffix = f"_{each.place.where}" if is_shared else ""
+        unique.append(f"{each.place.name}{suffix}")
     legal = legal_names(unique)
     by_name = {legal[name]: each for name, each in zip(unique, arguments, strict=True)}
     schema = {

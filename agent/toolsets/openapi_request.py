@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, quote_plus, unquote, urlencode
 
@@ -68,7 +69,8 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
     if body is not None:
         headers["Content-Type"] = content_type
     if query:
-        path = f"{path}{'&' if '?' in operation.path else '?'}{urlencode(query, quote_via=quote)}"
+        separator = "&" if "?" in operation.path else "?"
+        path = f"{path}{separator}{urlencode(query, quote_via=quote)}"
     return Request(operation.method.upper(), path, headers, body)
 
 
@@ -173,8 +175,12 @@ def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | No
     if is_json_type(content_type):
         fields = {place.name: value for place, value in values.items()}
         return json.dumps(fields, ensure_ascii=False).encode(), content_type
-    pairs = [pair for place, each in values.items() for pair in _field_pairs(place, each)]
-    return urlencode(pairs).encode(), content_type
+    return _form(values), content_type
+
+
+def _form(values: Mapping[Place, Any]) -> bytes:
+    pairs = chain.from_iterable(_field_pairs(place, value) for place, value in values.items())
+    return urlencode(list(pairs)).encode()
 
 
 def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
@@ -187,8 +193,7 @@ def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
         return _plain(value).encode(), content_type
     if not isinstance(value, Mapping):
         raise SourceError(f"'body' is {value!r}: a form is an object of fields")
-    pairs = [pair for name, each in value.items() for pair in _field_pairs(Place(str(name), "body"), each)]
-    return urlencode(pairs).encode(), content_type
+    return _form({Place(str(name), "body"): each for name, each in value.items()}), content_type
 
 
 def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
@@ -200,7 +205,7 @@ def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
 
 
 def _multipart(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes, str]:
-    parts = [part for place, value in values.items() for part in _parts(place, value)]
+    parts = list(chain.from_iterable(_parts(place, value) for place, value in values.items()))
     if not parts:
         names = sorted(name for name, place in operation.places.items() if place.where == "body")
         raise SourceError(f"its form needs a part: give one of {names!r}")
