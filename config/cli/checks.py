@@ -157,6 +157,10 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         try:
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except ToolUnknown as exc:
+            own_name = tool.rpartition("-")[2]
+            for line in opened.left_out:
+                if repr(tool) in line or repr(own_name) in line:
+                    click.echo(line, err=True)
             raise click.UsageError(str(exc)) from None
     options.print(asdict(explanation), explanation_lines(explanation))
     sys.exit(FINDING if explanation.verdict == "never" else 0)

@@ -105,6 +105,25 @@ def test_check_fails_where_a_source_of_tools_cannot_be_reached(tmp_path: Path):
     assert len(json.loads(run("check", "--json", "-c", file).stdout)["problems"]) == 1
 
 
+def test_explain_says_why_a_tool_was_left_out(tmp_path: Path):
+    """A person who looks for an operation by its name finds the reason, and not only a list of others."""
+    uploads = {
+        "operationId": "sendXml",
+        "requestBody": {"content": {"application/xml": {"schema": {"type": "object"}}}},
+    }
+    document = {
+        "openapi": "3.1.0",
+        "servers": [{"url": "https://a.test"}],
+        "paths": {"/a": {"put": uploads, "get": {}}},
+    }
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    file = tmp_path / "sayso.yaml"
+    file.write_text("tools: [{openapi: api.json, namespace: box}]\nchannels: {web: {platform: console}}")
+    result = run("explain", "-c", file, "--data", tmp_path / "data", "web", "box-sendXml")
+    assert result.exit_code == 2
+    assert "'sendXml' of 'box' is left out: PUT /a: its body is application/xml: JSON, forms" in result.output
+
+
 def test_problems_of_a_configuration_are_json_too(tmp_path: Path):
     """A program reads them with their lines."""
     file = tmp_path / "sayso.yaml"
