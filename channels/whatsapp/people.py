@@ -59,6 +59,8 @@ class WhatsAppPeople:
         if not (ids.user_id or ids.number):
             return turn
         identity = self._identities.recognize(self._channel, ids, store=store)
+        if identity.user_id and not ids.user_id:
+            turn = _undecided(turn)
         names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
         return replace(
             turn,
@@ -83,6 +85,19 @@ class WhatsAppPeople:
         if identity is None:
             return conversation.chat
         return identity.number or identity.user_id or identity.key
+
+
+def _undecided(turn: Turn) -> Turn:
+    """Return a turn that names only the number of a person with an id, so that it decides nothing.
+
+    The number may be another person's by now. A yes that is not counted costs another tap; a yes of
+    another person could not be undone.
+    """
+    note = "sent without the id of the person"
+    if turn.tap is None:
+        return replace(turn, notes=(note, *turn.notes))
+    text = turn.tap.label or turn.text
+    return replace(turn, tap=None, text=text, kind="choice", notes=(note, *turn.notes))
 
 
 def current_ids(identity: Identity) -> tuple[str, ...]:

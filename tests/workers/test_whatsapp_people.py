@@ -126,6 +126,15 @@ def test_question_is_not_answered_from_a_number_that_was_given_to_another_person
     assert clinic.recipients[-1] == ANA, "what is the first person's does not go to the number"
 
 
+@pytest.mark.parametrize("tapped", [False, True], ids=["typed", "tapped"])
+def test_message_without_an_id_confirms_nothing_of_a_person_who_has_one(clinic: Clinic, tapped: bool):
+    """The number alone may be another person's by now. It is a message that is no yes, which ends the question."""
+    clinic.say("delete A", ANA, NUMBER)
+    clinic.say("Yes", "", NUMBER, tap=clinic.yes if tapped else "")
+    assert clinic.bot.deleted == []
+    assert clinic.platforms.sent[1]["text"].startswith("You did not say yes")
+
+
 def test_history_does_not_pass_on_with_the_number(clinic: Clinic):
     """The model reads nothing of the first person's messages."""
     clinic.say("my secret is blue", ANA, NUMBER)
