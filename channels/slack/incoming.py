@@ -248,7 +248,8 @@ class RequestParser:
 
     def _stopped(self, event: SlackJson, team: str) -> Received:
         """Return the stop of an answer with Slack's own button, as if the person had written /stop in the thread."""
-        channel, thread = event["channel"], event.get("thread_ts") or ""
+        channel = event["channel"]
+        thread = event.get("thread_ts") or ""
         if not thread or not _CHANNEL_ID.fullmatch(channel) or not _THREAD_TS.fullmatch(thread):
             return Received(ignored="an answer stopped outside of a thread")
         turn = Turn(
@@ -475,13 +476,21 @@ def _looked_at(message: SlackJson) -> Iterator[str]:
     if not isinstance(entities, list):
         return
     for entity in entities[:MAX_ENTITIES]:
-        kind, value = (entity.get("type"), entity.get("value")) if isinstance(entity, Mapping) else ("", "")
-        if kind in _ENTITIES and isinstance(value, str) and _ENTITY_ID.fullmatch(value):
-            yield f"the person looks at the Slack {_ENTITIES[kind]} {value}"
-        elif kind == _MESSAGE_ENTITY and isinstance(value, Mapping):
-            channel, ts = str(value.get("channel_id")), str(value.get("message_ts"))
-            if _CHANNEL_ID.fullmatch(channel) and _THREAD_TS.fullmatch(ts):
-                yield f"the person looks at the message {ts} in the Slack channel {channel}"
+        if isinstance(entity, Mapping):
+            yield from _looked_at_entity(entity.get("type"), entity.get("value"))
+
+
+def _looked_at_entity(kind: object, value: object) -> Iterator[str]:
+    """Yield what one entity says, nothing for a kind or an id that is unknown."""
+    if kind == _MESSAGE_ENTITY and isinstance(value, Mapping):
+        channel = str(value.get("channel_id"))
+        ts = str(value.get("message_ts"))
+        if _CHANNEL_ID.fullmatch(channel) and ts and _THREAD_TS.fullmatch(ts):
+            yield f"the person looks at the message {ts} in the Slack channel {channel}"
+        return
+    name = _ENTITIES.get(str(kind))
+    if name and isinstance(value, str) and _ENTITY_ID.fullmatch(value):
+        yield f"the person looks at the Slack {name} {value}"
 
 
 def _chosen(action: SlackJson) -> Any:

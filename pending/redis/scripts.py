@@ -139,8 +139,9 @@ class LuaScripts:
     """
 
     def __init__(self, client: Redis, folder: Path, *, prefix: str = PREFIX, wake: WakeStep | None = None) -> None:
+        in_cluster = isinstance(client, ClusterClient)
         #: Whether a script sees only the shard that it runs for.
-        self.in_cluster = in_cluster = isinstance(client, ClusterClient)
+        self.in_cluster = in_cluster
         if not in_cluster and not client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ValueError("this Redis client answers in bytes: create it with decode_responses=True")
         self._prefix = prefix

@@ -71,7 +71,10 @@ def test_stop_that_slack_sends_twice_is_one_event(read):
     assert first.event_id == second.event_id
 
 
-@pytest.mark.parametrize("context", [None, 7, [], {"entities": 7}, {"entities": {"a": 1}}, {"entities": [None, 7, {}]}])
+@pytest.mark.parametrize(
+    "context",
+    [None, 7, [], {"entities": 7}, {"entities": {"a": 1}}, {"entities": [None, 7, {}, {"type": [], "value": "C1"}]}],
+)
 def test_unreadable_context_loses_no_message(read, context: object):
     """The message itself is whole, so it is answered."""
     assert turn(read(signing.slack_text(LATER, "hi", app_context=context))).background == ()
