@@ -189,7 +189,7 @@ def test_event_stream_delivers_the_first_event_at_once(proxy: Proxy):
         finally:
             answer.close()
 
-    assert ": hello" in proxy.site.sandbox.call(first_event)
+    assert "retry: 1000" in proxy.site.sandbox.call(first_event)
 
 
 def test_slow_clients_do_not_keep_others_waiting(proxy: Proxy):

@@ -202,6 +202,28 @@ def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: Con
         page.reload()
 
 
+def test_draft_that_went_while_the_page_was_offline_does_not_stay(
+    page: Page, echo: EchoApp, channel: ConsoleChannel, feed: HangingFeed
+):
+    """The connection broke in the middle of the answer. Afterwards the page shows the outcome, and once."""
+    page.clock.install()
+    page.reload()
+    ask(page)
+    (turn,) = echo.turns
+    shown = run_sync(channel.draft(turn, "Once upon"))
+    expect(page.locator(".draft")).to_have_text("Once upon")
+    feed.works.clear()
+    ((removal, _),) = replace_draft(shown, ())
+    run_sync(channel.send(Delivery("d1", turn.conversation, removal)))
+    run_sync(channel.send(Delivery("d2", turn.conversation, Reply("Stopped."))))
+    page.clock.fast_forward(13_000)
+    expect(page.locator("#state")).to_have_text("no answer")
+    feed.works.set()
+    expect(page.locator("article.bot .text").last).to_have_text("Stopped.")
+    expect(page.locator(".draft")).to_have_count(0)
+    expect(page.locator("article.bot")).to_have_count(2)
+
+
 def test_draft_of_a_turn_that_is_over_does_not_stay(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """Its worker died, and the turn was given up without an answer."""
     echo.holds = True
@@ -409,6 +431,8 @@ def test_unsent_messages_are_sent_later_in_order(page: Page, echo: EchoApp):
 
 def test_message_is_shown_as_waiting_until_a_worker_answers(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """The page shows Sent, typing dots, Stop and later the cause, and shows all of them again after a reload."""
+    page.clock.install()
+    page.reload()
     echo.holds = True
     page.fill("#text", "hello")
     page.keyboard.press("Enter")
@@ -417,6 +441,7 @@ def test_message_is_shown_as_waiting_until_a_worker_answers(page: Page, echo: Ec
         expect(sign).to_have_text("Sent ✓")
         expect(dots).to_be_visible()
         expect(stop).to_be_visible()
+        page.clock.fast_forward(9_000)
         expect(page.locator("#why")).to_have_text("Still waiting. No worker is running.")
         page.reload()
     expect(page.locator(".user .words")).to_have_text("hello")

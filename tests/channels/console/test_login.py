@@ -262,7 +262,7 @@ def test_redis_keys_of_logins_expire(redis_socket: str, clock: Clock):
 
 def test_login_is_refused_without_redis(media: LocalMediaStore, feed: MemoryFeed):
     """The console cannot know whether the address is locked out."""
-    away = redis.Redis(port=1)
+    away = redis.Redis(port=1, retry=None)
     with pytest.raises(StoreDown):
         Logins(away, "sayso:bot:").is_ended("a")
     channel = console_channel("web", feed=feed, media=media, keys=KEYS, password="p", logins=Logins(away, "x:"))
