@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from sayso.channels.base import Refused, Unreachable
 from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
+from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, new_client, reaction_to
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
@@ -88,6 +89,8 @@ class ManyWorkspaces:
             installation = await asyncio.to_thread(self._installations.find, workspace)
         except TokenUnreadable as exc:
             raise Refused(f"{exc}: give this process the secret keys of before") from exc
+        except OtherVersion as exc:
+            raise Unreachable(f"the token of {workspace} was stored by another release") from exc
         if installation is None:
             raise Refused(not_installed(workspace))
         if self._rules and not self._rules.admits(installation.id, installation.organization, workspace):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.setup import SetupError, connection_problem, platform_calls
-from sayso.channels.slack.client import SLACK, error_code, new_client, setup_problem
+from sayso.channels.slack.client import FILE_ORIGINS, SLACK, error_code, new_client, setup_problem
 from sayso.channels.slack.installations import Installation, SlackInstallations, hash_of
 from sayso.channels.slack.setup import scopes
 from sayso.channels.types import random_id
@@ -72,6 +72,11 @@ class InstallFlow:
         self._installations = installations
         self._redirect_uri = redirect_uri
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
+
+    @property
+    def site(self) -> str:
+        """Slack's own site, on which people open the app."""
+        return self._api_url if self._api_url in FILE_ORIGINS else SLACK
 
     def is_invited(self, invitation: str) -> bool:
         """Return whether an invitation is valid now."""

@@ -95,7 +95,7 @@ class InstallViews:
             installation = flow.finish(flask.request.args, cookie)
         except InstallRefused as exc:
             return _refusal(name, exc)
-        return _success(installation)
+        return _success(installation, flow.site)
 
     def _flow(self, name: str) -> InstallFlow:
         flow = self._flows.get(name)
@@ -117,7 +117,7 @@ class _Link(NamedTuple):
     label: str
 
 
-def _success(installation: Installation) -> flask.Response:
+def _success(installation: Installation, site: str) -> flask.Response:
     where = installation.name or installation.id
     app = quote(installation.app_id, safe="")
     if installation.is_organization:
@@ -131,7 +131,7 @@ def _success(installation: Installation) -> flask.Response:
         "Write to it now: open it in Slack and say what you want. It asks before it changes anything.",
         "In a channel, invite it with /invite and its name, then mention it.",
     ]
-    url = f"https://slack.com/app_redirect?app={app}&team={installation.id}"
+    url = f"{site}/app_redirect?app={app}&team={installation.id}"
     return _page(f"Installed in {where}", lines, link=_Link(url, "Open it in Slack"))
 
 
