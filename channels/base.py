@@ -343,10 +343,11 @@ def at_first_address(channel: object, turn: Turn) -> Turn:
 class RecognizesPeople(Protocol):
     """A channel on which a person has several ids that may change, such as a phone number that is hidden."""
 
-    def recognize(self, turn: Turn, *, store: bool) -> Turn:
+    def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
         """Return the turn under the id that everything of its sender is stored under: questions, history, replies.
 
-        With `store` the ids that the turn names are remembered as those of the sender. Raises redis.RedisError.
+        With `store` the ids that the turn names are remembered as those of the sender, and for an
+        hour with `briefly`: then the sender may not talk, and is told so. Raises redis.RedisError.
         """
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
@@ -359,8 +360,15 @@ class Identities(Protocol):
     All methods raise redis.RedisError.
     """
 
-    def recognize(self, channel: str, ids: SenderIds, *, store: bool) -> Identity:
-        """Return the sender of a message with these ids; `store` them as the sender's."""
+    def recognize(
+        self,
+        channel: str,
+        ids: SenderIds,
+        *,
+        store: bool,
+        briefly: bool = False,
+    ) -> Identity:
+        """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
 
     def find(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""

@@ -10,6 +10,8 @@ KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
 #: How long it is kept which ids a person has: as long as other ids of a platform, after the last message.
 KEEP_IDENTITY_MS = 90 * 24 * 3600 * 1000
+#: How long it is kept which ids a person has who may not talk and is told so.
+KEEP_STRANGER_MS = 3600 * 1000
 #: Ids of one person.
 MAX_IDS = 8
 #: How long a pending action is kept, so that a repeated turn finds its outcome.

@@ -25,7 +25,7 @@ from sayso.channels.console.store import (
     network,
 )
 from sayso.channels.types import Conversation, Delivery, Identity, Media, SenderIds
-from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, MAX_IDS
+from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
 from sayso.workers.alerts import ALERT_SECONDS, CACHE_SECONDS, MAX_CHARS, Alert, AlertKind, newest_first
 from sayso.workers.people import (
     MAX_PEOPLE,
@@ -317,14 +317,21 @@ class MemoryIdentities:
         #: By channel and key.
         self._people: dict[tuple[str, str], tuple[Identity, float]] = {}
 
-    def recognize(self, channel: str, ids: SenderIds, *, store: bool) -> Identity:
-        """Return the sender of a message with these ids; `store` them as the sender's."""
+    def recognize(
+        self,
+        channel: str,
+        ids: SenderIds,
+        *,
+        store: bool,
+        briefly: bool = False,
+    ) -> Identity:
+        """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
         with self._lock:
             by_id = self._holder(channel, ids.user_id) or self._holder(channel, ids.parent)
             key = by_id or self._key_by_number(channel, ids)
             person = self._person(channel, key) or Identity(key)
-            if store:
-                person = self._store(channel, person, ids)
+            if store or briefly:
+                person = self._store(channel, person, ids, briefly=briefly)
             return self._shown(channel, person)
 
     def _key_by_number(self, channel: str, ids: SenderIds) -> str:
@@ -335,7 +342,7 @@ class MemoryIdentities:
         person = self._person(channel, holder)
         return holder if person and not person.user_id else ids.user_id
 
-    def _store(self, channel: str, person: Identity, ids: SenderIds) -> Identity:
+    def _store(self, channel: str, person: Identity, ids: SenderIds, *, briefly: bool) -> Identity:
         new = [name for name in (ids.parent, ids.number, ids.user_id) if name]
         names = [name for name in person.ids if name not in new] + new
         for name in names[:-MAX_IDS]:
@@ -347,7 +354,12 @@ class MemoryIdentities:
             user_id=ids.user_id or person.user_id,
             ids=tuple(names[-MAX_IDS:]),
         )
-        until = self._clock() + (KEEP_IDENTITY_MS if person.user_id else KEEP_CONVERSATION_MS) / 1000
+        kept_ms = KEEP_IDENTITY_MS if person.user_id else KEEP_CONVERSATION_MS
+        if briefly:
+            kept_ms = KEEP_STRANGER_MS
+        until = self._clock() + kept_ms / 1000
+        if briefly:
+            until = max(until, self._people.get((channel, person.key), (person, 0.0))[1])
         self._people[channel, person.key] = (person, until)
         for name in person.ids:
             if name in new or self._holder(channel, name) == person.key:

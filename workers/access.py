@@ -206,14 +206,14 @@ class AccessControl:
             turn = self._recognized(turn, store=True)
             return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
         received = turn
-        turn = self._recognized(received, store=False)  # nothing is stored of people who may not talk
+        turn = self._recognized(received)  # nothing is stored of people who may not talk
         match self.judge(turn):
             case Ignored(reason):
                 ids = {"conversation": turn.conversation.id, "event": turn.event_hash}
                 log.info("turn.ignored", extra={**ids, "reason": reason})
                 return Accepted("ignored", 0)
             case UnknownSender():
-                self._refuse_unknown_sender(turn, rules, config.people)
+                self._refuse_unknown_sender(received, turn, rules, config.people)
                 return Accepted("unknown_sender", 0)
             case Admitted(admitted):
                 stored = self._recognized(received, store=True)
@@ -233,10 +233,13 @@ class AccessControl:
                 return "on no list of who may talk"
         return ""
 
-    def _recognized(self, turn: Turn, *, store: bool) -> Turn:
-        """Return the turn under the id that everything of its sender is stored under; `store` the sender's ids."""
+    def _recognized(self, turn: Turn, *, store: bool = False, briefly: bool = False) -> Turn:
+        """Return the turn under the id that everything of its sender is stored under.
+
+        `store` the sender's ids, or `briefly` for an hour.
+        """
         people = self._people.get(turn.conversation.channel)
-        return people.recognize(turn, store=store) if people else turn
+        return people.recognize(turn, store=store, briefly=briefly) if people else turn
 
     def _may_have_another_address(self, turn: Turn) -> bool:
         """Return whether the chat of a turn may have an address that the turn does not name."""
@@ -265,11 +268,21 @@ class AccessControl:
             quota.book(*counter)
         return accepted
 
-    def _refuse_unknown_sender(self, turn: Turn, rules: AccessRules, people: RedisPeople) -> None:
-        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for their id."""
+    def _refuse_unknown_sender(
+        self,
+        received: Turn,
+        turn: Turn,
+        rules: AccessRules,
+        people: RedisPeople,
+    ) -> None:
+        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for their id.
+
+        `received` is the turn as it came in, and `turn` that of the recognized sender.
+        """
         channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_for_id(turn)
         if not asks and people.was_notified(channel, ids[0]):
             return
+        self._recognized(received, briefly=True)  # the notice goes to the number that they wrote from
         texts = self._texts_for(turn)
         lines = [texts.stranger()]
         if rules.pairing:

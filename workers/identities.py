@@ -23,10 +23,17 @@ class RedisIdentities:
     def __init__(self, scripts: LuaScripts) -> None:
         self._scripts = scripts
 
-    def recognize(self, channel: str, ids: SenderIds, *, store: bool) -> Identity:
-        """Return the sender of a message with these ids; `store` them as the sender's."""
-        record = self._scripts.run_for_people("identify", channel, {**asdict(ids), "store": store})
-        return _identity(record)
+    def recognize(
+        self,
+        channel: str,
+        ids: SenderIds,
+        *,
+        store: bool,
+        briefly: bool = False,
+    ) -> Identity:
+        """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
+        args = {**asdict(ids), "store": store or briefly, "briefly": briefly}
+        return _identity(self._scripts.run_for_people("identify", channel, args))
 
     def find(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""

@@ -103,9 +103,9 @@ class WhatsAppChannel:
             raise Forbidden("the form names another account than account_sid")
         return parse(form, hook, channel=self.name, own_address=self._settings.from_)
 
-    def recognize(self, turn: Turn, *, store: bool) -> Turn:
-        """Return the turn under its sender's first id; `store` the ids that it names."""
-        return self._people.recognize(turn, store=store)
+    def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
+        """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
+        return self._people.recognize(turn, store=store, briefly=briefly)
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
         """Return the conversation of the person who has this address now."""

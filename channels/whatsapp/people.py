@@ -53,12 +53,12 @@ class WhatsAppPeople:
     def __init__(self, channel: str, identities: Identities) -> None:
         self._channel, self._identities = channel, identities
 
-    def recognize(self, turn: Turn, *, store: bool) -> Turn:
-        """Return the turn under its sender's first id; `store` the ids that it names."""
+    def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
+        """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
         ids = sender_ids(turn)
         if not (ids.user_id or ids.number):
             return turn
-        identity = self._identities.recognize(self._channel, ids, store=store)
+        identity = self._identities.recognize(self._channel, ids, store=store, briefly=briefly)
         if identity.user_id and not ids.user_id:
             turn = _undecided(turn)
         names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))

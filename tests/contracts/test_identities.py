@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sayso.channels.types import Identity, SenderIds
-from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, MAX_IDS
+from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
 from sayso.testing.stores import MemoryIdentities
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA
@@ -146,6 +146,19 @@ def test_number_alone_is_kept_no_longer_than_its_conversation(redis_client):
     assert (memory.find("wa", NUMBER), memory.find("wa", ANA).key) == (None, ANA)
     now[0] += KEEP_IDENTITY_MS / 1000
     assert memory.find("wa", ANA) is None
+
+
+def test_ids_of_a_stranger_are_kept_for_an_hour(redis_client):
+    """Those of a person who is known already are kept as long as before."""
+    identities = RedisIdentities(CheckedScripts(redis_client, LUA))
+    ids = SenderIds(ANA, NUMBER)
+    identities.recognize("wa", ids, store=False, briefly=True)
+    keys = set(redis_client.scan_iter("sayso:{ids:wa}*"))
+    assert len(keys) == 3
+    assert all(0 < redis_client.pttl(key) <= KEEP_STRANGER_MS for key in keys)
+    writes(identities, ANA, NUMBER)
+    identities.recognize("wa", ids, store=False, briefly=True)
+    assert all(redis_client.pttl(key) > KEEP_CONVERSATION_MS for key in keys)
 
 
 def test_names_of_keys_hold_no_phone_number(redis_client):

@@ -18,7 +18,7 @@ from sayso.testing.stores import MemoryAlerts, MemoryIdentities, MemoryPeople, M
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA, Ingress
-from sayso.workers.people import ListedPerson
+from sayso.workers.people import WAIT_SECONDS, ListedPerson
 from tests.channels.harness import whatsapp
 from tests.contracts.rigs import MemoryRig, RedisRig, make_processor, make_sender, voice
 from tests.pending.redis.lua_source import CheckedScripts
@@ -277,15 +277,28 @@ def test_allowed_number_stays_allowed_when_it_is_hidden(platforms: FakePlatforms
     for ids in ((ANA, NUMBER), (ANA, "")):
         clinic.say("hello", *ids)
     assert len(platforms.sent) == 2
+    asked = len(clinic.bot.provider.requests)
     clinic.say("hello", BEN)
-    assert clinic.identities.find("wa", BEN) is None
+    assert len(clinic.bot.provider.requests) == asked
 
 
-def test_nothing_is_stored_of_the_ids_of_a_person_who_may_not_talk(platforms: FakePlatforms):
-    """They are looked up, to find out whether the person may."""
+def test_stranger_is_told_at_the_number_and_forgotten_after_an_hour(platforms: FakePlatforms):
+    """The notice goes to what they wrote from. Nothing of theirs is kept for longer than the code of a pairing."""
     clinic = Clinic(platforms, rules=AccessRules(allow=[OTHER_NUMBER], phones=True))
+    now = [0.0]
+    clinic.identities = MemoryIdentities(clock=lambda: now[0])
+    clinic.restart(AccessRules(allow=[OTHER_NUMBER], phones=True))
     clinic.say("hello", ANA, NUMBER)
+    assert clinic.recipients == [NUMBER]
+    now[0] = WAIT_SECONDS
     assert (clinic.identities.find("wa", NUMBER), clinic.identities.of_key("wa", ANA)) == (None, None)
+
+
+def test_nothing_is_stored_of_the_ids_of_a_blocked_person(platforms: FakePlatforms):
+    """They are looked up, to find out whether the person may talk."""
+    clinic = Clinic(platforms, rules=AccessRules(block=[NUMBER], phones=True))
+    clinic.say("hello", ANA, NUMBER)
+    assert (platforms.sent, clinic.identities.find("wa", NUMBER)) == ([], None)
 
 
 def test_person_approved_with_a_number_stays_approved_with_the_id(platforms: FakePlatforms):

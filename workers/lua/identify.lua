@@ -1,7 +1,7 @@
 -- needs: identities
 -- Return the sender of a message.
 -- args: user_id, number and parent (the ids that the message names, '' for none), store (note them
--- as the sender's).
+-- as the sender's), briefly (only for as long as a person who may not talk is known).
 -- Returns the record of the sender as JSON.
 
 -- Return the key of a sender whose ids of the platform are unknown.
@@ -45,6 +45,7 @@ if args.user_id ~= '' then person.user_id = args.user_id end
 -- A number alone may be given to another person, who is then taken for this one: it is kept no
 -- longer than what is stored under it.
 local ttl = person.user_id == '' and KEEP_CONVERSATION_MS or KEEP_IDENTITY_MS
+if args.briefly then ttl = math.max(KEEP_STRANGER_MS, redis.call('PTTL', person_key(key))) end
 redis.call('SET', person_key(key), cjson.encode(person), 'PX', ttl)
 for _, name in ipairs(person.ids) do
   if holder_of(name) == key then redis.call('PEXPIRE', holder_key(name), ttl) end
