@@ -41,7 +41,7 @@ MAX_WORD_RANKINGS = 4
 #: Up to how many tokens of their schemas all tools are shown: choosing would break the cache of the vendor for less.
 SHOW_ALL_TOKENS = 10_000
 #: The share of the best score that a tool needs for being added to those that a conversation is
-#: shown. On the part `open` of `benchmarks/selection` it adds half as many tools, and misses 4 of
+#: shown. On the part `open` of `benchmarks/selection` it adds half as many tools, and misses 3 of
 #: 162 that `find_tools` then finds.
 NEEDED_SHARE = 0.5
 #: Time limit of an embeddings server's answer, in seconds.

@@ -25,7 +25,7 @@ from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.language import recognize
 
 #: The weights of a word in a tool's name, its first sentence, the whole description, and the names
-#: and descriptions of its parameters. All weights here were chosen on nine published catalogs
+#: and descriptions of its parameters. All weights here were chosen on sixteen published catalogs
 #: (`docs/explanation/performance.md`).
 _FIELD_WEIGHTS = (2.0, 3.5, 0.6, 0.5, 0.1)
 #: How much a field loses by its length (BM25's b): name and first sentence, then the longer ones.
@@ -36,9 +36,15 @@ _SATURATION = 2.0
 #: for; the word itself has 1. A saying's first two words are nearer than the others.
 _PHRASE_WEIGHT = 1.0
 _SAYING_WEIGHT = 0.75
-_SYNONYM_WEIGHT = 0.45
+_SYNONYM_WEIGHT = 0.5
 _HINT_WEIGHT = 0.4
 _LATER_WORD_SHARE = 0.8
+#: How much of the score of each further word counts, if a tool has several words for one meaning:
+#: "pull request" for "PR".
+_OTHER_WORDS_SHARE = 0.3
+#: How much the rarity of a meaning counts beside that of the word: all words for one meaning are
+#: about as rare as the meaning. Otherwise the least usual one would win by its rarity alone.
+_MEANING_RARITY_SHARE = 0.8
 #: The weight of a word inside a phrase, such as "link" in "stop using the link".
 _WORD_IN_PHRASE_WEIGHT = 0.5
 #: The weight of the word that says what to do ("list ..."), as a word: what a tool does is compared
@@ -89,11 +95,11 @@ class WordRanking:
         in_heads = Counter(stem for head in heads for stem in head)
         known = {stem for each in fields for field in each for stem in field}
         self._rarity = {stem: _rarity(in_heads[stem], len(tools)) for stem in known}
-        #: For each stem, the tools that have it by their index, with its BM25 score there.
+        #: For each stem, the tools that have it by their index, with its frequency there.
         self._postings: dict[str, list[tuple[int, float]]] = {}
-        for index, scores in enumerate(_bm25(fields, self._rarity)):
-            for stem, score in scores.items():
-                self._postings.setdefault(stem, []).append((index, score))
+        for index, frequencies in enumerate(_frequencies(fields)):
+            for stem, frequency in frequencies.items():
+                self._postings.setdefault(stem, []).append((index, frequency))
         self._names = [frozenset(each[0]) - _NAME_FILLERS for each in fields]
         self._actions: list[frozenset[str]] = []
         if self._language == "en":
@@ -109,16 +115,28 @@ class WordRanking:
         met: list[set[str]] = [set() for _ in range(self._count)]
         for meaning in request.meanings:
             best: dict[int, float] = {}
-            for stem, weight in meaning.stems.items():
-                for index, score in self._postings.get(stem, ()):
-                    best[index] = max(best.get(index, 0.0), weight * score)
-                    met[index].add(stem)
+            for stem, index, score in self._matches(meaning):
+                former = best.get(index, 0.0)
+                best[index] = max(former, score)
+                scores[index] += _OTHER_WORDS_SHARE * min(former, score)
+                met[index].add(stem)
             for index, score in best.items():
                 scores[index] += score
         return [
             self._adjusted(index, score, stems, request)
             for index, (score, stems) in enumerate(zip(scores, met, strict=True))
         ]
+
+    def _matches(self, meaning: _Meaning) -> Iterator[tuple[str, int, float]]:
+        """Yield the stems that tools have for a meaning, each with the tool and its score."""
+        postings = {stem: self._postings.get(stem, ()) for stem in meaning.stems}
+        tools = {index for found in postings.values() for index, _ in found}
+        rarity = _rarity(len(tools), self._count)
+        for stem, weight in meaning.stems.items():
+            own = self._rarity.get(stem, 0.0)
+            share = (1 - _MEANING_RARITY_SHARE) * own + _MEANING_RARITY_SHARE * rarity
+            for index, frequency in postings[stem]:
+                yield stem, index, weight * share * frequency
 
     def _adjusted(self, index: int, score: float, met: set[str], request: _Request) -> float:
         """Return a tool's score by how much of its name was met, and by what it does."""
@@ -169,8 +187,8 @@ def _first_sentence(description: str) -> str:
     return (sentence[1] if sentence else line)[:_MAX_SENTENCE_CHARS]
 
 
-def _bm25(documents: Sequence[_Fields], rarity: Mapping[str, float]) -> Iterator[dict[str, float]]:
-    """Yield the score of each stem of each document: BM25F, which weighs a word by its field."""
+def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
+    """Yield how much each stem counts in each document: BM25F, which weighs it by its field."""
     means = []
     for place in range(len(_FIELD_WEIGHTS)):
         lengths = [len(fields[place]) for fields in documents]
@@ -182,10 +200,9 @@ def _bm25(documents: Sequence[_Fields], rarity: Mapping[str, float]) -> Iterator
             share = weight / (1 - penalty + penalty * len(field) / mean)
             for stem in field:
                 frequencies[stem] = frequencies.get(stem, 0.0) + share
-        yield {
-            stem: rarity[stem] * frequency * (_SATURATION + 1) / (frequency + _SATURATION)
-            for stem, frequency in frequencies.items()
-        }
+        for stem, count in frequencies.items():
+            frequencies[stem] = count * (_SATURATION + 1) / (count + _SATURATION)
+        yield frequencies
 
 
 def _actions_of(fields: _Fields) -> frozenset[str]:

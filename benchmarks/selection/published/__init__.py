@@ -129,12 +129,14 @@ def runs(requests: Sequence[PublishedRequest]) -> list[SearchingModel]:
 
 
 def agent_table() -> Iterator[str]:
-    """Yield how many requests called a tool that fits in an agent, in the first or the second step."""
-    yield "| requests | of them | shown at once | after one search | tokens of the tools shown first |"
+    """Yield for how many requests an agent called a tool that fits, and in which step."""
+    yield "| in an agent | of them | at once | after one search | tokens of the first tools |"
     yield "|---|---|---|---|---|"
     requests = read_requests()
+    parts = {"first 20 of github": requests[:20]}
     for name in CATALOGS:
-        part = [each for each in requests if each.catalog == name]
+        parts[name] = [each for each in requests if each.catalog == name]
+    for name, part in parts.items():
         models = runs(part)
         at_once = sum(model.called_in == 1 for model in models)
         in_all = sum(model.called_in > 0 for model in models)

@@ -68,7 +68,8 @@ def test_people_use_other_words_than_tools(said: str, found: str) -> None:
 
 def test_tool_that_does_what_the_text_asks_for_comes_first() -> None:
     """All tools have the word "plant": what they do decides."""
-    scores = dict(zip([each.name for each in PLANTS], WordRanking(PLANTS).scores("erase plant 7"), strict=True))
+    names = [each.name for each in PLANTS]
+    scores = dict(zip(names, WordRanking(PLANTS).scores("erase plant 7"), strict=True))
     assert scores["deletePlant"] > scores["getPlant"]
     assert scores["deletePlant"] > scores["createPlant"]
 
@@ -81,14 +82,16 @@ def test_shorter_name_wins_among_tools_with_the_same_words() -> None:
 
 def test_name_weighs_more_than_a_long_description() -> None:
     """A word that a description merely mentions does not beat the tool that is about it."""
-    mentions = make("waterGarden", "Water a garden. Any fence, pot, fence or fence is left dry. " * 5)
+    description = "Water a garden. Any fence, pot, fence or fence is left dry. " * 5
+    mentions = make("waterGarden", description)
     assert nearest("the fence", [mentions, make("fence", "All about it.")]) == "fence"
 
 
 def test_names_of_parameters_count() -> None:
     """A tool may say nowhere else what it changes."""
-    tools = [make("update", "Change it.", "colour"), make("change", "Change it.", "watering_interval")]
-    assert nearest("change the watering interval", tools) == "change"
+    colour = make("update", "Change it.", "colour")
+    interval = make("change", "Change it.", "watering_interval")
+    assert nearest("change the watering interval", [colour, interval]) == "change"
 
 
 @given(st.text(), st.lists(st.text(min_size=1).filter(str.strip)))
@@ -109,7 +112,7 @@ def test_small_talk_shares_no_word_with_any_tool(said: str) -> None:
 def test_agent_calls_the_right_tool_of_published_catalogs() -> None:
     """At once for most plain requests, and after one search for at least 95 of 100."""
     models = runs(read_requests())
-    assert sum(model.called_in == 1 for model in models) >= 70
+    assert sum(model.called_in == 1 for model in models) >= 75
     assert sum(model.called_in > 0 for model in models) >= 95
 
 
