@@ -117,8 +117,11 @@ class OfflineProvider:
         tool, calls = step
         missing = [name for name in tool["parameters"].get("required", ()) if name not in calls[0]]
         if missing:
+            unknown = [repr(name) for name in calls[0] if name not in tool["parameters"]["properties"]]
+            given = f", and has no {' or '.join(unknown)}" if unknown else ""
             example = example_command(tool, calls[0])
-            return Message(Role.ASSISTANT, f"{tool['name']} needs {' and '.join(missing)}. For example: {example}")
+            needs = f"{tool['name']} needs {' and '.join(missing)}{given}."
+            return Message(Role.ASSISTANT, f"{needs} For example: {example}")
         first_id = f"call_{len(messages)}"
         ids = [first_id, *(f"{first_id}_{number}" for number in range(2, len(calls) + 1))]
         tool_calls = [ToolCall(tool["name"], args, id_) for args, id_ in zip(calls, ids, strict=True)]

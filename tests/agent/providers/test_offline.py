@@ -247,6 +247,12 @@ def test_calls_have_ids():
     assert answer("delete invoice INV-42").tool_calls[0].id == "call_1"
 
 
+def test_misspelled_argument_is_named_beside_the_missing_one():
+    """The person sees what was not understood."""
+    expected = "delete_invoice needs invoice_id, and has no 'invoice'. For example: /delete_invoice invoice_id=INV-42"
+    assert called("/delete_invoice invoice=INV-42") == expected
+
+
 @tool
 def remind_me(text: str, when: str) -> str:
     """Remind the user of something later."""
