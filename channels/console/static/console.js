@@ -247,7 +247,7 @@ function dropDraft() {
 
 function showBubble(entry, at, id) {
   dropDraft();
-  if (isRestored && place === log) checkWaiting();
+  if (place === log) checkWaiting();
   if (!isFirst(entry.delivery)) return bubbles.set(id, bubbles.get(entry.delivery));
   const message = addMessage("bot", at, partsOf(entry, id, at));
   messageTexts.set(message, entry.text);
@@ -260,7 +260,7 @@ function showBubble(entry, at, id) {
 // Replaces the text and the buttons of a message. Its file stays.
 function showEdit(entry, at) {
   const message = bubbles.get(entry.of);
-  if (isRestored && place === log) checkWaiting();
+  if (place === log) checkWaiting();
   if (!isFirst(entry.delivery)) return;
   if (message) edit(message, entry, at);
   else if (!(lateEdits.get(entry.of)?.[1] > at)) lateEdits.set(entry.of, [entry, at]);

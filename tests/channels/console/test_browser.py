@@ -502,7 +502,7 @@ def test_answer_is_copied_and_arrow_up_recalls_messages(page: Page, address: str
     assert page.input_value("#text") == "being written"
 
 
-def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: EchoApp):
+def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """Each has its own messages. The list shows first words as text, and works with the keyboard."""
     ask(page)
     page.get_by_role("button", name="New chat").click()
@@ -518,7 +518,9 @@ def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: Ec
     expect(rows.first.locator("a")).to_have_attribute("aria-current", "page")
     rows.last.locator("a").press("Enter")
     expect(page.locator(".user .words")).to_have_text("<i>a dot</i>")
+    run_sync(channel.send(Delivery("later", echo.turns[-1].conversation, Reply("A reminder"))))
     menu.click()
+    expect(rows.first.locator("a")).to_contain_text("new messages")
     page.get_by_role("button", name="Rename second").click()
     page.get_by_role("textbox", name="Title").fill("Mine")
     page.keyboard.press("Enter")
@@ -532,6 +534,7 @@ def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: Ec
     expect(page.locator("#person-hint")).to_have_text("Saved.")
     page.keyboard.press("Escape")
     expect(page.locator("#text")).to_be_focused()
+    expect(menu).to_have_accessible_name("Conversations")
     expect(page.locator(".user .words")).to_have_text("<i>a dot</i>")
     ask(page)
     for _ in range(2):
