@@ -203,7 +203,7 @@ function addSteps(event) {
 
 function stepRow({ name, state, seconds }, at) {
   const row = element("li", state);
-  const time = element("span", "time", state === "waits" ? "" : secondsText(seconds));
+  const time = element("span", "time", state === "waits" || (state === "unknown" && !seconds) ? "" : secondsText(seconds));
   row.append(element("code", "", name), element("span", "state", STEP_WORDS[state] ?? state), time);
   if (state === "running") time.dataset.began = at.getTime() - seconds * 1000;
   return row;
