@@ -272,6 +272,7 @@ class McpConnection:
             if not (self._is_outdated or even_if_current):
                 return  # another caller has listed them
             before = (self.definitions, self.left_out)
+            was_announced = self._is_outdated
             self._is_outdated = False  # an announcement during the listing may be newer than its answer
             try:
                 async with asyncio.timeout(LISTING_SECONDS):
@@ -279,7 +280,7 @@ class McpConnection:
             except BaseException:
                 self._is_outdated = True
                 raise
-        if (self.definitions, self.left_out) != before:
+        if was_announced or (self.definitions, self.left_out) != before:
             self._changed()
 
     def _announce(self) -> None:

@@ -77,10 +77,28 @@ def offered(provider: McpToolProvider) -> list[Tool]:
 
 def learn(provider: McpToolProvider, name: str) -> None:
     """Let the server have a tool of this name, and wait until the provider has listed it."""
+    wait_for_listing(
+        provider,
+        lambda: call(provider, "learn", name=name),
+        lambda versions: name in versions,
+    )
+
+
+def wait_for_listing(
+    provider: McpToolProvider, change: Callable[[], object], is_listed: Callable[[dict[str, str]], bool]
+) -> None:
+    """Change something, and wait until the provider's tools, with their versions by name, show it."""
     changed = threading.Event()
     provider.watch(changed.set)
-    call(provider, "learn", name=name)
-    assert changed.wait(30)
+    change()
+    while not is_listed(versions_of(provider)):
+        assert changed.wait(30)
+        changed.clear()
+
+
+def versions_of(provider: McpToolProvider) -> dict[str, str]:
+    """Return the versions of the listed tools, by name."""
+    return {tool.name: tool.version for tool in asyncio.run(provider.list_tools())}
 
 
 def confirm_after(provider: McpToolProvider, name: str, change: Callable[[], object]) -> str:
@@ -110,12 +128,14 @@ def test_announced_change_is_known_to_the_next_call(server: McpToolProvider, not
     """However young the list is."""
     monkeypatch.setattr(mcp, "MAX_AGE_SECONDS", 3600.0)
     learn(server, name)
-    announced = threading.Event()
+    before = versions_of(server)[name]
 
     def change() -> None:
-        server.watch(announced.set)
-        call(server, "replace", name=name, announced=True)
-        assert announced.wait(30)
+        wait_for_listing(
+            server,
+            lambda: call(server, "replace", name=name, announced=True),
+            lambda versions: versions[name] != before,
+        )
 
     assert f"has changed or removed '{name}'" in confirm_after(server, name, change)
     assert not ran(notes, name)
@@ -150,16 +170,12 @@ def test_tools_are_listed_again_during_a_call(server: McpToolProvider, notes: No
     """A call that takes long holds up no announcement, and is not ended by one."""
 
     async def work() -> bool:
-        changed = threading.Event()
-        server.watch(changed.set)
         hanging = asyncio.create_task(server.execute_tool("hang", {}))
         await asyncio.to_thread(notes.until, "hangs")
-        await server.execute_tool("learn", {"name": name})
-        await asyncio.to_thread(changed.wait, 30)
-        names = [tool.name for tool in await server.list_tools()]
+        await asyncio.to_thread(learn, server, name)
         was_running = not hanging.done()
         hanging.cancel()
-        return was_running and name in names
+        return was_running
 
     assert asyncio.run(work())
 
