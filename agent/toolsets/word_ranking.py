@@ -265,7 +265,8 @@ def _meanings(words: Sequence[str]) -> Iterator[_Meaning]:
         yield _Meaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
         if not saying.opens:
             taken.update(places)
-            inner = range(at, at + len(saying.head)) if not saying.tail else ()
+            is_plain = saying.means and not saying.tail
+            inner = range(at, at + len(saying.head)) if is_plain else ()
             yield from (
                 _Meaning(each, {stems[each]: _WORD_IN_PHRASE_WEIGHT})
                 for each in inner

@@ -105,7 +105,8 @@ def test_any_text_can_be_scored(said: str, descriptions: list[str]) -> None:
 @pytest.mark.parametrize("said", ["thanks!", "ok great", "hm, I see", "perfect, thank you so much"])
 def test_small_talk_shares_no_word_with_any_tool(said: str) -> None:
     """A conversation gets no tools for it."""
-    assert not any(WordRanking(PLANTS).scores(said))
+    notes = make("note", "Show the notes, and see how much is left for now.")
+    assert not any(WordRanking([*PLANTS, notes]).scores(said))
 
 
 @pytest.mark.slow
