@@ -290,7 +290,7 @@ class SlackChannel:
         from slack_sdk.errors import SlackApiError
 
         client = await self.client_of(to.chat)
-        with translated_repeatable():
+        with translated_repeatable(to.chat):
             try:
                 await client.api_call("chat.delete", json={"channel": channel, "ts": ts})
             except SlackApiError as exc:

@@ -99,7 +99,7 @@ def new_client(token: str | None, api_url: str | None, session: ClientSession) -
 
 
 @contextmanager
-def translated(chat: str = "") -> Iterator[None]:
+def translated(chat: str) -> Iterator[None]:
     """Translate the errors of the SDK and of the network. Raises SendError.
 
     In many workspaces the `chat` names the one whose error it is: the others go on.
@@ -129,7 +129,7 @@ def _of_workspace(error: SendError, workspace: str) -> SendError:
 
 
 @contextmanager
-def translated_repeatable(chat: str = "") -> Iterator[None]:
+def translated_repeatable(chat: str) -> Iterator[None]:
     """Translate the errors of calls that can be repeated: they show nothing, or the same however often they are made.
 
     Raises SendError, Unreachable in place of DeliveryUncertain.

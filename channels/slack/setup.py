@@ -44,6 +44,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "assistant.threads.setStatus": ("chat:write",),
     "auth.revoke": (),
     "auth.test": (),
+    "chat.delete": ("chat:write",),
     "chat.postEphemeral": ("chat:write",),
     # The second scope is for a person's id as chat: Slack opens the direct message first.
     "chat.postMessage": ("chat:write", "im:write"),
