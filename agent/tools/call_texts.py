@@ -17,6 +17,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from sayso.agent.tools.errors import ToolValidationError
+from sayso.agent.tools.signature import call_method
 from sayso.channels.i18n.invisible import readable
 from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, escaped
 from sayso.pending.action import compute_args_digest
@@ -92,12 +93,20 @@ def check_preview(
     others. A function may require no others, besides a ToolContext of its own; with `takes_all` it must
     take each of them.
     """
-    if inspect.iscoroutinefunction(preview):
-        raise ToolValidationError(f"preview of {tool_name!r} is async: give a plain function, which runs in a thread")
+    if any(_gives_no_text(each) for each in (preview, call_method(preview))):
+        raise ToolValidationError(
+            f"preview of {tool_name!r} is async or yields: give a plain function, which runs in a thread"
+        )
     if isinstance(preview, str):
         _check_template(tool_name, preview, names, hidden)
     elif preview is not None:
         _check_preview_function(tool_name, preview, names, hidden, takes_all=takes_all)
+
+
+def _gives_no_text(function: Any) -> bool:
+    """Return whether a call would give a coroutine or a generator, in which no code has run yet."""
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    return any(kind(function) for kind in kinds)
 
 
 def _check_hidden(tool_name: str, named: Collection[str], hidden: Collection[str]) -> None:

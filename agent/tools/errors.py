@@ -68,6 +68,11 @@ class ToolValidationError(ToolError):
         self.issue = issue
         self.suggestion = suggestion
 
+    @property
+    def words_for_person(self) -> str:
+        """What is wrong, on one line: the box around it is for models."""
+        return issue_in_box(str(self)) or str(self)
+
 
 class ToolParameterError(ToolValidationError):
     """Raised when a tool refuses the arguments of a call; the text tells the model how to correct them."""

@@ -422,7 +422,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             shown = preview_text(self.name, self.preview, values, optional)
             draft = ProposalDraft(self, args, shown, self.definition_digest)
             _ = draft.values_digest  # values that JSON cannot express fail here
-        except (Exception, SystemExit) as exc:
+        except (Exception, *FATAL_ERRORS) as exc:
             words = exc.words_for_person if isinstance(exc, ToolError) else ""
             if not words.strip():
                 raise PreviewError(tool_name=self.name, error=exc) from exc

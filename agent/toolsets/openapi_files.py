@@ -204,8 +204,19 @@ def _filename_of(disposition: str) -> str:
     names = [value for name, value in parameters if name.lower() == "filename"]
     encoded = [value for value in names if isinstance(value, tuple)]
     if encoded:
-        return file_label(collapse_rfc2231_value(encoded[0]))
+        return file_label(_decoded_parameter(encoded[0]))
     return file_label(_decoded(names[0] if names else ""))
+
+
+def _decoded_parameter(value: tuple[str | None, str | None, str]) -> str:
+    """Return the text of a `filename*`; "" if the server names an encoding that cannot decode it.
+
+    Some of Python's encodings, such as `idna`, refuse what the mail package asks of them.
+    """
+    try:
+        return collapse_rfc2231_value(value)
+    except (ValueError, LookupError):
+        return ""
 
 
 def _decoded(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from sayso.agent import Agent, AgentConfig, NotFound, OfflineProvider, ScriptedProvider, Tool, ToolCall, ToolError, tool
 from sayso.agent.channel.channel_agent import ChannelAgent
-from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError
+from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.tool import MAX_REFUSAL_CHARS
 from sayso.pending import InMemoryPendingStore
 
@@ -120,6 +121,29 @@ def test_error_of_another_tool_inside_a_preview_is_private():
     provider = ScriptedProvider([call("Cy"), "That failed."])
     ChannelAgent(Agent([cancelling([], broken)], provider)).ask_channel("ana", "cancel Cy")
     assert "hunter2" not in provider.requests[1].messages[-1].content
+
+
+def test_arguments_that_a_preview_refuses_are_told_on_one_line():
+    """A preview that calls another tool may refuse with its error: the box around that is for models."""
+
+    def refuse(guest: str) -> str:
+        raise ToolParameterError(tool_name="find_guest", param_name="name", issue="'name' is empty", suggestion="Ask.")
+
+    bot = ChannelAgent(Agent([cancelling([], refuse)], OfflineProvider()))
+    assert bot.ask_channel("ana", "/cancel_stay guest=Cy").content == "'name' is empty"
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
+def test_error_that_could_end_the_program_is_that_of_the_preview_alone(error: type[BaseException]):
+    """The turn goes on, as after such an error of a tool."""
+
+    def broken(guest: str) -> str:
+        raise error("password=hunter2")
+
+    provider = ScriptedProvider([call("Cy"), "That failed."])
+    bot = ChannelAgent(Agent([cancelling([], broken)], provider))
+    assert bot.ask_channel("ana", "cancel Cy").content == "That failed."
+    assert f"({error.__name__}): nothing was asked" in provider.requests[1].messages[-1].content
 
 
 def test_long_refusal_is_cut():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from sayso.agent import Tool, ToolError, tool
+from sayso.agent import Tool, ToolError, ToolValidationError, tool
 from sayso.agent.tools.call_texts import literal, preview_text
 from sayso.channels.markdown import plain, slack_mrkdwn, telegram_html, whatsapp_text
 from sayso.channels.markdown.split import split
@@ -227,3 +229,31 @@ def test_more_than_a_person_reads_is_refused_and_not_cut():
     """The model hears why, and can do less at once."""
     with pytest.raises(ToolError, match=r"the preview has 20,\d{3} characters: shorten it to at most 16,000"):
         propose(send, {"to": "ana", "body": "x" * 20_000})
+
+
+async def later(to: str, body: str) -> str:
+    """Return a preview after a while."""
+    return to
+
+
+def in_parts(to: str, body: str) -> Iterator[str]:
+    """Yield a preview in parts."""
+    yield to
+
+
+async def later_in_parts(to: str, body: str) -> AsyncIterator[str]:
+    """Yield a preview in parts, after a while."""
+    yield to
+
+
+class Later:
+    """An object whose call is async."""
+
+    __call__ = staticmethod(later)
+
+
+@pytest.mark.parametrize("preview", [later, partial(later), in_parts, later_in_parts, Later()])
+def test_preview_whose_call_gives_no_text_is_refused_when_it_is_defined(preview: Any):
+    """It would fail in front of the user."""
+    with pytest.raises(ToolValidationError, match="preview of 'send' is async or yields: give a plain function"):
+        replace(send, preview=preview)

@@ -134,6 +134,7 @@ def test_text_that_is_a_download_reaches_the_user_and_the_model(tmp_path: Path, 
         ("attachment; filename*=iso-8859-1'en'%A3%20rates.pdf", "£ rates.pdf"),
         ("attachment; filename*0=long-; filename*1=name.pdf", "long-name.pdf"),
         ('attachment; filename=".."', "1.pdf"),
+        ("attachment; filename*=idna''x.pdf", "1.pdf"),
         ("attachment; filename=" + "x" * 300 + ".pdf", "x" * 116 + ".pdf"),
     ],
 )
