@@ -183,8 +183,8 @@ class _BodyReader:
 
     def _json(self, content_type: str, schema: Any) -> Body:
         properties = as_mapping(as_mapping(schema).get("properties"))
-        files = [name for name, each in properties.items() if is_file(each) or is_file_list(each)]
-        if files or is_file(schema):
+        files = [name for name, each in properties.items() if _may_be_file(each)]
+        if files or _may_be_file(schema):
             where = f" {files[0]!r}" if files else ""
             raise SourceError(f"its body has the file{where} in JSON, which holds no files")
         if not _is_list_of_fields(schema):
@@ -225,10 +225,10 @@ def _field(name: str, schema: Any, encoding: Mapping[str, Any], *, is_multipart:
         raise SourceError(f"the part {name!r} of its body has the header {headers[0]!r}, which is not supported")
 
     only = _without_null(schema)
-    is_list = is_file_list(only)
-    if is_file(only) or is_list or _is_file_by_encoding(only, types):
+    if _may_be_file(only) or _is_file_by_encoding(only, types):
         if not is_multipart:
             raise SourceError(f"its form has the file {name!r}, which only a multipart form holds")
+        is_list = any(map(is_file_list, _alternatives(only)))
         shown = file_schema(as_mapping(only), is_list=is_list)
         return Place(name, "body", file_types=types or (ANY_TYPE,), is_list=is_list), shown
 
@@ -262,6 +262,21 @@ def is_file(schema: Any) -> bool:
 def is_file_list(schema: Any) -> bool:
     """Return whether the value of a schema is a list of files."""
     return isinstance(schema, Mapping) and schema.get("type") == "array" and is_file(schema.get("items"))
+
+
+def _may_be_file(schema: Any) -> bool:
+    """Return whether a value of a schema can be a file or a list of files, perhaps beside others, such as an address.
+
+    In a form one file is written as a list of one is.
+    """
+    return any(is_file(each) or is_file_list(each) for each in _alternatives(schema))
+
+
+def _alternatives(schema: Any) -> list[Any]:
+    """Return the alternatives of a schema; one without alternatives has itself alone."""
+    given = as_mapping(schema)
+    lists = [given.get(key) for key in ("anyOf", "oneOf")]
+    return [each for found in lists if isinstance(found, list) for each in found] or [schema]
 
 
 def _is_file_by_encoding(schema: Any, types: Sequence[str]) -> bool:

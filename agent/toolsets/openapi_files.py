@@ -208,7 +208,7 @@ def _filename_of(disposition: str) -> str:
     return file_label(_decoded(names[0] if names else ""))
 
 
-def _decoded_parameter(value: tuple[str | None, str | None, str]) -> str:
+def _decoded_parameter(value: Any) -> str:
     """Return the text of a `filename*`; "" if the server names an encoding that cannot decode it.
 
     Some of Python's encodings, such as `idna`, refuse what the mail package asks of them.

@@ -197,6 +197,7 @@ def test_name_of_a_file_cannot_leave_its_part(tmp_path: Path, api):
         ({"type": "string", "contentMediaType": "image/png"}, {}),
         ({"anyOf": [BINARY, {"type": "null"}]}, {}),
         ({**BINARY, "nullable": True}, {}),
+        ({"oneOf": [BINARY, {"type": "string", "format": "uri"}]}, {}),
         ({}, {"contentType": "image/png, image/jpeg"}),
     ],
 )
@@ -206,6 +207,23 @@ def test_ways_to_write_a_file_in_a_document(tmp_path: Path, schema: Any, encodin
     pets = provider(tmp_path, document=with_upload("multipart/form-data", form, encoding={"photo": encoding}))
     parameter = tools_of(pets)["setPhoto"].schema()["parameters"]["properties"]["photo"]
     assert parameter["description"].endswith("The name of a file that the user sent in this conversation.")
+
+
+def test_one_file_or_several_are_sent_as_a_list_of_them(tmp_path: Path, api):
+    """In a form, one file is written as a list of one is."""
+    form = {"properties": {"photo": {"anyOf": [BINARY, {"type": "array", "items": BINARY}]}}}
+    pets = provider(tmp_path, api, with_upload("multipart/form-data", form))
+    desk = Desk(pets, set_photo(photo=["rex.png"]), allow=["*"])
+    desk.say("set it", desk.file(PNG, "rex.png", "image/png"))
+    assert parts_of(api) == [("photo", "rex.png", "image/png", PNG)]
+
+
+def test_file_that_may_be_missing_in_json_leaves_the_operation_out(tmp_path: Path):
+    """JSON holds no file, and its name would be sent in its place."""
+    form = {"properties": {"photo": {"anyOf": [BINARY, {"type": "null"}]}}}
+    pets = provider(tmp_path, document=with_upload("application/json", form))
+    tools_of(pets)
+    assert "has the file 'photo' in JSON" in pets.left_out["setPhoto"]
 
 
 def test_text_in_base64_is_no_file(tmp_path: Path):
