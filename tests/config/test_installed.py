@@ -188,7 +188,9 @@ def test_packages_contain_the_files_of_the_product_only(built: Mapping[str, Path
     assert not [name for name in files if "__pycache__" in name or "/tests/" in name]
     assert all(wheel.read(name) == (ROOT / name).read_bytes() for name in files)
     product = {name for name in files if not name.startswith("sayso/deploy/")}
-    assert not {Path(name).suffix for name in product} - {
+    licenses = {name for name in product if name.endswith(".LICENSE.txt")}
+    assert licenses == {"sayso/channels/console/static/highlight.LICENSE.txt"}
+    assert not {Path(name).suffix for name in product - licenses} - {
         *".py .typed .lua .acl .toml .yaml .css .js .json .html".split()
     }
 
