@@ -305,6 +305,7 @@ class StepsMessage:
             if step.state == "running":
                 seconds = self._clock() - self._began[number]
                 self._steps[number] = replace(step, state="stopped", seconds=seconds)
+                self._changed.set()
         if self._changed.is_set() and not at_once:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_CALL_SECONDS):

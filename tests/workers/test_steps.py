@@ -91,6 +91,19 @@ def test_call_of_a_stopped_turn_does_not_seem_to_run():
     assert play(scene) == [[("slow", "stopped", 5.0)]]
 
 
+def test_call_that_was_shown_while_it_ran_is_shown_as_stopped():
+    """A page that is opened later would count its seconds on."""
+
+    async def scene(steps: StepsMessage, now: list[float], pauses: asyncio.Event) -> None:
+        steps.begin(0, "slow")
+        pauses.set()
+        await settle()
+        now[0] = 5.0
+        await steps.end_showing()
+
+    assert play(scene) == [[("slow", "running", 0.0)], [("slow", "stopped", 5.0)]]
+
+
 def test_yes_that_ran_nothing_is_no_call():
     """Its question had expired."""
 

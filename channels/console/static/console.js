@@ -223,13 +223,13 @@ function summarizeSteps(view) {
   if (!details.dataset.touched) details.open = running.length > 0;
 }
 
-// The turn is over: a step that still seems to run was stopped, or its worker died.
+// The turn is over: a step that still seems to run was stopped, or its worker died, and how long it took is not known.
 function endSteps(event) {
   const view = stepsOf.get(event);
   for (const row of view?.querySelectorAll(".running") ?? []) {
     row.className = "stopped";
     row.querySelector(".state").textContent = STEP_WORDS.stopped;
-    delete row.querySelector(".time").dataset.began;
+    row.querySelector(".time").replaceWith(element("span", "time"));
   }
   if (view) summarizeSteps(view);
 }

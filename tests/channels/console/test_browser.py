@@ -263,6 +263,7 @@ def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel:
     for _ in range(2):
         expect(steps.locator("summary")).to_have_text("3 tool calls, 1 not done")
         expect(rows.last).to_be_hidden()  # folded
+        expect(rows.last).to_have_text("mendstopped")  # after how long is not known
         page.reload()
 
 
