@@ -102,13 +102,21 @@ class Agent:
         )
 
     async def _hidden_tools(self) -> list[dict[str, Any]]:
-        """Return what the current user may not use, by the policy or by role, as schemas without parameters."""
+        """Return the tools that the current user may not use, as schemas without parameters.
+
+        The policy denies them, or the user's role hides them.
+        """
         policy = self.config.tool_policy
         hidden = []
-        for each in self.tools:
-            is_denied = policy is not None and policy.unconditional_denial(each.name) is not None
-            if is_denied or await would_show(self._selector, each) == "hidden":
-                hidden.append({"name": each.name, "description": each.description, "parameters": {"properties": {}}})
+        for tool in self.tools:
+            is_denied = policy is not None and policy.unconditional_denial(tool.name) is not None
+            if is_denied or await would_show(self._selector, tool) == "hidden":
+                schema = {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": {"properties": {}},
+                }
+                hidden.append(schema)
         return hidden
 
     @property

@@ -58,7 +58,8 @@ MAX_UNCLEAR_ANSWERS = 5
 #: Characters of a preview that is repeated in full to a person who asks what the question is. With
 #: the text around it, it is one message on each platform.
 MAX_EXPLAINED_CHARS = 700
-#: How people see the step that a yes ran. Any other status ran nothing.
+#: How people see the step that a yes ran, by the status of its outcome. With any other status
+#: nothing ran.
 _STEP_STATES: Mapping[str, StepState] = {"executed": "done", "failed": "failed", "unknown": "unknown"}
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]

@@ -169,7 +169,9 @@ class ConfirmPrompts:
                 decision = texts.undo_label
             case _:
                 decision = texts.confirm_label
-        asked = [Button(texts.undo_label, "")] if undoes else _question_buttons(stored.action)
+        asked = _question_buttons(stored.action)
+        if undoes:
+            asked = (Button(texts.undo_label, ""),)
         buttons = decided_buttons(asked, decision)
         return ((closed_prompt(prompt, kept_text, state, decision, buttons), ""),)
 
@@ -289,7 +291,8 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
 
 
 def _question_buttons(head: PendingAction) -> tuple[Button, ...]:
-    """Return the buttons of a question without data: to confirm in the style `danger`, and to cancel.
+    """Return the buttons of a question without data: to confirm in the style `danger`, and to
+    cancel.
 
     With a code there is no confirm button.
     """
@@ -297,15 +300,18 @@ def _question_buttons(head: PendingAction) -> tuple[Button, ...]:
     effect = short_effect(head)
     if effect.casefold() == texts.cancel_label.casefold():  # both buttons would say the same
         effect = ""
-    confirm = Button(texts.confirm_label, "", "danger", effect)
     cancel = Button(texts.cancel_label, "")
-    return (cancel,) if head.code else (confirm, cancel)
+    if head.code:
+        return (cancel,)
+    return (Button(texts.confirm_label, "", "danger", effect), cancel)
 
 
 def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...]:
-    """Return the buttons of a decided question, which do nothing. The one with the label `decision` is marked.
+    """Return the buttons of a decided question, which do nothing. The one with the label `decision`
+    is marked.
 
-    A decision without a button, such as a typed code, gets one. `decision` is "" if the user has not decided.
+    A decision without a button, such as a typed code, gets one. `decision` is "" if the user has
+    not decided.
     """
     buttons = list(asked)
     if decision and decision not in {button.label for button in buttons}:
@@ -320,12 +326,16 @@ def _decided(button: Button, *, is_chosen: bool) -> Button:
 
 
 def closed_prompt(
-    prompt: str, kept_text: str, state: ActionState, decision: str, buttons: tuple[Button, ...] = ()
+    prompt: str,
+    kept_text: str,
+    state: ActionState,
+    decision: str,
+    buttons: tuple[Button, ...] = (),
 ) -> Reply:
     """Return the reply that replaces the question. It is dropped if the message cannot be edited.
 
-    Below what was asked stands the decision. The outcome stands once, in the message that follows. The `buttons` do
-    nothing any more.
+    Below what was asked stands the decision. The outcome stands once, in the message that follows.
+    The `buttons` do nothing any more.
     """
     mark = f"{_SYMBOLS.get(state, _WARNING)} {decision}".strip()
     return Reply(f"{kept_text}\n\n{mark}".strip(), edits=prompt, optional=True, decided_buttons=buttons)

@@ -1,4 +1,4 @@
-"""Read what only the text of a vendor's error says: too long a request, an account without money."""
+"""Read what only the text of a vendor's error says: the request is too long, the account has no money."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _TOO_LONG = re.compile(
     r"|\binputs`? (?:tokens\b.{0,40} must be <=|must have less than \d+ tokens)",
     re.IGNORECASE,
 )
-#: How vendors, and gateways between, say that an account has no money or that its budget is spent. They send it with
-#: the statuses of other faults: 400, 403 and 429. Gemini's "You exceeded your current quota, please check your plan and
-#: billing details" is left out: it stands for limits of one minute too.
+#: How vendors, and gateways between, say that an account has no money or that its budget is spent.
+#: They send it with the statuses of other faults: 400, 403 and 429. Gemini's "You exceeded your
+#: current quota, please check your plan and billing details" is left out: it stands for limits of
+#: one minute too.
 _NO_CREDIT = re.compile(
     r"credit balance|balance is (?:too low|insufficient|not enough)"
     r"|insufficient[_ ](?:account[_ ])?(?:user[_ ])?(?:balance|credit|fund|quota)"
@@ -27,9 +28,9 @@ _NO_CREDIT = re.compile(
     r"|organization has been (?:disabled|suspended)|enable billing",
     re.IGNORECASE,
 )
-#: Numbers of tokens, such as 8,192 or 131072, and none that belong to the name of a model.
+#: Numbers of tokens, such as 8,192 or 131072. Numbers in the name of a model do not match.
 _TOKENS = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{3,9}(?![\w-])")
-#: The limit among them.
+#: The number of tokens that the words around it call the limit.
 _NAMED_LIMIT = re.compile(
     r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}|\blimit:? |[<>]=? ?)(\d[\d,]*)",
     re.IGNORECASE,
@@ -51,13 +52,20 @@ def says_no_credit(text: str) -> bool:
 def fitting_share(text: str) -> float | None:
     """Return the share of a request that the model would take, by a message that it is too long.
 
-    Such a message is "maximum context length is 8192 tokens. However, you requested 9500 tokens (8500 in the messages,
-    1000 in the completion)". The limit is the number that the words name, and the largest number is the request.
-    Returns None where the message does not name both.
+    Such a message is "maximum context length is 8192 tokens. However, you requested 9500 tokens
+    (8500 in the messages, 1000 in the completion)". The limit is the number that the words name,
+    and the largest number is the request. Returns None where the message does not name both.
     """
     named = _NAMED_LIMIT.search(text)
     if named is None:
         return None
-    limit = int(named[1].replace(",", ""))
-    requested = max((int(number.replace(",", "")) for number in _TOKENS.findall(text)), default=0)
-    return limit / requested * LIMIT_SHARE if 0 < limit < requested else None
+    limit = _number(named[1])
+    requested = max(map(_number, _TOKENS.findall(text)), default=0)
+    if not 0 < limit < requested:
+        return None
+    return limit / requested * LIMIT_SHARE
+
+
+def _number(digits: str) -> int:
+    """Return a number that may be written with commas, such as 131,072."""
+    return int(digits.replace(",", ""))

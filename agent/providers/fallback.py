@@ -41,8 +41,8 @@ class FallbackProvider:
     A provider that failed `max_failures` times in a row is skipped for `cooldown_seconds`, and then tried by one
     request at a time. If all providers are skipped, the one whose cooldown ends first is called all the same.
 
-    A provider without access (a wrong key, no credit) is reported once in the error log, although another one answers.
-    It is reported again if it has answered in between.
+    A provider without access (a wrong key, no credit) is reported once in the error log, although
+    another one answers. It is reported again if it has answered in between.
 
     The request's model is meant for the first provider; every other gets its own `default_model`, if it has one. Each
     provider gets the whole timeout of the request.
@@ -281,9 +281,11 @@ class _Attempts:
 
 
 class AccessReport:
-    """Whether the error log has that a provider gives no access. One for each provider of a FallbackProvider.
+    """Report once in the error log that a provider gives no access. One for each provider of a
+    FallbackProvider.
 
-    Other providers hide the fault from people, so that only the log can tell it to the operator.
+    People do not notice the fault, because another provider answers. So only the log can tell the
+    operator.
     """
 
     def __init__(self) -> None:

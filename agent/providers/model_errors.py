@@ -44,9 +44,10 @@ _REFUSALS = frozenset({400, 413, 422})
 _NO_ACCESS = frozenset({401, 402, 403, 404})
 #: Statuses with which vendors and gateways say that an account has no credit.
 _MAYBE_NO_CREDIT = frozenset({400, 402, 403, 412, 422, 429})
-#: Codes with which OpenAI refuses a field of the request that the operator has set, or that its model does not know.
+#: Codes with which OpenAI refuses a field of the request that the operator has set, or that its
+#: model does not know.
 _SETUP_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown_parameter"})
-#: What vendors refuse by a place instead of by content.
+#: How vendors say that they do not serve the country of the request, whatever its content.
 _WRONG_PLACE = re.compile(r"(?:user location|country, region, or territory) (?:is )?not supported", re.IGNORECASE)
 #: The status of a request that is too large.
 _TOO_LARGE = 413
@@ -167,7 +168,10 @@ class _Translation:
         return self._error(f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc))
 
     def _sent_settings(self) -> str:
-        return f" (model_settings sent: {self._settings})" if self._settings else ""
+        """Return the model settings of the request for an error text, "" if there are none."""
+        if not self._settings:
+            return ""
+        return f" (model_settings sent: {self._settings})"
 
     def _refused(self, what: str) -> ProviderError:
         return RequestRefusedError(f"{self._provider}: {what}")
@@ -245,11 +249,14 @@ def _is_setup(exc: ModelAPIError, status: int | None) -> bool:
     """Return whether only the operator can mend an error: by a key, a model, a setting, or money."""
     if status in _NO_ACCESS or isinstance(exc, ModelAuthenticationError | ModelNotFoundError):
         return True
-    return _has_no_credit(exc, status) or _is_wrong_setting(exc) or _WRONG_PLACE.search(_message(exc.body)) is not None
+    if _has_no_credit(exc, status) or _is_wrong_setting(exc):
+        return True
+    return _WRONG_PLACE.search(_message(exc.body)) is not None
 
 
 def _has_no_credit(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether the account has no credit. Anthropic says so with 400, gateways with 400 or 429.
+    """Return whether the account has no credit. Anthropic says so with 400, gateways with 400 or
+    429.
 
     An error inside of a stream may have no status.
     """

@@ -65,7 +65,8 @@ HELP_COMMANDS = frozenset({"help", "start"})
 _Step = tuple[ToolSchema, list[dict[str, Any]]]
 #: The tools that the current user may not use, as plain data.
 HiddenTools = Callable[[], Awaitable[Sequence[ToolSchema]]]
-#: The answer to a request for one of them. It does not name the tool: a role may hide what others use.
+#: The answer to a request for one of them. It does not name the tool: a role may hide what others
+#: use.
 NOT_ALLOWED = "That is not allowed here. /help says what is."
 #: A tool's result after an exception other than ToolError (agent.tools.errors.ToolExecutionError).
 _FAILED = re.compile(r"Error executing tool '[^']*': (\w+): ")
@@ -86,8 +87,8 @@ class OfflineProvider:
     def with_hidden_tools(self, hidden_tools: HiddenTools) -> OfflineProvider:
         """Return a provider that also knows the tools that its user may not use.
 
-        It answers a request for one of them with a refusal, and never with a call of another tool that
-        has some of the same words.
+        It answers a request for one of them with a refusal, and never with a call of another tool
+        that has some of the same words.
         """
         provider = copy(self)
         vars(provider)["_hidden_tools"] = hidden_tools
@@ -151,7 +152,8 @@ class OfflineProvider:
 def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
     """Return a tool's result for people; wrong arguments of a command as one line and an example.
 
-    Of an exception that the tool's author did not write for people only the type is shown: its text may hold internals.
+    Of an exception that the tool's author did not write for people only the type is shown: its text
+    may hold internals.
     """
     if failed := _FAILED.match(result.content):
         return f"{result.tool_name} failed ({failed[1]}). The log of the bot has the cause."
@@ -310,7 +312,8 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     candidates = [match for match in matches if match.name_hits and match.is_distinct(frozenset())]
     if not candidates:
         return []
-    words = [word for token in tokens(text) if not token.quoted for word in words_of(token.text)]
+    unquoted = " ".join(token.text for token in tokens(text) if not token.quoted)
+    words = words_of(unquoted)
     longest = max(_exact_words(match, words) for match in candidates)
     if longest > 1:  # one word of a name is in many sentences
         candidates = [match for match in candidates if _exact_words(match, words) == longest]
@@ -323,14 +326,17 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
 
 
 def _exact_words(match: _Match, words: Sequence[str]) -> int:
-    """Return how many words the tool's name has if the text has them in a row, spelled the same; else 0.
+    """Return how many words the tool's name has if the text has them in a row, spelled the same;
+    else 0.
 
     Words that say nothing may stand between them: "delete the task" has the words of `delete_task`.
     """
     name = words_of(match.tool["name"])
     said = [word for word in words if word not in STOP_WORDS or word in name]
     starts = range(len(said) - len(name) + 1)
-    return len(name) if any(said[start : start + len(name)] == name for start in starts) else 0
+    if any(said[start : start + len(name)] == name for start in starts):
+        return len(name)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ class ToolCaller:
         log.log(level, "tool.failed", extra=ids, exc_info=None if is_expected else raised)
 
     def _reference(self, call: ToolCall) -> str:
-        """Return what finds the call in the log."""
+        """Return the reference by which an operator finds the call in the log."""
         return f"{self._events.run_id}/{call.id}"
 
     async def _report_end(self, call: ToolCall, run: ToolRun, began: float) -> None:

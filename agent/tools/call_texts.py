@@ -89,9 +89,9 @@ def check_preview(
 ) -> None:
     """Raise ToolValidationError for a preview that cannot be made of the arguments of a call.
 
-    `names` are the arguments that a model fills, `hidden` those that are injected. A template may name no
-    others. A function may require no others, besides a ToolContext of its own; with `takes_all` it must
-    take each of them.
+    `names` are the arguments that a model fills, `hidden` those that are injected. A template may
+    name no others. A function may require no others, besides a ToolContext of its own; with
+    `takes_all` it must take each of them.
     """
     if any(_gives_no_text(each) for each in (preview, call_method(preview))):
         raise ToolValidationError(
@@ -197,8 +197,10 @@ def preview_text(
 def default_preview(tool_name: str, args: Mapping[str, Any], optional: Collection[str] = ()) -> Markdown:
     """Return a tool's name and every argument in full, except `optional` ones that are None."""
     given = {name: value for name, value in args.items() if value is not None or name not in optional}
+    if not given:
+        return Markdown(literal(tool_name))
     listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
-    return Markdown(f"{literal(tool_name)}: {listed}" if listed else literal(tool_name))
+    return Markdown(f"{literal(tool_name)}: {listed}")
 
 
 def _shown_as_it_is(preview: CheckedPreview | str | ToolResult) -> CheckedPreview | str | ToolResult:

@@ -10,7 +10,8 @@ from pydantic_core import SchemaValidator, to_jsonable_python
 
 #: Parts of pydantic's core schemas that hold values, or nothing that validates.
 _NO_SCHEMAS = ("default", "expected", "members", "metadata", "serialization", "cls")
-#: Parts that may be a mapping with names of the user's as keys: a parameter may be called "type" or "default".
+#: Parts that may be a mapping with names of a tool's author as keys: a parameter may be called
+#: "type" or "default".
 _BY_OWN_NAME = ("fields", "choices")
 _JSON_SCALARS = (str, int, float, bool, type(None))
 

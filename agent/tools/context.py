@@ -119,7 +119,7 @@ class ResultSource(Protocol):
 
 
 class FileNotReceived(ToolError, ValueError):
-    """Raised when there is no such file of the user; the text says which there are, in words for model and user."""
+    """Raised when the user sent no such file. The text names the files that there are, for model and user."""
 
 
 class SchedulingError(ToolError):
@@ -359,8 +359,9 @@ def received_file(name: str = "") -> ReceivedFile:
     Case is ignored; and, if no file has exactly this name, all but letters and digits, since the model reads names
     with other brackets and without invisible characters.
 
-    A tool that runs after a confirmation finds the files that were there when it was proposed: a file that arrives in
-    between cancels the question, as any other message does. Raises FileNotReceived, a ToolError and a ValueError.
+    A tool that runs after a confirmation finds the files that were there when it was proposed: a
+    file that arrives in between cancels the question, as any other message does. Raises
+    FileNotReceived, a ToolError and a ValueError.
     """
     files = received_files()
     matches = [each for each in files if not name or each.filename.casefold() == name.casefold()]
@@ -369,9 +370,13 @@ def received_file(name: str = "") -> ReceivedFile:
         matches = [each for each in files if letters and _letters_of(each.filename) == letters]
     if matches:
         return matches[-1]
-    names = [each.filename for each in files[-MAX_LISTED_FILES:]]
-    available = f"there are {names!r}" if names else "no file was sent in this conversation yet"
-    raise FileNotReceived(f"file {name!r} was not sent: {available}" if name else available)
+    available = "no file was sent in this conversation yet"
+    if files:
+        names = [each.filename for each in files[-MAX_LISTED_FILES:]]
+        available = f"there are {names!r}"
+    if not name:
+        raise FileNotReceived(available)
+    raise FileNotReceived(f"file {name!r} was not sent: {available}")
 
 
 def _letters_of(name: str) -> str:

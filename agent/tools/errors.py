@@ -23,8 +23,9 @@ from sayso.channels.redaction import redact
 FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 #: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200
-#: The border of the box around a validation error, and what such a box says.
+#: The border of the box around a validation error.
 _RULE = "=" * 60
+#: Matches such a box, and finds in it what is wrong.
 _BOX = re.compile(rf"^(?:Error: )?{_RULE}\n❌.*?^Issue: (?P<issue>.*?)\n\n(?:💡|{_RULE})", re.MULTILINE | re.DOTALL)
 
 
@@ -120,6 +121,8 @@ class ToolLoadError(ToolError):
 
 
 def issue_in_box(text: str) -> str:
-    """Return on one line what is wrong, of the text of a ToolValidationError for a model; "" for any other text."""
+    """Return the part of a ToolValidationError's text that says what is wrong, as one line; "" for other texts."""
     box = _BOX.match(text)
-    return " ".join(box["issue"].split()) if box else ""
+    if box is None:
+        return ""
+    return " ".join(box["issue"].split())

@@ -33,9 +33,9 @@ T = TypeVar("T")
 class LoadedTools:
     """The contents of modules: their tools, and executor factories by the kind of action they rebuild.
 
-    `problems` has a line for each file of a folder that could not be loaded; `files` are those that were read.
-    `left_out` has the tools of a document that cannot be used, with the reasons. `missing` has the offered tools that
-    lack something of it.
+    `problems` has a line for each file of a folder that could not be loaded; `files` are those that
+    were read. `left_out` has the tools of a document that cannot be used, with the reasons.
+    `missing` has the offered tools that lack a part of their definition, and which part.
     """
 
     tools: tuple[Tool, ...] = ()

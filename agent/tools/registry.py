@@ -18,7 +18,7 @@ from sayso.agent.tools.definition import ToolOptions, normalize_namespace
 from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from sayso.agent.tools.screening import result_for_model
 from sayso.agent.tools.signature import name_of
-from sayso.agent.tools.tool import MadeP, MadeR, Tool
+from sayso.agent.tools.tool import FunctionP, FunctionR, Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.channels.spelling import nearest
 from sayso.pending.concurrency import run_sync
@@ -113,11 +113,13 @@ class ToolRegistry:
         for tool in tools:
             self.register(tool)
 
-    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[Callable[MadeP, MadeR]], Tool[MadeP, MadeR]]:
+    def tool(
+        self, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[FunctionP, FunctionR]], Tool[FunctionP, FunctionR]]:
         """Return the `tool` decorator with these options, which also registers the tool."""
         return lambda function: self.register(Tool.from_function(function, **options))
 
-    def register(self, tool: Tool[MadeP, MadeR] | Callable[MadeP, MadeR]) -> Tool[MadeP, MadeR]:
+    def register(self, tool: Tool[FunctionP, FunctionR] | Callable[FunctionP, FunctionR]) -> Tool[FunctionP, FunctionR]:
         """Add a tool, or a function as a tool, and return it as it is registered.
 
         Raises ToolValidationError if another tool has its name.
@@ -127,7 +129,7 @@ class ToolRegistry:
             if given.name in self._tools and self._tools[given.name].given is not given:
                 self._check_free([given])
             self._tools = self._in_order({**self._tools, given.name: self._registered(given)})
-            return cast("Tool[MadeP, MadeR]", self._tools[given.name].tool)
+            return cast("Tool[FunctionP, FunctionR]", self._tools[given.name].tool)
 
     def register_from(self, target: Any, *, namespace: bool | str = False) -> list[Tool]:
         """Add the public functions of a module, or the public methods of a class or an instance.

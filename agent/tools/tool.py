@@ -63,7 +63,8 @@ from sayso.pending.context import context_parameters
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import current_context, running_tool
 
-#: Most characters of the words with which a preview refuses. They are stored, and people read them in a chat.
+#: Most characters of the words with which a preview refuses. They are stored, and people read them
+#: in a chat.
 MAX_REFUSAL_CHARS = 2_000
 #: Runs a sync function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -72,17 +73,20 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 #: The parameters and the result of a tool's function, for type checkers. A bare `Tool` is any tool.
 P = ParamSpec("P", default=...)
 R_co = TypeVar("R_co", covariant=True, default=Any)
-#: The parameters of a method without its instance, and what the decorator is given.
-OwnP = ParamSpec("OwnP")
-MadeP = ParamSpec("MadeP")
-MadeR = TypeVar("MadeR")
+#: The parameters of a method without its instance.
+MethodP = ParamSpec("MethodP")
+#: The parameters and the result of the function that the decorator is given.
+FunctionP = ParamSpec("FunctionP")
+FunctionR = TypeVar("FunctionR")
 
 
 @dataclass(frozen=True, eq=False)
 class Tool(ToolDefinition, Generic[P, R_co]):
-    """A function that a model may call. Immutable; lives as long as the process. ToolDefinition explains its fields.
+    """A function that a model may call. Immutable; lives as long as the process. ToolDefinition
+    explains its fields.
 
-    For type checkers `Tool[P, R]` is the function itself: they refuse a wrong call, and know its result.
+    For type checkers `Tool[P, R]` is the function itself: they refuse a wrong call, and know its
+    result.
     """
 
     __pydantic_serializer__: ClassVar[SchemaSerializer]
@@ -107,8 +111,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
     @overload
     def __get__(
-        self: Tool[Concatenate[Any, OwnP], R_co], instance: object, owner: type | None = None
-    ) -> Tool[OwnP, R_co]: ...
+        self: Tool[Concatenate[Any, MethodP], R_co], instance: object, owner: type | None = None
+    ) -> Tool[MethodP, R_co]: ...
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool[Any, Any]:
         """Return a decorated method, taken from an instance, as a tool of that instance."""
@@ -410,10 +414,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return self.draft(params).propose(reason)
 
     def draft(self, params: Mapping[str, Any]) -> ProposalDraft:
-        """Return what `propose` would ask, without asking. Raises ToolParameterError and PreviewError.
+        """Return what `propose` would ask, without asking. Raises ToolParameterError and
+        PreviewError.
 
-        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError, whose
-        words become a PreviewRefused.
+        A preview refuses by returning a ToolResult such as NotFound, or by raising a ToolError,
+        whose words become a PreviewRefused.
         """
         args = self._in_stored_order(self.validate_record(params))
         values = self.validate(args)
@@ -468,7 +473,8 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         return TypedArguments(self.name, [each for each in self.parameters if each.name not in hidden])
 
     def _check_preview(self) -> None:
-        """Raise ToolValidationError for a preview that cannot be made of the arguments that a model fills.
+        """Raise ToolValidationError for a preview that cannot be made of the arguments that a model
+        fills.
 
         Called again once the injector has told what it fills.
         """
@@ -565,11 +571,11 @@ Tool.__pydantic_serializer__ = SchemaSerializer(core_schema.any_schema(serializa
 
 
 @overload
-def tool(function: Callable[MadeP, MadeR], /) -> Tool[MadeP, MadeR]: ...
+def tool(function: Callable[FunctionP, FunctionR], /) -> Tool[FunctionP, FunctionR]: ...
 
 
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[MadeP, MadeR]], Tool[MadeP, MadeR]]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[FunctionP, FunctionR]], Tool[FunctionP, FunctionR]]: ...
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:

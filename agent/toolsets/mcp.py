@@ -61,8 +61,9 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 20.0
 #: Time limit of one call, in seconds.
 CALL_SECONDS = 60.0
-#: Oldest list of tools that a call relies on that may change something, in seconds: younger than any question that a
-#: person has answered. Many servers announce no changes.
+#: How old the list of tools may be for a call that may change something, in seconds. Many servers
+#: do not announce changes, so an older list is read anew. A person takes longer than this to answer
+#: a question.
 MAX_AGE_SECONDS = 1.0
 #: Why the second tool of a name is left out.
 REPEATED = "the server lists an earlier tool of this name, which is offered"

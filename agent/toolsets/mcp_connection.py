@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 #: How long a cancelled call may take to tell the server so, in seconds.
 CANCEL_SECONDS = 1.0
-#: Shortest time between two listings that the server's announcements cause, in seconds: it may announce any number.
+#: Shortest time between two listings that the server's announcements cause, in seconds: it may
+#: announce any number.
 LISTING_PAUSE_SECONDS = 1.0
 #: Time limit of a listing after the first one, in seconds.
 LISTING_SECONDS = 20.0
@@ -96,7 +97,8 @@ class McpConnection:
         self.definitions: list[Definition] = []
         #: The tools that the server's last list named, and that cannot be used: why, by their names.
         self.left_out: Mapping[str, str] = {}
-        self._left_out_now: dict[str, str] = {}
+        #: The same of a list that is being read.
+        self._left_out_while_listing: dict[str, str] = {}
         self._session = asyncio.create_task(self._run())
 
     @property
@@ -143,8 +145,8 @@ class McpConnection:
     async def definition(self, name: str, max_age_seconds: float) -> Definition | None:
         """Return the server's present definition of a tool, None if it has none of this name.
 
-        The tools are listed again if the server announced other ones, or if their list is older than
-        `max_age_seconds`. Raises SourceUnreachable if they cannot be listed.
+        The tools are listed again if the server announced other ones, or if their list is older
+        than `max_age_seconds`. Raises SourceUnreachable if they cannot be listed.
         """
         client = self._client
         if client is None:
@@ -225,7 +227,7 @@ class McpConnection:
             raise SourceError(str(exc)) from exc
         from mcp import Client
 
-        transport = with_usable_listings(self._server.transport(self._monitor), self._left_out_now)
+        transport = with_usable_listings(self._server.transport(self._monitor), self._left_out_while_listing)
         client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
         # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.
         setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
@@ -238,7 +240,7 @@ class McpConnection:
 
     async def _list_tools(self, client: Client) -> None:
         """Read all pages of the list, within bounds that no honest server reaches."""
-        self._left_out_now.clear()
+        self._left_out_while_listing.clear()
         definitions: list[Definition] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -248,7 +250,7 @@ class McpConnection:
             if not cursor or len(definitions) > 10 * MAX_TOOLS:
                 break
         self.definitions = definitions
-        self.left_out = dict(self._left_out_now)
+        self.left_out = dict(self._left_out_while_listing)
         self._listed_at = time.monotonic()
 
     async def _keep_listed(self, client: Client) -> None:
@@ -430,7 +432,8 @@ class TransportMonitor:
     async def note_status(self, response: Any) -> None:
         """Note HTTP's status, which the protocol's own errors leave out.
 
-        Only messages are sent by POST. A server may refuse the other requests, which open a stream and end a session.
+        Only messages are sent by POST. A server may refuse the other requests, which open a stream
+        and end a session.
         """
         if response.request.method != "POST":
             return

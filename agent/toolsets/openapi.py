@@ -66,13 +66,14 @@ class _Api:
 class OpenApiToolProvider:
     """Lists and calls the operations of an OpenAPI 3.0 or 3.1 document, given as a file or by its URL.
 
-    Every request goes to one origin: that of `base_url`, else of the document's first server, which for a document
-    from a URL must be the document's own origin. Private addresses and plain http are allowed only for the host that
-    `base_url` names. `include` and `exclude` are patterns over operation names: `operationId`, else method and path, as
-    in `get_pets_id`. `arguments` are fixed values of parameters, such as an account's id: they are sent with every
-    operation that has a parameter of that name, and no model sees that parameter. `auth` signs every call, but not the
-    request for the document; several are for an API that takes several keys at once. `seconds` is the time limit of a
-    call, `max_bytes` the largest answer.
+    Every request goes to one origin: that of `base_url`, else of the document's first server, which
+    for a document from a URL must be the document's own origin. Private addresses and plain http
+    are allowed only for the host that `base_url` names. `include` and `exclude` are patterns over
+    operation names: `operationId`, else method and path, as in `get_pets_id`. `arguments` are fixed
+    values of parameters, such as an account's id: they are sent with every operation that has a
+    parameter of that name, and no model sees that parameter. `auth` signs every call, but not the
+    request for the document; several are for an API that takes several keys at once. `seconds` is
+    the time limit of a call, `max_bytes` the largest answer.
 
     GET and HEAD only read (RFC 9110); every other operation counts as destructive.
     """
@@ -102,7 +103,8 @@ class OpenApiToolProvider:
         self._api: _Api | None = None
         #: The selected operations that cannot be used, by the document's names, with the reasons.
         self.left_out: dict[str, str] = {}
-        #: What the offered operations lack of the document: optional parameters, by operation, with the reasons.
+        #: What the offered operations lack of the document: optional parameters, by operation, with
+        #: the reasons.
         self.missing: dict[str, str] = {}
         self.name = name or (urlsplit(self._source).hostname if self.is_remote else Path(self._source).stem) or "api"
 
@@ -140,8 +142,12 @@ class OpenApiToolProvider:
 
     def own_preview(self, tool_name: str, shown_name: str) -> Preview | None:
         """Return the preview of an operation that sends files, under the name that people read; None for others."""
-        files = self._api.operations[tool_name].file_places if self._api else {}
-        return upload_preview(shown_name, files) if files else None
+        if self._api is None:
+            return None
+        files = self._api.operations[tool_name].file_places
+        if not files:
+            return None
+        return upload_preview(shown_name, files)
 
     async def _call(self, api: _Api, operation: Operation, parameters: dict[str, Any]) -> ToolOutcome:
         arguments = {**parameters, **dict(self._fixed_of(operation))}
@@ -181,8 +187,10 @@ class OpenApiToolProvider:
         filename = scrub(download_name(disposition, request.path, kind), self._secrets)
         file = emit_artifact(answer.content, mime_type=kind or None, filename=filename)
         note = file_note(f"{file.filename}, {file.mime_type}, {file.size} bytes")
+        if not _is_text(kind):
+            return note
         # An export is the user's file, and the model answers questions about it.
-        return f"{note}\n{self._text(answer)}" if _is_text(kind) else note
+        return f"{note}\n{self._text(answer)}"
 
     def _text(self, answer: httpx.Response) -> str:
         return scrub(decoded(answer.content, answer.charset_encoding or ""), self._secrets)
@@ -330,9 +338,10 @@ class OpenApiToolProvider:
 
 
 def _own_servers(document: Document, url: httpx.URL, source: httpx.URL | None) -> Callable[[str], bool]:
-    """Return whether the server of an operation, as the document writes it, is the one that calls go to.
+    """Return a function that says whether an operation's server, as the document writes it, is the
+    one of all calls.
 
-    That is also the case for the document's own server: a `base_url` stands in its place.
+    It also says so of the document's own server: a `base_url` stands in its place.
     """
 
     def address(each: httpx.URL | None) -> str:

@@ -31,7 +31,7 @@ SHOWN_DIGEST_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A received file as it is sent: its name, its media type and its bytes."""
+    """A received file that a call sends: its name, its media type and its bytes."""
 
     filename: str
     content_type: str
@@ -41,8 +41,8 @@ class Upload:
 def read_uploads(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments with an Upload, or a list of them, in the place of each file's name.
 
-    Reads files, so it is called in a thread. Raises SourceError for a file that the user did not send,
-    that was deleted, or that the operation does not take.
+    Reads files, so it is called in a thread. Raises SourceError for a file that the user did not
+    send, that was deleted, or that the operation does not take.
     """
     uploads: dict[str, Any] = {}
     for name, files in chosen_files(places, arguments).items():
@@ -98,7 +98,8 @@ def _content_type(place: Place, file: ReceivedFile) -> str:
         if allowed in (own, ANY_TYPE) or (allowed.endswith("/*") and own.startswith(allowed[:-1])):
             return own
     exact = [allowed for allowed in place.file_types if not allowed.endswith("*")]
-    # Any file is a sequence of bytes, and a type that was not recognized may be the one that is asked for.
+    # Any file is a sequence of bytes, and a type that was not recognized may be the one that is
+    # asked for.
     for allowed in exact:
         if UNKNOWN_MIME_TYPE in (allowed, own):
             return allowed
@@ -109,7 +110,8 @@ def _content_type(place: Place, file: ReceivedFile) -> str:
 def upload_preview(tool_name: str, places: Mapping[str, Place]) -> Callable[..., CheckedPreview]:
     """Return the preview of a tool that sends files. It names each with its type, size and digest.
 
-    The yes counts only for exactly these files. The preview raises SourceError for files that cannot be sent.
+    The yes counts only for exactly these files. The preview raises SourceError for files that
+    cannot be sent.
     """
 
     def preview(**arguments: Any) -> CheckedPreview:
@@ -176,8 +178,8 @@ _ENDING = re.compile(r"\.[A-Za-z0-9]{1,10}")
 def download_name(disposition: str, path: str, content_type: str) -> str:
     """Return the name of a file in an answer, which every file system takes.
 
-    It is the one in the Content-Disposition header, else the last segment of the request's `path`. A
-    name without an ending gets that of its type.
+    It is the one in the Content-Disposition header, else the last segment of the request's `path`.
+    A name without an ending gets that of its type.
     """
     last_segment = unquote(path.partition("?")[0].rstrip("/").rpartition("/")[2])
     name = _safe(_filename_of(disposition)) or _safe(file_label(last_segment)) or "file"
@@ -195,8 +197,8 @@ def _safe(name: str) -> str:
 def _filename_of(disposition: str) -> str:
     """Return the file name in a Content-Disposition header, without any path; "" if it has none.
 
-    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266). Some servers encode the latter in
-    another way; browsers decode it too.
+    `filename*`, which can hold any alphabet, counts more than `filename` (RFC 6266). Some servers
+    encode the latter in another way; browsers decode it too.
     """
     header = Message()
     header["content-disposition"] = disposition or "inline"

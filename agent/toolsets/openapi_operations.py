@@ -1,4 +1,5 @@
-"""The operations of an OpenAPI document: the arguments of each and where they go, or why it is left out.
+"""The operations of an OpenAPI document: the arguments of each and where they go, or why it is left
+out.
 
 An operation is offered only if a request can be written as the document says. Bodies are read in
 `openapi_bodies`.
@@ -33,8 +34,8 @@ READ_ONLY_METHODS = ("get", "head")
 _IGNORED_HEADERS = frozenset(("accept", "content-type", "authorization"))
 #: Headers of the connection, which the client writes itself. Without them a request means the same.
 _CONNECTION_HEADERS = frozenset(
-    """host cookie content-length transfer-encoding accept-encoding connection expect keep-alive proxy-authorization
-    proxy-connection te trailer upgrade""".split()
+    """host cookie content-length transfer-encoding accept-encoding connection expect keep-alive
+    proxy-authorization proxy-connection te trailer upgrade""".split()
 )
 #: The names that headers and cookies may have (RFC 9110, section 5.6.2).
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -59,7 +60,8 @@ _INTERACTIVE_SCHEMES = frozenset(
         "scram-sha-256",
     )
 )
-#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled without the model.
+#: Returns whether a parameter, by its place (query, header, cookie, path) and name, is filled
+#: without the model.
 IsFilled = Callable[[str, str], bool]
 
 
@@ -94,10 +96,9 @@ class OperationReader:
     """Reads the operations of one document.
 
     `accepts` chooses operations by name. Parameters that `is_filled` are left out of the arguments.
-    `is_own_server` says whether the URL of a server is the one that all calls go to. A call is signed with
-    at most this many `keys`. `left_out` is filled
-    with the operations that cannot be used: by name, or by path where there is none, with method,
-    path and reason.
+    `is_own_server` says whether the URL of a server is the one that all calls go to. A call is
+    signed with at most this many `keys`. `left_out` is filled with the operations that cannot be
+    used: by name, or by path where there is none, with method, path and reason.
     """
 
     document: Document
@@ -190,7 +191,7 @@ class OperationReader:
             return f"it needs {names} at once: name the others than `auth` under `more_auth`"
         schemes = as_mapping(as_mapping(self.document.root.get("components")).get("securitySchemes"))
         for name in requirement:
-            scheme = self.document.resolved(schemes[name]) if name in schemes else {}
+            scheme = self.document.resolved(schemes.get(name, {}))
             kind = str(scheme.get("type"))
             http_scheme = str(scheme.get("scheme")).lower()
             if kind == "mutualTLS":

@@ -127,8 +127,8 @@ def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
 def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the values in an object by their path: `item[price][currency]`.
 
-    OpenAPI says this of one level. Below it, and for lists, servers expect what PHP, Rails and Stripe
-    read: `items[0][price]` for objects, `expand[]` for other values.
+    OpenAPI says this of one level. Below it, and for lists, servers expect what PHP, Rails and
+    Stripe read: `items[0][price]` for objects, `expand[]` for other values.
     """
     if isinstance(value, Mapping):
         for key, each in value.items():
@@ -136,7 +136,8 @@ def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
             is_nested = isinstance(each, Mapping | list | tuple)
-            yield from _deep_pairs(f"{name}[{index if is_nested else ''}]", each)
+            position = str(index) if is_nested else ""
+            yield from _deep_pairs(f"{name}[{position}]", each)
     elif value is not None:
         yield name, _plain(value)
 

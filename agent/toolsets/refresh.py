@@ -80,7 +80,8 @@ class ToolsetRefresher:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
-            # At once: each may wait for a server that does not end.
+            # In threads of their own, so that a server that does not end holds up none of the
+            # others.
             closers = [threading.Thread(target=_close, args=(source,), daemon=True) for source in self._sources]
             for closer in closers:
                 closer.start()

@@ -1,6 +1,7 @@
 """WordRanking: how well tools fit a text, by words.
 
-It is BM25 over the parts of a tool, with sayings, and with what the text asks for.
+It is BM25 over the parts of a tool. A saying counts as the words that tools have for it, and tools
+that do what the text asks for (read, create, change, delete) count more.
 
 Tools have the words of an API ("revoke", "collaborator"), people have their own ("she should not
 get in any more"). So each word or phrase of a text stands for a few words that tools may have for
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
+from itertools import chain
 from typing import NamedTuple
 
 from sayso.agent.providers.offline import words_of
@@ -92,8 +94,8 @@ class WordRanking:
         self._language = _language_of(tools)
         fields = [_fields_of(tool, self._language) for tool in tools]
         heads = [frozenset(each[0]) | frozenset(each[1]) for each in fields]
-        in_heads = Counter(stem for head in heads for stem in head)
-        known = {stem for each in fields for field in each for stem in field}
+        in_heads = Counter(chain.from_iterable(heads))
+        known = set(chain.from_iterable(chain.from_iterable(fields)))
         self._rarity = {stem: _rarity(in_heads[stem], len(tools)) for stem in known}
         #: For each stem, the tools that have it by their index, with its frequency there.
         self._postings: dict[str, list[tuple[int, float]]] = {}
@@ -130,7 +132,7 @@ class WordRanking:
     def _matches(self, meaning: _Meaning) -> Iterator[tuple[str, int, float]]:
         """Yield the stems that tools have for a meaning, each with the tool and its score."""
         postings = {stem: self._postings.get(stem, ()) for stem in meaning.stems}
-        tools = {index for found in postings.values() for index, _ in found}
+        tools = {index for index, _ in chain.from_iterable(postings.values())}
         rarity = _rarity(len(tools), self._count)
         for stem, weight in meaning.stems.items():
             own = self._rarity.get(stem, 0.0)
@@ -157,7 +159,7 @@ class WordRanking:
 
 
 def _rarity(occurrences: int, total: int) -> float:
-    """Return how much a word tells that so many of all tools have (BM25's idf)."""
+    """Return how much a word tells, by how many of all tools have it (BM25's idf)."""
     return math.log(1 + (total - occurrences + 0.5) / (occurrences + 0.5))
 
 
@@ -184,7 +186,9 @@ def _fields_of(tool: Tool, language: str) -> _Fields:
 def _first_sentence(description: str) -> str:
     line = description.strip().partition("\n")[0]
     sentence = _SENTENCE.match(line)
-    return (sentence[1] if sentence else line)[:_MAX_SENTENCE_CHARS]
+    if sentence is not None:
+        line = sentence[1]
+    return line[:_MAX_SENTENCE_CHARS]
 
 
 def _frequencies(documents: Sequence[_Fields]) -> Iterator[dict[str, float]]:
@@ -210,9 +214,10 @@ def _actions_of(fields: _Fields) -> frozenset[str]:
     actions = english_words().actions
     found = set()
     for stems in fields[:2]:
-        first = next((actions[stem] for stem in stems[:_ACTION_PLACES] if stem in actions), None)
+        with_action = (stem for stem in stems[:_ACTION_PLACES] if stem in actions)
+        first = next(with_action, None)
         if first is not None:
-            found.add(first)
+            found.add(actions[first])
     return frozenset(found)
 
 
@@ -254,24 +259,10 @@ _APOSTROPHE = re.compile("['\u2019]")
 
 def _meanings(words: Sequence[str]) -> Iterator[_Meaning]:
     """Yield the meanings of the phrases in a text, then those of the words outside them."""
-    english = english_words()
     stems = [_stem(word, "en") for word in words]
-    start = next((at for at, word in enumerate(words) if word not in _POLITE), 0)
     taken: set[int] = set()
-    for saying, at in _sayings_in(stems, start):
-        places = saying.places(stems, at)
-        if places is None or (not saying.opens and not taken.isdisjoint(places)):
-            continue
-        yield _Meaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
-        if not saying.opens:
-            taken.update(places)
-            is_plain = saying.means and not saying.tail
-            inner = range(at, at + len(saying.head)) if is_plain else ()
-            yield from (
-                _Meaning(each, {stems[each]: _WORD_IN_PHRASE_WEIGHT})
-                for each in inner
-                if words[each] not in english.stop_words
-            )
+    yield from _phrase_meanings(words, stems, taken)
+    english = english_words()
     for at, word in enumerate(words):
         if at in taken:
             continue
@@ -285,6 +276,28 @@ def _meanings(words: Sequence[str]) -> Iterator[_Meaning]:
             yield _Meaning(at, weights)
 
 
+def _phrase_meanings(words: Sequence[str], stems: Sequence[str], taken: set[int]) -> Iterator[_Meaning]:
+    """Yield the meanings of the phrases in a text, and add the places of their words to `taken`."""
+    stop_words = english_words().stop_words
+    start = next((at for at, word in enumerate(words) if word not in _POLITE), 0)
+    for saying, at in _sayings_in(stems, start):
+        places = saying.places(stems, at)
+        if places is None:
+            continue
+        is_taken = not taken.isdisjoint(places)
+        if is_taken and not saying.opens:
+            continue
+        yield _Meaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
+        if saying.opens:
+            continue
+        taken.update(places)
+        if saying.tail or not saying.means:
+            continue
+        for place in places:
+            if words[place] not in stop_words:
+                yield _Meaning(place, {stems[place]: _WORD_IN_PHRASE_WEIGHT})
+
+
 #: Words before what a person asks for: "could you please ...".
 _POLITE = frozenset(
     """can could would will you please pls i we want need to lets let us me kindly hey hi the just
@@ -295,12 +308,10 @@ _POLITE = frozenset(
 def _sayings_in(stems: Sequence[str], start: int) -> list[tuple[Saying, int]]:
     """Return the phrases that may be in a text and where they would begin, the longest first."""
     by_first = english_words().phrases
-    found = [
-        (saying, at)
-        for at, stem in enumerate(stems)
-        for saying in by_first.get(stem, ())
-        if not saying.opens or at == start
-    ]
+    found: list[tuple[Saying, int]] = []
+    for at, stem in enumerate(stems):
+        sayings = by_first.get(stem, ())
+        found += [(saying, at) for saying in sayings if not saying.opens or at == start]
     return sorted(found, key=lambda each: -each[0].length)
 
 
@@ -450,24 +461,38 @@ def english_words() -> EnglishWords:
 
 def _sayings(lines: str) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[Saying, ...]]]:
     """Return what single words stand for, and the phrases by their first stem."""
-    means: dict[tuple[bool, tuple[tuple[str, ...], ...]], dict[str, None]] = {}
+    #: The meanings by phrase. One phrase may stand in several lines.
+    means: dict[_Phrase, dict[str, None]] = {}
     for line in lines.strip().splitlines():
-        said, _, meant = line.partition(":")
-        stems = [_stem(word, "en") for word in meant.split()]
-        for each in said.split(","):
-            phrase = each.strip()
-            parts = tuple(_stems_of(part) for part in phrase.removeprefix("^").split("~"))
-            means.setdefault((phrase.startswith("^"), parts), {}).update(dict.fromkeys(stems))
+        phrases_of_line, _, meaning = line.partition(":")
+        stems = [_stem(word, "en") for word in meaning.split()]
+        for text in phrases_of_line.split(","):
+            means.setdefault(_phrase(text.strip()), {}).update(dict.fromkeys(stems))
+
     words: dict[str, tuple[str, ...]] = {}
     phrases: dict[str, tuple[Saying, ...]] = {}
-    for (opens, (head, *tails)), stems_meant in means.items():
-        tail = tails[0] if tails else ()
-        if len(head) == 1 and not tail and not opens:
-            words[head[0]] = tuple(stems_meant)
+    for phrase, meant_stems in means.items():
+        first = phrase.head[0]
+        if len(phrase.head) == 1 and not phrase.tail and not phrase.opens:
+            words[first] = tuple(meant_stems)
             continue
-        saying = Saying(head, tail, opens, tuple(stems_meant))
-        phrases[head[0]] = (*phrases.get(head[0], ()), saying)
+        saying = Saying(phrase.head, phrase.tail, phrase.opens, tuple(meant_stems))
+        phrases[first] = (*phrases.get(first, ()), saying)
     return words, phrases
+
+
+class _Phrase(NamedTuple):
+    """A phrase of the list, by stems. Saying explains its parts."""
+
+    head: tuple[str, ...]
+    tail: tuple[str, ...]
+    opens: bool
+
+
+def _phrase(text: str) -> _Phrase:
+    """Return a phrase as the list writes it: `^` before one that opens a text, `~` for a gap."""
+    head, _, tail = text.removeprefix("^").partition("~")
+    return _Phrase(_stems_of(head), _stems_of(tail), text.startswith("^"))
 
 
 def _stems_of(text: str) -> tuple[str, ...]:
