@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from redis.exceptions import RedisError
+
 from sayso.channels.base import Refused, Unreachable
 from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
@@ -31,6 +33,8 @@ RENEW_BEFORE = 2 * 3600.0
 RENEWAL_SECONDS = 60
 #: How long a call waits while another process renews a token that has expired, and between two looks, in seconds.
 WAIT_SECONDS, LOOK_SECONDS = 15.0, 0.25
+#: How often a new token is stored while Redis does not answer, a second apart: Slack gives it once.
+STORE_TRIES = 15
 #: Minutes that make the SDK renew a token whatever its end is: we have decided already.
 _AT_ONCE = 10**6
 
@@ -78,6 +82,8 @@ class ManyWorkspaces:
         self._installations = installations
         self._sessions: PooledSessions[ClientSession] = PooledSessions(lambda session: session)
         self._sleep = sleep
+        #: The renewals that this process makes now.
+        self._renewals: set[asyncio.Task[Installation]] = set()
 
     async def client_of(self, chat: str) -> AsyncWebClient:
         """Return a client with the token of a chat's workspace, or of its organization.
@@ -106,10 +112,25 @@ class ManyWorkspaces:
         if installation.renewal_refused:
             return self._while_valid(installation)
         if await asyncio.to_thread(self._installations.start_renewal, installation.id, RENEWAL_SECONDS):
-            return await self._renew(installation.id)
+            return await self._renew_to_the_end(installation.id)
         if ends_in > 0:  # another process renews it, and this one works until then
             return installation
         return await self._wait_for_renewal(installation)
+
+    async def _renew_to_the_end(self, name: str) -> Installation:
+        """Renew a token, also if the caller is cancelled meanwhile, as a typing sign is when the answer is there.
+
+        Slack has used up the refresh token by then, and gives the new one in this answer alone.
+        """
+        renewal = asyncio.create_task(self._renew(name))
+        self._renewals.add(renewal)
+        renewal.add_done_callback(self._end_renewal)
+        return await asyncio.shield(renewal)
+
+    def _end_renewal(self, renewal: asyncio.Task[Installation]) -> None:
+        self._renewals.discard(renewal)
+        if not renewal.cancelled():
+            renewal.exception()  # a caller that was cancelled asks for none, and asyncio would log that
 
     async def _renew(self, name: str) -> Installation:
         """Renew a token, which no other process does now, and return the installation that holds from here on.
@@ -125,7 +146,7 @@ class ManyWorkspaces:
         renewed = await self._ask_for_token(installation)
         if renewed is None:
             return self._while_valid(installation)
-        is_stored = await asyncio.to_thread(self._installations.replace, installation, renewed)
+        is_stored = await self._store(installation, renewed)
         await asyncio.to_thread(self._installations.end_renewal, name)
         if not is_stored:  # it was removed or installed again meanwhile, and that counts
             newest = await asyncio.to_thread(self._installations.get, name)
@@ -133,6 +154,20 @@ class ManyWorkspaces:
                 raise Refused(not_installed(name))
             return newest
         return self._while_valid(renewed)
+
+    async def _store(self, installation: Installation, renewed: Installation) -> bool:
+        """Store a renewed installation. Return False if the one that was read has changed since.
+
+        A Redis that does not answer is asked again, for STORE_TRIES seconds. Raises redis.RedisError after them.
+        """
+        for _ in range(STORE_TRIES - 1):
+            try:
+                return await asyncio.to_thread(self._installations.replace, installation, renewed)
+            except RedisError as exc:
+                extra = {"channel": self._channel, "workspace": installation.id, "reason": type(exc).__name__}
+                log.warning("workspace.not_stored", extra=extra)
+                await self._sleep(1.0)
+        return await asyncio.to_thread(self._installations.replace, installation, renewed)
 
     async def _ask_for_token(self, installation: Installation) -> Installation | None:
         """Return the installation with a new token, or with the reason why Slack refused it; None to try again later.

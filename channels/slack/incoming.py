@@ -407,16 +407,22 @@ def _origin(request: SlackJson) -> _Origin:
 
     In a channel that several workspaces share, an event's `team_id` may be the author's: its authorization, else its
     context names the one that has installed the app. A tap names the workspace of the person who tapped, or none for an
-    organization: our own message's block id names the one that it was sent in.
+    organization: our own message's block id names the one that it was sent in. If these differ, the organization may be
+    the person's, too, so that nothing is learned of the workspace.
     """
     from slack_bolt.request import internals as bolt
 
     body = dict(request)
-    workspace = _marked_workspace(request) or bolt.extract_team_id(body)
-    workspace = workspace or request.get("context_team_id") or request.get("team_id")
-    organization = bolt.extract_enterprise_id(body) or request.get("context_enterprise_id")
-    is_of_organization = bool(organization) and bool(bolt.extract_is_enterprise_install(body))
-    return _Origin(_team_id(workspace), _team_id(organization), is_of_organization)
+    named = ""
+    if not request.get("authorizations"):
+        named = _team_id(request.get("context_team_id"))
+    named = named or _team_id(bolt.extract_team_id(body))
+    named = named or _team_id(request.get("context_team_id")) or _team_id(request.get("team_id"))
+    marked = _marked_workspace(request)
+    organization = _team_id(bolt.extract_enterprise_id(body) or request.get("context_enterprise_id"))
+    is_guest = bool(marked) and named.startswith("T") and named != marked
+    is_of_organization = bool(organization and not is_guest and bolt.extract_is_enterprise_install(body))
+    return _Origin(marked or named, organization, is_of_organization)
 
 
 def _team_id(value: object) -> str:
@@ -439,7 +445,9 @@ def _removal(request: SlackJson, origin: _Origin) -> WorkspaceNote | None:
     is_revoked = kind == "tokens_revoked" and bool((request["event"].get("tokens") or {}).get("bot"))
     if kind != "app_uninstalled" and not is_revoked:
         return None
-    name = origin.organization if origin.is_of_organization else origin.workspace
+    name = origin.workspace
+    if origin.is_of_organization or not name:
+        name = origin.organization
     if not name:
         raise ValueError("the event names no workspace")
     at = request.get("event_time")

@@ -28,6 +28,11 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
+#: Delete a record only if it is still the one that was read. KEYS and ARGV as above, without a new one.
+_REMOVE = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+return redis.call('HDEL', KEYS[1], ARGV[1])
+"""
 
 
 class TokenUnreadable(Exception):
@@ -180,15 +185,18 @@ class SlackInstallations:
 
         Slack repeats events for an hour: a removal from before the installation is over.
         """
-        try:
-            installation = self.get(name)
-        except TokenUnreadable:
-            installation = Installation(name, "")
-        if installation is None or at < installation.installed_at:
-            return False
-        self._redis.hdel(f"{self._key}:installed", name)
-        self._note_removal(Removal(name, installation.name, at, reason))
-        return True
+        while record := self._redis.hget(f"{self._key}:installed", name):
+            try:
+                installation = self.cipher.decrypt(name, str(record))
+            except TokenUnreadable:
+                installation = Installation(name, "")
+            if at < installation.installed_at:
+                return False
+            # One that another process stores just now is looked at, too: it may be a new installation.
+            if self._redis.eval(_REMOVE, 1, f"{self._key}:installed", name, str(record)):
+                self._note_removal(Removal(name, installation.name, at, reason))
+                return True
+        return False
 
     def _note_removal(self, removal: Removal) -> None:
         self._redis.hset(f"{self._key}:removed", removal.id, json.dumps(asdict(removal)))

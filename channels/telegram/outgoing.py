@@ -182,13 +182,19 @@ class BotApiCall:
         return receipt
 
     async def formatted_or_plain(self, bot: Bot, source: MediaStore) -> Receipt:
-        """Send the reply, as plain text if Telegram refuses its formatting. Raises PTB's errors."""
+        """Send the reply, as plain text if Telegram refuses its formatting. Raises PTB's errors.
+
+        Nothing is left to do for an edit to what the message shows already.
+        """
         from telegram.error import BadRequest
 
         try:
             return await self.to(bot, source)
         except BadRequest as exc:
-            if reaction(exc) != "plain":
+            found = reaction(exc)
+            if found == "done" and self.reply.edits:  # an earlier attempt has edited this message, or its draft
+                return Receipt(self.reply.edits)
+            if found != "plain":
                 raise
             return await replace(self, formatted=False).to(bot, source)
 

@@ -153,6 +153,21 @@ def test_refusal_after_the_first_part_is_uncertain(channel, platforms: FakePlatf
     assert len(platforms.sent) == 1
 
 
+def test_part_that_an_earlier_attempt_has_edited_is_no_end(channel, platforms: FakePlatforms, monkeypatch):
+    """Telegram refuses an edit that changes nothing, and the parts after it are still to be sent."""
+    platforms.ledger.state[SERVER_VERSION] = (10, 1)
+    fake = platforms.fakes["telegram"]
+    shown = send(channel, Reply("…"))[0].message_id
+    answer = fake._send
+    monkeypatch.setattr(fake, "_send", lambda *_: fake.failure("403"))
+    with pytest.raises(DeliveryUncertain):
+        send(channel, Reply(LONG, edits=shown))
+    monkeypatch.setattr(fake, "_send", answer)
+    asyncio.run(channel.send(Delivery("d", CHAT, Reply(LONG, edits=shown), attempt=2)))
+    words = " ".join(entry["text"] for entry in platforms.sent)
+    assert [words.count(f"Paragraph {number}:") for number in range(20)] == [1] * 20
+
+
 @pytest.mark.parametrize(
     ("md", "block"),
     [

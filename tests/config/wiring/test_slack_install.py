@@ -52,6 +52,15 @@ def test_state_of_another_browser_installs_nothing(open_bot: OpenBot):
     assert bot.channel.installations.ids() == []
 
 
+def test_look_at_the_link_uses_nothing_up(open_bot: OpenBot):
+    """Filters of mail and of offices ask with HEAD before the browser opens a link."""
+    bot = open_bot()
+    state, code = bot.begin(), bot.slack.oauth.allow("T01")
+    looked = bot.browser().head(f"/slack/desk/oauth_redirect?code={code}&state={state}", base_url=PUBLIC_URL)
+    assert (looked.status_code, bot.channel.installations.ids()) == (200, [])
+    assert bot.come_back(code=code, state=state).status_code == 200
+
+
 def test_state_works_once(open_bot: OpenBot):
     """Going back in the browser cannot install again."""
     bot = open_bot()

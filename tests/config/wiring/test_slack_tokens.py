@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from redis.exceptions import RedisError
 
 from sayso.channels.base import ConversationRateLimited, Refused, Unreachable
 from sayso.channels.slack.clients import ManyWorkspaces
-from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
+from sayso.channels.slack.installations import Installation, SlackInstallations, TokenCipher, TokenUnreadable
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.wiring.slack_bot import SlackBot, lifecycle, message, of_organization, of_workspace
@@ -237,6 +239,86 @@ def test_renewal_brings_back_no_removed_app(bot: SlackBot):
     with pytest.raises(Refused, match="not installed in T01"):
         send(bot, "T01")
     assert bot.channel.installations.get("T01") is None
+
+
+def test_renewal_goes_on_when_its_caller_is_cancelled(bot: SlackBot):
+    """A typing sign is cancelled when the answer is there, and Slack gives a new refresh token once."""
+    old = expiring(bot, 3600)
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def wait_for_the_test() -> None:
+        is_asked.set()
+        may_answer.wait(10)
+
+    bot.slack.oauth.before_refresh = wait_for_the_test
+
+    async def cancel_and_wait() -> None:
+        call = asyncio.create_task(bot.channel.client_of("T01/D0ADA"))
+        await asyncio.to_thread(is_asked.wait, 10)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        may_answer.set()
+        await asyncio.gather(*bot.channel._clients._renewals)
+
+    asyncio.run(cancel_and_wait())
+    new = bot.channel.installations.get("T01")
+    assert (new.token != old.token, new.renewal_refused) == (True, "")
+
+
+def test_renewed_token_is_stored_when_redis_answers_again(bot: SlackBot, redis_client: Redis):
+    """A failover at that moment would cost the installation."""
+    old = expiring(bot, 3600)
+
+    class RestartingRedis(SlackInstallations):
+        """Fails to store the first two times."""
+
+        failures = 2
+
+        def replace(self, read: Installation, installation: Installation) -> bool:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise RedisError
+            return super().replace(read, installation)
+
+    async def no_pause(_: float) -> None:
+        return
+
+    prefix = bot.services.settings.key_prefix
+    keys = (bot.folder / "data" / "secret_keys").read_text().split()
+    installations = RestartingRedis("desk", redis_client, keys, prefix)
+    process = ManyWorkspaces("desk", bot.channel.settings, installations, sleep=no_pause)
+    client = asyncio.run(process.client_of("T01/C1"))
+    assert client.token == bot.channel.installations.get("T01").token != old.token
+
+
+def test_removal_takes_no_installation_that_is_stored_meanwhile(bot: SlackBot):
+    """The app is installed again in another process, between the look at the old installation and its deletion."""
+    installations = bot.channel.installations
+    old = installations.get("T01")
+
+    class LateCipher(TokenCipher):
+        """Has another process install the app after the first record was read."""
+
+        def decrypt(self, workspace: str, record: str) -> Installation:
+            if record == old.record:
+                bot.channel.installations.cipher = cipher
+                installations.save(replace(old, token="new", installed_at=old.installed_at + 100))
+            return super().decrypt(workspace, record)
+
+    cipher = installations.cipher
+    keys = (bot.folder / "data" / "secret_keys").read_text().split()
+    installations.cipher = LateCipher("desk", keys)
+    assert not installations.remove("T01", "app_uninstalled", old.installed_at + 5)
+    assert installations.get("T01").token == "new"
+
+
+def test_organization_without_a_workspace_in_its_event_loses_its_token(bot: SlackBot):
+    """An organization is no workspace, so that the event may name none."""
+    bot.install("E09", "Grid")
+    outer = {"team_id": None, "enterprise_id": "E09", "is_enterprise_install": True, "authorizations": []}
+    assert bot.post(lifecycle("app_uninstalled", "E09", time.time() + 5, **outer)) == 200
+    assert bot.post(lifecycle("app_uninstalled", "E09", time.time() + 6, team_id=None, enterprise_id="E09")) == 200
+    assert bot.channel.installations.ids() == ["T01", "T02"]
 
 
 def test_record_of_another_workspace_is_refused(bot: SlackBot, redis_client: Redis):

@@ -133,6 +133,25 @@ def test_tap_of_a_guest_from_another_workspace_stays_where_the_question_is(bot: 
     assert {entry["team"] for entry in bot.sent} == {"T01"}
 
 
+def test_tap_of_a_guest_teaches_nothing_of_the_workspace(bot: SlackBot):
+    """The organization that Slack names is the guest's, whose token must not be used for this workspace."""
+    bot.install("E22", "Guests Inc.")
+    say(bot, "T91", 1, "<@U0BOT> delete invoice T91-1", channel="C0OPS", user="U0GUEST")
+    guest = {"user": {"id": "U0GUEST", "username": "g", "team_id": "T22"}, "team": {"id": "T22"}}
+    tap_last(bot, "T91", **guest, enterprise={"id": "E22"}, is_enterprise_install=True)
+    assert bot.deleted == ["T91-1"]
+    assert bot.channel.installations.workspaces_of("E22") == []
+    assert {entry["team"] for entry in bot.sent} == {ORGANIZATION}
+
+
+def test_event_without_an_authorization_belongs_to_the_workspace_of_its_context(bot: SlackBot):
+    """`team_id` is that of the author in a shared channel."""
+    outer = {"team_id": "T02", "context_team_id": "T01", "authorizations": []}
+    assert bot.post(message("T01", f"{FIRST_TS}.000100", "delete invoice T01-1", **outer)) == 200
+    bot.work()
+    assert {entry["team"] for entry in bot.sent} == {"T01"}
+
+
 def test_event_of_a_shared_channel_belongs_to_the_workspace_that_installed_the_app(bot: SlackBot):
     """`team_id` is that of the author there; the authorization names the installation."""
     outer = {**of_workspace("T01"), "team_id": "T77", "context_team_id": "T01"}
