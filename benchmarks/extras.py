@@ -2,9 +2,10 @@
 
     python -m benchmarks.extras
 
-Each line is an installation of its own, from the checkout and the package index, into an empty folder. Its size counts
-the files as they are unpacked, without the bytecode that Python writes later (about a third more). The libraries of the
-platforms are part of Sayso alone. Needs `uv`, which `make test` installs.
+Each line is an installation of its own, from the checkout and the package index, into an empty
+folder. Its size counts the files as they are unpacked, without the bytecode that Python writes
+later (about a third more). The libraries of the platforms are part of Sayso alone. Needs `uv`,
+which `make test` installs.
 """
 
 from __future__ import annotations

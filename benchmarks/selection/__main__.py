@@ -1,8 +1,8 @@
 """How many plain requests the default selector shows the right tool for, among 112.
 
     python -m benchmarks.selection
-    python -m benchmarks.selection published        the same with the operations of GitHub, Stripe and Twilio
-    python -m benchmarks.selection conversation     what eight requests cost with 240 tools
+    python -m benchmarks.selection published      the same with operations of GitHub, Stripe, Twilio
+    python -m benchmarks.selection conversation   what eight requests cost with 240 tools
 
 `tools.jsonl` has the tools, `requests.jsonl` the requests. The ranking's constants and synonyms were chosen on the part
 `open`; of `held_out`, which was written before the ranking, only the figures were looked at.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -68,10 +68,11 @@ class ChannelDescription:
 
 @dataclass(frozen=True, slots=True)
 class BotDescription:
-    """All channels of a bot, sources whose tools are unknown, and warnings. `str()` is what `sayso check` prints.
+    """All channels of a bot, sources whose tools are unknown, and warnings. `str()` is what `sayso
+    check` prints.
 
-    `unreachable` has a line for each source that did not answer, `not_asked` the names of the sources
-    that were left alone because the check is offline.
+    `unreachable` has a line for each source that did not answer, `not_asked` the names of the
+    sources that were left alone because the check is offline.
     """
 
     channels: tuple[ChannelDescription, ...]
@@ -106,7 +107,9 @@ def describe(
     channels = tuple(_describe_channel(settings, name, deps, opened) for name in settings.channels)
     # A pattern that names no tool is no error, since a rule may be older than its tool. But a misspelled one restricts
     # nothing. While a source does not answer, not all tools are known.
-    in_policies = () if opened.problems or not_asked else _in_policies(settings, opened)
+    in_policies: Iterable[str] = ()
+    if not (opened.problems or not_asked):
+        in_policies = _in_policies(settings, opened)
     in_sources = _in_sources(settings, opened.unreachable, offline=offline)
     warnings = (*opened.left_out, *in_sources, *in_policies, *unknown_prices(settings))
     return BotDescription(channels, opened.problems, warnings, not_asked)
@@ -233,8 +236,8 @@ def unknown_prices(settings: Settings) -> Iterator[str]:
 def _in_sources(settings: Settings, unreachable: Collection[int], *, offline: bool) -> Iterator[str]:
     """Yield a warning for each pattern of a source that names none of its tools.
 
-    `confirm` may name a tool with or without its namespace. Sources whose tools are unknown are skipped:
-    the `unreachable` ones, by position, and with `offline` all remote ones.
+    `confirm` may name a tool with or without its namespace. Sources whose tools are unknown are
+    skipped: the `unreachable` ones, by position, and with `offline` all remote ones.
     """
     for index, source in enumerate(settings.tools):
         if isinstance(source, str) or not (patterns := list(_patterns(source, ("tools", index)))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from pathlib import Path
 
 from sayso.channels.registry import open_setup
@@ -13,9 +14,10 @@ from sayso.config.wiring.bot_state import find_state
 
 
 def workspace_warnings(settings: Settings, data: Path) -> list[str]:
-    """Return what is not well with a workspace, a line each. Asks the platform, for about 15 seconds at most.
+    """Return a line for each thing that is wrong with a workspace.
 
-    Nothing is asked for channels of one workspace, nor where the Redis of the bot is not known.
+    Asks the platform, for about 15 seconds at most. Nothing is asked for channels of one workspace,
+    nor where the Redis of the bot is not known.
     """
     names = [name for name, channel in settings.channels.items() if channel.has_workspaces]
     state = find_state(settings, data) if names else None
@@ -23,14 +25,11 @@ def workspace_warnings(settings: Settings, data: Path) -> list[str]:
         return []
 
     async def check_all() -> list[CheckResult]:
-        setups = [
-            open_setup(name, settings.channels[name], find_public_url(settings), SetupOptions(state=state))
-            for name in names
-        ]
+        url = find_public_url(settings)
+        options = SetupOptions(state=state)
+        setups = [open_setup(name, settings.channels[name], url, options) for name in names]
         checks = await asyncio.gather(*(setup.check() for setup in setups if setup))
-        return [result for results in checks for result in results]
+        return list(chain.from_iterable(checks))
 
-    results = asyncio.run(check_all())
-    return [
-        f"{result.channel} {result.check}: {result.says}; {result.cure}" for result in results if result.state != "ok"
-    ]
+    findings = [result for result in asyncio.run(check_all()) if result.state != "ok"]
+    return [f"{each.channel} {each.check}: {each.says}; {each.cure}" for each in findings]

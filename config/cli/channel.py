@@ -29,7 +29,7 @@ from sayso.config.cli.command import (
 
 if TYPE_CHECKING:
     from sayso.channels.setup import CheckResult, MessageLog, PlatformSetup, SetupOptions
-    from sayso.channels.slack.installations import Installation
+    from sayso.channels.slack.installations import Installation, SlackInstallations
     from sayso.channels.slack.settings import SlackSettings, View
     from sayso.channels.whatsapp.message_log import MediaDeletion, MessageState, MissedMessages
     from sayso.config.settings.schema import Settings
@@ -326,7 +326,9 @@ async def _send_manifest(
         case "validate":
             return await apps.validate(manifest)
         case "create":
-            url = install_url(find_public_url(settings), channel) if slack.has_workspaces else ""
+            url = ""
+            if slack.has_workspaces:
+                url = install_url(find_public_url(settings), channel)
             return await apps.create(manifest, channel, installed_at=url)
         case _:
             return await apps.update(app_id, manifest)
@@ -336,13 +338,10 @@ async def _send_manifest(
 @click.argument("channel", required=False, default="")
 @pass_options
 def workspaces(options: Options, channel: str) -> None:
-    """List the workspaces and organizations that have installed the app of CHANNEL, by default the first Slack
-    channel's. `sayso channel status` asks Slack about each.
+    """List the workspaces and organizations that have installed the app of CHANNEL, by default the
+    first Slack channel's. `sayso channel status` asks Slack about each.
     """
     from redis.exceptions import RedisError
-
-    from sayso.channels.records import OtherVersion
-    from sayso.channels.slack.installations import TokenUnreadable
 
     settings = options.load()
     channel = _installed_channel(settings, channel)
@@ -350,30 +349,43 @@ def workspaces(options: Options, channel: str) -> None:
         from sayso.config.wiring.bot_state import open_installations
 
         installations = open_installations(settings, options.data, channel)
-        rows, lines = list[dict[str, Any]](), list[str]()
         try:
-            for name in installations.ids():
-                try:
-                    installation = installations.get(name)
-                except (TokenUnreadable, OtherVersion) as exc:
-                    rows.append({"id": name, "unreadable": str(exc)})
-                    lines.append(f"{name}  {exc}")
-                    continue
-                if installation:
-                    known = installations.workspaces_of(name) if installation.is_organization else []
-                    rows.append(_workspace_row(installation, known))
-                    lines.append(_workspace_line(installation, known))
+            listed = list(_list_workspaces(installations))
         except RedisError as exc:
             fail(f"Redis does not answer ({type(exc).__name__})")
+    rows = [row for row, _ in listed]
+    lines = [line for _, line in listed]
     options.print(rows, lines or ["no workspace has installed the app"])
+
+
+def _list_workspaces(installations: SlackInstallations) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each installation for --json and as a line. Raises RedisError."""
+    from sayso.channels.records import OtherVersion
+    from sayso.channels.slack.installations import TokenUnreadable
+
+    for name in installations.ids():
+        try:
+            installation = installations.get(name)
+        except (TokenUnreadable, OtherVersion) as exc:
+            yield {"id": name, "unreadable": str(exc)}, f"{name}  {exc}"
+            continue
+        if installation is None:  # it was removed meanwhile
+            continue
+        known: list[str] = []
+        if installation.is_organization:
+            known = installations.workspaces_of(name)
+        yield _workspace_row(installation, known), _workspace_line(installation, known)
 
 
 def _workspace_row(installation: Installation, workspaces: list[str]) -> dict[str, Any]:
     """Return an installation for --json, without its tokens."""
+    organization = installation.organization
+    if installation.is_organization:
+        organization = installation.id
     return {
         "id": installation.id,
         "name": installation.name,
-        "organization": installation.id if installation.is_organization else installation.organization,
+        "organization": organization,
         "workspaces": workspaces,
         "installed_at": installation.installed_at,
         "installed_by": installation.user,
@@ -390,7 +402,9 @@ def _workspace_line(installation: Installation, workspaces: list[str]) -> str:
         rotation = f"renewal refused ({one_line(installation.renewal_refused, 60)})"
     elif installation.expires_at:
         rotation = f"rotates, until {utc_time(installation.expires_at)}"
-    kind = f"organization of {', '.join(workspaces) or 'no known workspace'}" if installation.is_organization else ""
+    kind = ""
+    if installation.is_organization:
+        kind = f"organization of {', '.join(workspaces) or 'no known workspace'}"
     parts = [
         f"{installation.id:12}  {one_line(installation.name, 60)}",
         kind,
@@ -406,8 +420,9 @@ def _workspace_line(installation: Installation, workspaces: list[str]) -> str:
 @click.argument("channel", required=False, default="")
 @pass_options
 def invite(options: Options, channel: str) -> None:
-    """Print a link with which one workspace or organization can install the app of CHANNEL, by default the first Slack
-    channel's. It works once, within a week. Needs `install: {invited: true}`.
+    """Print a link with which one workspace or organization can install the app of CHANNEL, by
+    default the first Slack channel's. It works once, within a week. Needs `install: {invited:
+    true}`.
     """
     from redis.exceptions import RedisError
 
@@ -419,9 +434,8 @@ def invite(options: Options, channel: str) -> None:
     channel = _installed_channel(settings, channel)
     rules = cast("SlackSettings", settings.channels[channel]).install_rules
     if not (rules and rules.invited):
-        fail(
-            f"{channel} needs no invitation: its app is installed at {install_url(find_public_url(settings), channel)}"
-        )
+        url = install_url(find_public_url(settings), channel)
+        fail(f"{channel} needs no invitation: its app is installed at {url}")
     with clear_errors():
         from sayso.config.wiring.bot_state import open_installations
 
@@ -437,11 +451,12 @@ def invite(options: Options, channel: str) -> None:
 
 def _installed_channel(settings: Settings, name: str) -> str:
     """Return a Slack channel with a client_id, the first one where no name is given. Exits without any."""
-    names = [
-        each
+    slack = {
+        each: cast("SlackSettings", channel)
         for each, channel in settings.channels.items()
-        if channel.platform == "slack" and cast("SlackSettings", channel).client_id
-    ]
+        if channel.platform == "slack"
+    }
+    names = [each for each, channel in slack.items() if channel.client_id]
     if name:
         check_channel(settings, name)
     if not names or (name and name not in names):

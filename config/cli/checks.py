@@ -18,6 +18,7 @@ from sayso.config.cli.command import (
     SaysoCommand,
     check_channel,
     clear_errors,
+    counted,
     exit_on_failure,
     fail,
     pass_options,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     """Check a configuration and print what each channel may do.
 
-    Exits with 1 where the file has a problem, each with its line and its cure, and where a source of
-    tools cannot be reached; warnings do not count. What is not well with a workspace that installed a
-    Slack app is a warning.
+    Exits with 1 where the file has a problem, each with its line and its cure, and where a source
+    of tools cannot be reached; warnings do not count. What is not well with a workspace that
+    installed a Slack app is a warning.
     """
     from sayso.config.checks.describe import describe
     from sayso.config.checks.workspaces import workspace_warnings
@@ -67,7 +68,7 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     options.print({"file": str(file), "problems": list(unreachable), **asdict(description)}, lines)
     if unreachable:
         if not options.as_json:
-            count = f"{len(unreachable)} source{'s' * (len(unreachable) > 1)} of tools"
+            count = counted(len(unreachable), "source of tools", "sources of tools")
             click.echo(f"Error: {file}: {count} cannot be reached; --offline checks the rest", err=True)
         sys.exit(FINDING)
 
@@ -157,7 +158,7 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
         try:
             explanation = explain_call(settings, opened, channel, user, tool, arguments)
         except ToolUnknown as exc:
-            own_name = tool.rpartition("-")[2]
+            own_name = tool.rpartition("-")[2]  # `left_out` has the names without their namespace
             for line in opened.left_out:
                 if repr(tool) in line or repr(own_name) in line:
                     click.echo(line, err=True)

@@ -152,9 +152,10 @@ class SaysoGroup(SaysoCommand, click.Group):
 
         name = args[0]
         is_unknown = not ctx.resilient_parsing and self.get_command(ctx, name) is None
-        hint = did_you_mean(name, self.list_commands(ctx)) if is_unknown else ""
-        if hint:
-            ctx.fail(f"No such command {name!r}: {hint}")
+        if is_unknown:
+            hint = did_you_mean(name, self.list_commands(ctx))
+            if hint:
+                ctx.fail(f"No such command {name!r}: {hint}")
         return super().resolve_command(ctx, args)
 
 

@@ -150,8 +150,8 @@ SCHEMA = "sayso.schema.json"
 def init(options: Options, folder: Path) -> None:
     """Write a new bot to FOLDER: a configuration with comments, a safe and a destructive tool, and their tests.
 
-    Beside them is the schema of the configuration, by which editors complete it. The bot runs without an account and
-    without a key. Existing files are never changed.
+    Beside them is the schema of the configuration, by which editors complete it. The bot runs
+    without an account and without a key. Existing files are never changed.
     """
     contents = {**FILES, SCHEMA: _schema()}
     existing = [name for name in contents if (folder / name).exists()]

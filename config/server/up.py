@@ -156,7 +156,7 @@ class Up:
         self._is_stopping = True
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, or less where a signal comes: Python goes on with a sleep that a signal has interrupted."""
+        """Wait this long, or until a signal asks to stop. One long sleep would go on after the signal."""
         until = time.monotonic() + seconds
         while not self._is_stopping and time.monotonic() < until:
             time.sleep(STEP_SECONDS)
@@ -213,7 +213,7 @@ class Up:
         self.say("\n".join(["Sayso is up.", *lines, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."]))
 
     def _stop(self) -> None:
-        """Stop all parts, Redis last: quickly after Ctrl-C, else as each of them stops by itself."""
+        """Stop all parts, Redis last: quickly after Ctrl-C, else in the time that each of them takes."""
         if not self.is_interrupted:
             self._end_children(signal.SIGTERM, GRACE_SECONDS)
         if self.is_interrupted:  # perhaps only while they took their time

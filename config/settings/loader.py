@@ -100,7 +100,11 @@ def default_config() -> Path:
 
 
 def find_public_url(settings: Settings, given: str = "") -> str:
-    """Return where platforms reach the web: by the configuration, as given, by SAYSO_PUBLIC_URL, or on this machine."""
+    """Return the URL by which platforms reach the web, without a slash at its end.
+
+    It is that of the configuration, else the `given` one, else SAYSO_PUBLIC_URL, else one of this
+    machine.
+    """
     return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""Where commands find the state of a bot: its Redis and its secret keys, and what is stored of Slack's workspaces."""
+"""Where commands find the state of a bot: its Redis, its secret keys, and the installations of its Slack apps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ def find_state(settings: Settings, data: Path) -> BotState | None:
         redis = connect(find_redis(settings, data))
     except (ConfigError, ValueError, OSError, RedisError):  # another check names the reason
         return None
-    return BotState(redis, settings.key_prefix, keys) if keys else None
+    if not keys:
+        return None
+    return BotState(redis, settings.key_prefix, keys)
 
 
 def open_installations(settings: Settings, data: Path, channel: str) -> SlackInstallations:
-    """Return who has installed the app of a Slack channel with a client_id, for a command. Raises ConfigError."""
+    """Return the stored installations of the app of a Slack channel with a client_id. Raises ConfigError."""
     from sayso.config.wiring.libraries import require_channel_library
 
     require_channel_library(settings, channel)

@@ -88,7 +88,7 @@ class RedisParts:
 
     @property
     def identities(self) -> RedisIdentities:
-        """Return what knows the ids of people."""
+        """Return the store of the ids of people."""
         return RedisIdentities(self.scripts(LUA))
 
     @property

@@ -67,7 +67,8 @@ class OpenTools:
     problems: tuple[str, ...] = ()
     #: The positions in the YAML of the remote sources that did not answer.
     unreachable: frozenset[int] = frozenset()
-    #: The tools of open sources that cannot be used, or not as a whole: the place of the source, and the reason.
+    #: The tools of open sources that cannot be used, or not as a whole: the place of the source,
+    #: and the reason.
     left_out: tuple[str, ...] = ()
     live: ToolsetRefresher | None = None
     #: What each source of this machine has loaded, in the order of the YAML.
@@ -332,7 +333,7 @@ def _id(index: int) -> str:
 
 
 def names_of_remote(settings: Settings) -> list[str]:
-    """Return how the sources are called that have to be asked for their tools, in the order of the YAML."""
+    """Return the names of the sources that have to be asked for their tools, in the order of the YAML."""
     return [_name(source) for source in settings.tools if is_remote(source)]
 
 
@@ -484,8 +485,10 @@ def unknown_names(settings: Settings, channel: str, tools: Sequence[Tool]) -> li
                 problems.append(settings.problem(section, says, *below))
     for index, rule in enumerate(chosen.policy.deny_when if chosen.policy else ()):
         matching = [tool for tool in tools if fnmatchcase(tool.name.casefold(), rule.tool.casefold())]
-        names_of = ({each.name for each in tool.parameters} - tool.hidden_names for tool in matching)
-        known = sorted(set[str]().union(*names_of))
+        arguments: set[str] = set()
+        for tool in matching:
+            arguments |= {each.name for each in tool.parameters} - tool.hidden_names
+        known = sorted(arguments)
         schemas = [tool.input_schema for tool in matching if tool.input_schema is not None]
         takes_any = any(schema.get("additionalProperties", True) is not False for schema in schemas)
         if matching and rule.arg not in known and not takes_any:  # the rule would deny nothing, silently
