@@ -108,7 +108,9 @@ class WindowClosed(SendError):
 
 
 class TemplateRefused(WindowClosed):
-    """Raised when the platform refuses an approved template. The reply waits until the person writes.
+    """Raised when the platform refuses an approved template.
+
+    The reply waits until the person writes.
 
     `refusal` names the template, the reason, and what an operator has to do.
     """
@@ -161,11 +163,12 @@ class StorageDown(NotStored):
 class RateLimit:
     """How fast a platform accepts messages, as far as it says so.
 
-    `per_second`: messages of the whole channel, 0 for no limit. `chat_gap`: seconds between two messages into one
-    conversation, after the first `burst` messages. `draft_gap`: seconds between two drafts of one answer, 0 if the
-    platform shows no drafts. `draft_delay`: seconds that a turn takes before its first draft, where drafts count as
-    messages and few are allowed; 0 to show the first words at once. `notice_in_draft`: whether the draft also shows the
-    notice that a turn takes longer. If not, the notice is a message of its own, so that the answer makes a sound.
+    `per_second`: messages of the whole channel, 0 for no limit. `chat_gap`: seconds between two
+    messages into one conversation, after the first `burst` messages. `draft_gap`: seconds between
+    two drafts of one answer, 0 if the platform shows no drafts. `draft_delay`: seconds that a turn
+    takes before its first draft, where drafts count as messages and few are allowed; 0 to show the
+    first words at once. `notice_in_draft`: whether the draft also shows the notice that a turn
+    takes longer. If not, the notice is a message of its own, so that the answer makes a sound.
     """
 
     per_second: float = 0.0
@@ -259,20 +262,23 @@ class RemovesTyping(Protocol):
         """
 
 
-#: What a conversation waits for: the bot, which works on a turn; a person's yes or no; the next message; or nothing,
-#: since a person has ended it.
+#: What a conversation waits for: the bot, which works on a turn; a person's yes or no; the next
+#: message; or nothing, since a person has ended it.
 ShownState = Literal["processing", "suspended", "active", "closed"]
 
 
 @runtime_checkable
 class ShowsState(Protocol):
-    """A channel that shows the state of each conversation. `show_typing` shows that a turn is under work."""
+    """A channel that shows the state of each conversation.
+
+    `show_typing` shows that a turn is under work.
+    """
 
     async def show_state(self, conversation: Conversation, state: ShownState, *, after: str = "") -> None:
         """Show the state until another one is shown. Best effort; never raises.
 
-        `after`: the event id of the turn that led to it, "" for none. While a later turn is under work in this process,
-        nothing changes.
+        `after`: the event id of the turn that led to it, "" for none. While a later turn is under
+        work in this process, nothing changes.
         """
 
 
@@ -289,7 +295,9 @@ class ShowsSteps(Protocol):
 
 @runtime_checkable
 class KeepsFirstAddress(Protocol):
-    """A channel on which a conversation may get another address at the platform than the one it began with."""
+    """A channel on which a conversation may get another address at the platform than the one it
+    began with.
+    """
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
@@ -301,19 +309,25 @@ class KeepsFirstAddress(Protocol):
 
 @runtime_checkable
 class FollowsMoves(KeepsFirstAddress, Protocol):
-    """A channel whose platform may give a chat another id, such as a group that becomes a supergroup."""
+    """A channel whose platform may give a chat another id, such as a group that becomes a
+    supergroup.
+    """
 
     def note_moves(self, received: Received) -> Received:
-        """Remember which chat got another id. Return what was received, address changes under first addresses.
+        """Remember which chat got another id.
 
-        Turns stay as they are: `at_first_address` is called for each when it is stored. Reads and writes the shared
-        cache, and raises what that raises.
+        Return what was received, address changes under first addresses.
+
+        Turns stay as they are: `at_first_address` is called for each when it is stored. Reads and
+        writes the shared cache, and raises what that raises.
         """
 
 
 @runtime_checkable
 class InManyWorkspaces(Protocol):
-    """A channel whose account many workspaces of its platform have installed, each with a token of its own."""
+    """A channel whose account many workspaces of its platform have installed, each with a token of
+    its own.
+    """
 
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Store what a webhook says of its workspace. Raises redis.RedisError."""
@@ -341,10 +355,13 @@ def at_first_address(channel: object, turn: Turn) -> Turn:
 
 @runtime_checkable
 class RecognizesPeople(Protocol):
-    """A channel on which a person has several ids that may change, such as a phone number that is hidden."""
+    """A channel on which a person has several ids that may change, such as a phone number that is
+    hidden.
+    """
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
-        """Return the turn under the id that everything of its sender is stored under: questions, history, replies.
+        """Return the turn under the id that everything of its sender is stored under: questions,
+        history, replies.
 
         With `store` the ids that the turn names are remembered as those of the sender, and for an
         hour with `briefly`: then the sender may not talk, and is told so. Raises redis.RedisError.
@@ -533,7 +550,9 @@ class PlatformSettings(Section):
 
     @property
     def has_workspaces(self) -> bool:
-        """Whether many workspaces of the platform install the channel's account, each with a token of its own."""
+        """Whether many workspaces of the platform install the channel's account, each with a token
+        of its own.
+        """
         return False
 
     @property

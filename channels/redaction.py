@@ -18,8 +18,8 @@ _SECRET_NAME = re.compile(
     r"(?:^(?:PG)?|_)(?:API_?KEY|KEYS?|TOKENS?|SECRETS?|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|DSN)(?:_|$)(?!FILE|PATH|URL|ID$)"
     r"|_(?:PASS|PWD|PAT)$"
 )
-#: Texts that look like a token of Slack. Those of workspaces come and go while the process runs, and are too many to
-#: remember each.
+#: Texts that look like a token of Slack. Those of workspaces come and go while the process runs,
+#: and are too many to remember each.
 _TOKEN = re.compile(r"xox[a-z](?:\.xox[a-z])?-[\w-]{6,}")
 
 

@@ -117,7 +117,8 @@ class Scope:
 class SenderIds:
     """The ids that one message names of its sender, each "" if it does not.
 
-    `user_id`: an id of the platform's, which never passes to another person. `number`: a phone number, which may.
+    `user_id`: an id of the platform's, which never passes to another person. `number`: a phone
+    number, which may.
     `parent`: an id like `user_id` that several accounts of the bot's owner share.
     """
 
@@ -130,9 +131,10 @@ class SenderIds:
 class Identity:
     """A person with several ids.
 
-    `key`: the first id that came, under which everything of the person is stored. `number`: the phone number that they
-    last wrote from, "" if it is unknown or another person has written from it since. `user_id`: the last id of the
-    platform's, "" if unknown. `ids`: all ids, also numbers of earlier times.
+    `key`: the first id that came, under which everything of the person is stored. `number`: the
+    phone number that they last wrote from, "" if it is unknown or another person has written from
+    it since. `user_id`: the last id of the platform's, "" if unknown. `ids`: all ids, also numbers
+    of earlier times.
     """
 
     key: str
@@ -177,28 +179,33 @@ class Tap:
 class Turn:
     """One act of a person, the same for all platforms.
 
-    `event_id`: the platform's id of the act, the same in each redelivery; turns are de-duplicated by it.
+    `event_id`: the platform's id of the act, the same in each redelivery; turns are de-duplicated
+    by it.
     `addressed`: False for a group message that does not mention the bot.
     `language`: the platform's hint (BCP 47), "" for none or a malformed one.
-    `kind`: a new message, an edit of an earlier message, a `choice` (the label of a button that is not ours), or a
-    message that a group's admin sent as `anonymous`.
+    `kind`: a new message, an edit of an earlier message, a `choice` (the label of a button that is
+    not ours), or a message that a group's admin sent as `anonymous`.
     `ephemeral`: the message and its answer are shown to one person only.
     `quoted`: the text of the message that this one replies to.
-    `notes`: descriptions of content that is neither text nor a file: a location, a contact, a sticker.
-    `group`: the same for all turns that a platform sends as parts of one act, such as an album; UNNAMED_ALBUM where it
-    names none.
+    `notes`: descriptions of content that is neither text nor a file: a location, a contact, a
+    sticker.
+    `group`: the same for all turns that a platform sends as parts of one act, such as an album;
+    UNNAMED_ALBUM where it names none.
     `in_group`: other people read the conversation.
     `aliases`: other ids of the same person, such as a phone number beside an account.
     `replied_to`: the platform's id of the quoted message, "" for none.
     `replied_to_button`: the data of a button under the quoted message, "" for none.
     `written_at`: when it was written, in Unix seconds; 0.0 if the platform does not say.
-    `content`: a digest of what people see of the message, "" on platforms without edits. A turn with the message id and
-    the content of an earlier turn is an edit that changed nothing, such as a reaction or a link preview.
-    `chat_now`: the chat's id at the platform if it has changed since the conversation began; `conversation` keeps the
-    first one.
-    `background`: what the platform says of the person's surroundings, such as what they look at. The model reads it
-    below the notes; unlike these it is no part of the message, so a text beside it may be a yes.
-    `thread_author`: the id of the person whose message the thread begins with, "" for the bot's, and if unknown.
+    `content`: a digest of what people see of the message, "" on platforms without edits. A turn
+    with the message id and the content of an earlier turn is an edit that changed nothing, such as
+    a reaction or a link preview.
+    `chat_now`: the chat's id at the platform if it has changed since the conversation began;
+    `conversation` keeps the first one.
+    `background`: what the platform says of the person's surroundings, such as what they look at.
+    The model reads it below the notes; unlike these it is no part of the message, so a text beside
+    it may be a yes.
+    `thread_author`: the id of the person whose message the thread begins with, "" for the bot's,
+    and if unknown.
     `trace`: the W3C traceparent of its acceptance, "" while tracing is off.
     """
 
@@ -275,13 +282,15 @@ class Turn:
         return _turns().validate_json(check_version(text))
 
 
-#: How a tool call stands. `waits`: it asked for a yes and ran no code. `stopped`: its turn ended before it did.
+#: How a tool call stands. `waits`: it asked for a yes and ran no code. `stopped`: its turn ended
+#: before it did.
 StepState = Literal["running", "done", "failed", "waits", "unknown", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStep:
-    """One tool call of a turn, as people see it: the tool's name, how it stands, and the seconds that it has run.
+    """One tool call of a turn, as people see it: the tool's name, how it stands, and the seconds
+    that it has run.
 
     It has no arguments and no result, which may hold secrets.
     """
@@ -309,23 +318,27 @@ class Button:
 class Reply:
     """What the bot says, as one platform message: Markdown text, or one file with the text as its caption.
 
-    `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in this language.
+    `language`: the language of the text (BCP 47), "" if unknown. Text that a platform adds is in
+    this language.
     `collapse`: the reply replaces a waiting one with the same value, such as an earlier notice.
-    `edits`: the platform's id of the message to replace. Where that is impossible, the reply is sent as a new message,
-    or left out if it is `optional`. An `optional` reply that edits nothing says nothing new, and is left out where the
-    platform charges for each message.
-    `removes`: the message that it `edits` has no more use. A platform that can delete a message deletes it; elsewhere
-    the text replaces it.
-    `only_for`: the id of the one person in a group who sees it, where the platform can do that. `only_for_act`: the id
-    of that person's act which it answers, the `callback_id` of a tap or the id of a message that only they saw, "" for
-    none: some platforms show such a reply only in answer to an act.
-    `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show it to the one who
-    tapped; it is no message of the chat, and takes nothing of the chat's rate limit.
-    `cause`: tells operators why this is not an answer, such as a model's error. People do not see it.
+    `edits`: the platform's id of the message to replace. Where that is impossible, the reply is
+    sent as a new message, or left out if it is `optional`. An `optional` reply that edits nothing
+    says nothing new, and is left out where the platform charges for each message.
+    `removes`: the message that it `edits` has no more use. A platform that can delete a message
+    deletes it; elsewhere the text replaces it.
+    `only_for`: the id of the one person in a group who sees it, where the platform can do that.
+    `only_for_act`: the id of that person's act which it answers, the `callback_id` of a tap or the
+    id of a message that only they saw, "" for none: some platforms show such a reply only in answer
+    to an act.
+    `answers_tap`: the `callback_id` of a tap that is answered with this text alone. Platforms show
+    it to the one who tapped; it is no message of the chat, and takes nothing of the chat's rate
+    limit.
+    `cause`: tells operators why this is not an answer, such as a model's error. People do not see
+    it.
     `answer_seconds`: how long its buttons work after it is shown; 0.0 for no known limit.
     `preview`: the part of the text that a yes agrees to, "" if the reply asks for no yes.
-    `decided_buttons`: the buttons of a question that is decided, without data; the chosen one has a mark. A platform
-    that has buttons without an effect shows them so, others show none.
+    `decided_buttons`: the buttons of a question that is decided, without data; the chosen one has a
+    mark. A platform that has buttons without an effect shows them so, others show none.
     """
 
     text: str = ""
@@ -439,8 +452,8 @@ class Receipt:
 class StatusUpdate:
     """What a platform reports later about a message that it accepted, in the platform's terms.
 
-    `delivery` is the id of the delivery, "" if the platform does not say. `template` is the id of the approved template
-    that the message was made of, "" for none.
+    `delivery` is the id of the delivery, "" if the platform does not say. `template` is the id of
+    the approved template that the message was made of, "" for none.
     """
 
     message_id: str
@@ -452,7 +465,9 @@ class StatusUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RefusedTemplate:
-    """An approved template that the platform refuses: its id, the reason, and what an operator has to do."""
+    """An approved template that the platform refuses: its id, the reason, and what an operator has
+    to do.
+    """
 
     template: str
     reason: str
@@ -468,8 +483,10 @@ class RefusedTemplate:
 class AddressChange:
     """A platform's report that an address takes no messages any more, or again. `closed` is the reason, "" for open.
 
-    `late`: the report is about an earlier message. A message from the person since then proves it outdated.
-    `delivery`: the id of that message's delivery, whose conversation is meant; "" if the platform does not say.
+    `late`: the report is about an earlier message. A message from the person since then proves it
+    outdated.
+    `delivery`: the id of that message's delivery, whose conversation is meant; "" if the platform
+    does not say.
     `opted_out`: the person wants no messages.
     """
 
@@ -514,10 +531,12 @@ class WebhookResponse:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceNote:
-    """What a webhook says of its workspace, on a platform where many of them install the bot's account.
+    """What a webhook says of its workspace, on a platform where many of them install the bot's
+    account.
 
-    `organization`: the id of the organization whose installation the workspace uses, "" for its own. `removed`: why the
-    installation is over, "" while it is not. `at` is in Unix seconds, 0.0 if the platform does not say.
+    `organization`: the id of the organization whose installation the workspace uses, "" for its
+    own. `removed`: why the installation is over, "" while it is not. `at` is in Unix seconds, 0.0
+    if the platform does not say.
     """
 
     id: str
@@ -530,11 +549,11 @@ class WorkspaceNote:
 class Received:
     """The content of a verified webhook.
 
-    `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer. `ignored` is why
-    nothing was taken, "" else.
+    `alerts` are messages for the operator, as are `refused_templates`. `answer` is the HTTP answer.
+    `ignored` is why nothing was taken, "" else.
     `is_contact`: its platform answered a poll, so an alert that nothing comes in is over.
-    `moved`: the old and the new id of a chat that got another one. `workspace`: what is new about its workspace, None
-    for nothing.
+    `moved`: the old and the new id of a chat that got another one. `workspace`: what is new about
+    its workspace, None for nothing.
     """
 
     turns: tuple[Turn, ...] = ()

@@ -80,16 +80,18 @@ Executor = Callable[[], Any]
 class PendingAction:
     """One proposal: who was asked, what will run, and the exact text the user agreed to.
 
-    Times are in Unix seconds by the store's clock. `expires_at` is 0 until the preview was delivered: the window opens
-    when the user can see the preview.
-    `code`, if set, must be typed with the yes. `reason`: why the user is asked. `version`: the version of the tool that
-    was shown. `plan`: the id of the plan that this action is a step of. `ran_beside`: the names of tools that
-    ran at once in the same turn, which the question and its outcome name. `outcome`: what the user was told in the end.
-    `asked_by`: the tool whose own code asked, "" if the action is a call of the tool `kind` that the agent proposed.
-    `user_name`: what the platform called the person, for people who read the audit log. It decides nothing: people
-    choose it themselves.
-    `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values that count in the
-    preview, "" if its whole text does.
+    Times are in Unix seconds by the store's clock. `expires_at` is 0 until the preview was
+    delivered: the window opens when the user can see the preview. `code`, if set, must be typed
+    with the yes. `reason`: why the user is asked. `version`: the version of the tool that was
+    shown. `plan`: the id of the plan that this action is a step of. `ran_beside`: the names of
+    tools that ran at once in the same turn, which the question and its outcome name. `outcome`:
+    what the user was told in the end.
+    `asked_by`: the tool whose own code asked, "" if the action is a call of the tool `kind` that
+    the agent proposed.
+    `user_name`: what the platform called the person, for people who read the audit log. It decides
+    nothing: people choose it themselves.
+    `tool_digest`: of the definition of that tool when it was shown; `values_digest`: of the values
+    that count in the preview, "" if its whole text does.
     """
 
     user_id: str

@@ -32,8 +32,9 @@ Reconciler = Callable[[PendingAction], Any]
 class Comparison:
     """How the tool of an action compares with the one that its user was shown.
 
-    `gone`: nothing may run the action any more, such as after its tool was removed or denied. `unknown`: it could not
-    be found out. `why` is what the preview says by now in place of a question, in words for the user.
+    `gone`: nothing may run the action any more, such as after its tool was removed or denied.
+    `unknown`: it could not be found out. `why` is what the preview says by now in place of a
+    question, in words for the user.
     """
 
     state: Literal["same", "changed", "gone", "unknown"]

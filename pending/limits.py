@@ -8,7 +8,8 @@ from sayso.channels import records
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 #: How long it is kept that a person opted out: a year after the last reply to them.
 KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
-#: How long it is kept which ids a person has: as long as other ids of a platform, after the last message.
+#: How long it is kept which ids a person has: as long as other ids of a platform, after the last
+#: message.
 KEEP_IDENTITY_MS = 90 * 24 * 3600 * 1000
 #: How long it is kept which ids a person has who may not talk and is told so.
 KEEP_STRANGER_MS = 3600 * 1000

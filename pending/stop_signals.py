@@ -1,7 +1,8 @@
 """The signals that tell a process to stop.
 
-SIGTERM and SIGHUP stop gracefully: what is in progress gets its time. SIGINT comes from a person who pressed Ctrl-C and
-waits: a process says so and ends within two seconds. A turn that is cut off continues at the next start.
+SIGTERM and SIGHUP stop gracefully: what is in progress gets its time. SIGINT comes from a person
+who pressed Ctrl-C and waits: a process says so and ends within two seconds. A turn that is cut off
+continues at the next start.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable
 
 #: How long a process may go on with what it has begun after Ctrl-C, in seconds.
 INTERRUPTED_SECONDS = 0.3
-#: How long after Ctrl-C a process that has not ended is killed by the one that started it, in seconds.
+#: How long after Ctrl-C a process that has not ended is killed by the one that started it, in
+#: seconds.
 KILL_SECONDS = 1.2
 #: What a person reads after Ctrl-C.
 STOPPING = "Stopping. An answer in progress continues at the next start."

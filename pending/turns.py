@@ -32,7 +32,8 @@ CHOICE_KIND = "sayso:choice"
 ALBUM_SECONDS = 1.2
 #: The beginning of an outbox entry that goes to another conversation. Also in the scripts.
 FORWARD = '{"forward"'
-#: The beginning of the id of the timer that ends a question's time to be answered. Also in the scripts.
+#: The beginning of the id of the timer that ends a question's time to be answered. Also in the
+#: scripts.
 END_OF_QUESTION = "end:"
 #: Why a turn has no answer of the agent.
 TurnEnd = Literal[
@@ -370,7 +371,9 @@ class TurnHandler(Protocol):
         hear: StreamListener | None = None,
         steps: StepListener | None = None,
     ) -> TurnChange:
-        """Return all that the turn changes. `hear` receives the text while it is written, `steps` the tool calls.
+        """Return all that the turn changes.
+
+        `hear` receives the text while it is written, `steps` the tool calls.
 
         Raises LeaseLost and StaleTurn.
         """

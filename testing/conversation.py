@@ -154,8 +154,10 @@ class ConversationState:
 
     @property
     def why_closed(self) -> str:
-        """Return why the address takes no messages, "" if it does. A conversation without any turn is never closed, as
-        no message could open it again, unless its user opted out.
+        """Return why the address takes no messages, "" if it does.
+
+        A conversation without any turn is never closed, as no message could open it again, unless
+        its user opted out.
         """
         turns, reason = self.closed
         if turns != self.received:

@@ -158,7 +158,9 @@ class MemoryDeliveries:
                 state.barred_until = 0.0
 
     def _is_outdated(self, conversation: str, state: ConversationState, number: int) -> bool:
-        """Return whether the user wrote since a report was made: after reply `number` was sent, or lately for 0."""
+        """Return whether the user wrote since a report was made: after reply `number` was sent, or
+        lately for 0.
+        """
         if state.inbox:
             return True
         if number:

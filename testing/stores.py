@@ -161,7 +161,9 @@ class MemoryFeed:
 
     def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
         """Return the last `count` entries before an id, oldest first; the newest of all for ""."""
-        end = _order(before) if MESSAGE_ID.fullmatch(before) else (math.inf, 0)
+        end: tuple[float, int] = (math.inf, 0)
+        if MESSAGE_ID.fullmatch(before):
+            end = _order(before)
         with self._changed:
             entries = self._entries.get(conversation_id, ())
             return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) < end][-count:]
@@ -202,7 +204,10 @@ class MemoryChats:
             chats[conversation.thread] = Chat(conversation.thread, "", 0.0)
 
     def use(self, conversation: Conversation, title: str = "") -> None:
-        """Note that something was said now. The title is given only to a conversation that has none."""
+        """Note that something was said now.
+
+        The title is given only to a conversation that has none.
+        """
         with self._lock:
             chats = self._chats[conversation.channel, conversation.chat]
             before = chats.get(conversation.thread)

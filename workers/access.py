@@ -170,7 +170,8 @@ class AccessControl:
         self._texts_for = texts_for
         self._config = config
         self._channels = channels or {}
-        # Looked up once: the check of a protocol costs as much as half a signature, and each webhook would pay it.
+        # Looked up once: the check of a protocol costs as much as half a signature, and each
+        # webhook would pay it.
         self._people: dict[str, RecognizesPeople] = {
             name: channel for name, channel in self._channels.items() if isinstance(channel, RecognizesPeople)
         }
@@ -239,7 +240,9 @@ class AccessControl:
         `store` the sender's ids, or `briefly` for an hour.
         """
         people = self._people.get(turn.conversation.channel)
-        return people.recognize(turn, store=store, briefly=briefly) if people else turn
+        if people is None:
+            return turn
+        return people.recognize(turn, store=store, briefly=briefly)
 
     def _may_have_another_address(self, turn: Turn) -> bool:
         """Return whether the chat of a turn may have an address that the turn does not name."""
@@ -275,11 +278,14 @@ class AccessControl:
         rules: AccessRules,
         people: RedisPeople,
     ) -> None:
-        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for their id.
+        """Tell an unknown sender that they are on no list: once an hour, and whenever they ask for
+        their id.
 
         `received` is the turn as it came in, and `turn` that of the recognized sender.
         """
-        channel, ids, asks = turn.conversation.channel, rules.ids(turn), asks_for_id(turn)
+        channel = turn.conversation.channel
+        ids = rules.ids(turn)
+        asks = asks_for_id(turn)
         if not asks and people.was_notified(channel, ids[0]):
             return
         self._recognized(received, briefly=True)  # the notice goes to the number that they wrote from

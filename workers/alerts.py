@@ -23,8 +23,8 @@ CLEAR_SECONDS = 10.0
 #: Seconds for which it is kept when a channel's last message came in: 90 days. It is written at most every
 #: HEARD_SECONDS by each process.
 KEEP_HEARD_SECONDS, HEARD_SECONDS = 90 * 24 * 3600, 60.0
-#: What fails: sending to the platform, its reports of replies, receiving from it, or sending an approved template.
-#: Success of one says nothing of the others.
+#: What fails: sending to the platform, its reports of replies, receiving from it, or sending an
+#: approved template. Success of one says nothing of the others.
 AlertKind = Literal["sending", "delivering", "receiving", "templates"]
 
 KINDS: tuple[AlertKind, ...] = ("sending", "delivering", "receiving", "templates")

@@ -98,9 +98,10 @@ class RedisDeliveries:
     ) -> None:
         """Record why, according to its platform, an address takes no messages; "" that it does.
 
-        A `late` report is about an earlier message: it is ignored if the user wrote within LATE_SECONDS. An unknown
-        address stays unknown. If the user `opted_out`, a late report is ignored only if the user wrote after reply
-        `number` was sent: the message that it answered may be the one that asks for silence.
+        A `late` report is about an earlier message: it is ignored if the user wrote within
+        LATE_SECONDS. An unknown address stays unknown. If the user `opted_out`, a late report is
+        ignored only if the user wrote after reply `number` was sent: the message that it answered
+        may be the one that asks for silence.
         """
         late_ms = round(LATE_SECONDS * 1000) if late else 0
         args = {"reason": reason, "late_ms": late_ms, "opted_out": opted_out, "number": number}

@@ -34,8 +34,8 @@ FATES: Mapping[str, Fate] = {
     # Numbers and times of conversations and shards, without text.
     **dict.fromkeys(("lane", "due", "held", "forwarded", "seen", "pace", "budget", "alert", "paid"), "kept"),
     **dict.fromkeys(("tide", "founded", "halted", "floor", "resumed", "closed", "loss", "restoring"), "kept"),
-    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of `console` the lists of
-    # conversations, `console:chats`, are the person's, and are deleted.
+    # Over within a minute, an hour or `ttl`; sessions belong to the code that stores them. Of
+    # `console` the lists of conversations, `console:chats`, are the person's, and are deleted.
     **dict.fromkeys(("decided", "stop", "told", "turns", "waiting", "cache", "session", "console"), "kept"),
     # Tokens of workspaces, and who installed them: encrypted, until a workspace removes the app.
     "slack": "kept",
@@ -156,7 +156,10 @@ class Erasure:
         return [f"{self.prefix}console:chats:{person.channel}:{user}" for user in person.users]
 
     def _listed_conversations(self, person: ErasedPerson) -> frozenset[str]:
-        """Return the conversations that a web page lists for the person. They are the person's alone."""
+        """Return the conversations that a web page lists for the person.
+
+        They are the person's alone.
+        """
         found = set[str]()
         for key in self._lists_of(person):
             for field, row in self.client.hgetall(key).items():

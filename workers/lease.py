@@ -44,7 +44,8 @@ def new_token(worker: str) -> str:
 
 
 class StateAtEnd(NamedTuple):
-    """What a conversation waits for when a worker has nothing left to do there, unless a question waits.
+    """What a conversation waits for when a worker has nothing left to do there, unless a question
+    waits.
 
     `event_id`: of the last turn, "" for none.
     """
@@ -145,7 +146,9 @@ class HeldLease:
         return self._clock() - self._renewed_at < FRESH_SECONDS
 
     def note_left_reply(self, reply: QueuedReply) -> None:
-        """Note that a reply is sent without a turn of this run: what the conversation waits for may have changed."""
+        """Note that a reply is sent without a turn of this run: what the conversation waits for may
+        have changed.
+        """
         if not reply.is_forwarded:
             self.state_at_end = StateAtEnd(reply.delivery(self.lease).conversation)
 

@@ -64,7 +64,8 @@ MAX_TOOLS = 20
 REFUSAL = "refusal"
 #: Statuses of a reply that prove that its channel works.
 _ARRIVED = ("sent", "delivered", "read")
-#: Statuses of a reply that the person has. Twilio reports a template as sent that Meta refuses a moment later.
+#: Statuses of a reply that the person has. Twilio reports a template as sent that Meta refuses a
+#: moment later.
 _READABLE = ("delivered", "read")
 #: The folder of the scripts of this package.
 LUA = Path(__file__).parent / "lua"
@@ -358,19 +359,32 @@ class Ingress:
             self._alerts.clear(channel, "templates")
 
     def _store_status(self, channel: str, update: StatusUpdate) -> None:
-        stored, code = "", update.error_code or "-"
+        stored = ""
+        code = update.error_code or "-"
         if update.delivery:
             stored = self._deliveries.report(update.delivery, update.message_id, update.status, f"error {code}")
         DELIVERY_REPORTS.labels(channel, update.status if update.status in REPORTS else OTHER).inc()
-        level = logging.WARNING if update.status in ("failed", "undelivered") else logging.INFO
-        extra = {"delivery": update.delivery or "-", "status": update.status, "code": code, "kept": stored or "-"}
+        level = logging.INFO
+        if update.status in ("failed", "undelivered"):
+            level = logging.WARNING
+        extra = {
+            "delivery": update.delivery or "-",
+            "status": update.status,
+            "code": code,
+            "kept": stored or "-",
+        }
         log.log(level, "reply.status", extra=extra)
 
     def _store_address(self, change: AddressChange) -> None:
-        conversation, number = change.conversation.id, 0
+        conversation = change.conversation.id
+        number = 0
         if change.delivery:
             conversation, number = split_id(change.delivery)
-        extra = {"conversation": conversation, "closed": change.closed or "-", "opted_out": change.opted_out}
+        extra = {
+            "conversation": conversation,
+            "closed": change.closed or "-",
+            "opted_out": change.opted_out,
+        }
         log.info("address.changed", extra=extra)
         self._deliveries.close(
             conversation,

@@ -95,7 +95,8 @@ LET_GO_SECONDS = 2.0
 UNKNOWN_CHANNEL_SECONDS = 24 * 3600.0
 #: Seconds after which a user is told that their turn takes longer.
 NOTICE_AFTER = 30.0
-#: Replaces a draft whose answer has no text, only a file or nothing after a stop, where it cannot be deleted.
+#: Replaces a draft whose answer has no text, only a file or nothing after a stop, where it cannot
+#: be deleted.
 NO_WORDS = "…"
 #: Characters of replies that are split on the event loop at once: about 50 ms in the worst case.
 LONG_CHARS = 5_000
@@ -339,10 +340,20 @@ class ConversationProcessor:
             texts = partial(self.texts_for, queued.turn)
             # Where each message costs money, "typing" says the same, and costs nothing.
             notice_after = 0.0 if channel.name in self.paid_channels else self.notice_after
-            steps = StepsMessage(channel, queued.turn) if isinstance(channel, ShowsSteps) else None
-            progress = ProgressIndicator(channel, queued, texts, draft=draft, steps=steps, notice_after=notice_after)
+            steps = None
+            if isinstance(channel, ShowsSteps):
+                steps = StepsMessage(channel, queued.turn)
+            progress = ProgressIndicator(
+                channel,
+                queued,
+                texts,
+                draft=draft,
+                steps=steps,
+                notice_after=notice_after,
+            )
+            streamed = draft if channel.name in self.streams else None
             async with progress:
-                change = await self._answer(held, queued, draft if channel.name in self.streams else None, steps)
+                change = await self._answer(held, queued, streamed, steps)
             if isinstance(channel, RemovesTyping | ShowsState):
                 shows_draft = draft is not None and bool(draft.shown)
                 replied = has_new_message(change) and not shows_draft
@@ -582,7 +593,9 @@ def has_new_message(change: TurnChange) -> bool:
 
 
 def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:
-    """Let the first text replace the draft message `shown`; if there is no text, the draft is removed."""
+    """Let the first text replace the draft message `shown`; if there is no text, the draft is
+    removed.
+    """
     for at, (reply, pid) in enumerate(replies):
         if reply.text and not (reply.media or reply.edits):
             return (*replies[:at], (replace(reply, edits=shown), pid), *replies[at + 1 :])

@@ -39,12 +39,15 @@ log = logging.getLogger(__name__)
 #: Seconds between the first piece of an answer and its first draft. A model writes a few words in
 #: this time, and a short answer is whole, so it needs no draft.
 FIRST_WORDS_SECONDS = 0.05
-#: Seconds between the first tool call and when it is shown: most calls have ended by then, and are written once.
+#: Seconds between the first tool call and when it is shown: most calls have ended by then, and are
+#: written once.
 FIRST_STEP_SECONDS = 0.1
 #: Seconds between two times that the tool calls of a turn are shown.
 STEP_GAP_SECONDS = 0.25
-#: Tool calls of one turn that are shown, and the longest name of a tool, which a model may invent, in characters.
-MAX_STEPS, MAX_STEP_NAME = 50, 64
+#: The most tool calls of one turn that are shown.
+MAX_STEPS = 50
+#: The longest name of a tool that is shown, in characters: a model may invent one.
+MAX_STEP_NAME = 64
 #: Seconds for which it is remembered which message shows a draft: until another worker takes up the turn of a dead one.
 KEEP_SECONDS = 3600
 #: The share of a channel's messages per second that one process uses for drafts at most.
@@ -256,8 +259,8 @@ class DraftMessage:
 class StepsMessage:
     """Shows which tools a turn calls, for one attempt at it, on a channel that shows them.
 
-    It never delays the model, and its failures are only logged. A call that still runs when the attempt ends was
-    stopped with it. Of more than MAX_STEPS calls the first are shown.
+    It never delays the model, and its failures are only logged. A call that still runs when the
+    attempt ends was stopped with it. Of more than MAX_STEPS calls the first are shown.
     """
 
     def __init__(
@@ -325,10 +328,12 @@ class StepsMessage:
         if not (self._steps or self._shown):
             return
         now = self._clock()
-        steps = [
-            replace(step, seconds=now - self._began[number]) if step.state == "running" else step
-            for number, step in sorted(self._steps.items())
-        ]
+        steps = []
+        for number, step in sorted(self._steps.items()):
+            if step.state == "running":
+                steps.append(replace(step, seconds=now - self._began[number]))
+            else:
+                steps.append(step)
         try:
             self._shown = await self._channel.show_steps(self._turn, steps, self._shown)
         except SendError as exc:
@@ -340,9 +345,9 @@ class StepsMessage:
 class ProgressIndicator:
     """Shows that a turn is under work, for one attempt: "typing", and once a notice that it takes longer.
 
-    The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one that takes it and the
-    turn decides nothing; the answer replaces it. Otherwise it is a message of its own. `steps` shows the
-    turn's tool calls.
+    The notice is sent after `notice_after` seconds (0: never). It is the `draft`, if there is one
+    that takes it and the turn decides nothing; the answer replaces it. Otherwise it is a message of
+    its own. `steps` shows the turn's tool calls.
     """
 
     def __init__(
@@ -395,9 +400,9 @@ class ProgressIndicator:
     async def remove_typing(self, *, replied: bool, state: ShownState | None = None) -> None:
         """Remove the typing sign after the turn, where it would stay. The caller does not let the reply wait for this.
 
-        `replied`: whether the turn's reply is a new message. `state`: what the conversation waits for now, where the
-        channel shows that; None if it is shown later. If the turn failed, the next attempt shows the sign again, so
-        nothing is removed then.
+        `replied`: whether the turn's reply is a new message. `state`: what the conversation waits
+        for now, where the channel shows that; None if it is shown later. If the turn failed, the
+        next attempt shows the sign again, so nothing is removed then.
         """
         channel = self._channel
         if not isinstance(channel, RemovesTyping | ShowsState) or self._is_foreign_tap():

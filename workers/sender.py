@@ -73,9 +73,10 @@ DOWN_SECONDS = 60.0
 MAX_HOLD_SECONDS = 0.5
 #: Files that a process sends to one platform at a time. They are read in parts; each holds a connection and a place.
 MAX_FILES_SENT = 4
-#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the address takes no
-#: messages, `opted_out` its person wants none, `barred` the bot may not write there, `chat_barred` nor in another
-#: thread of the chat, `limited` the platform asks the whole channel to wait.
+#: How a reply ended that is given up: `doubtful` its last attempt may have arrived, `closed` the
+#: address takes no messages, `opted_out` its person wants none, `barred` the bot may not write
+#: there, `chat_barred` nor in another thread of the chat, `limited` the platform asks the whole
+#: channel to wait.
 FinalState = Literal["dead", "doubtful", "closed", "opted_out", "barred", "chat_barred", "limited"]
 #: Why a reply is postponed: the attempt failed, it may have arrived, the platform asks to wait, the platform does not
 #: accept the channel, its slot is later, or the user must write first.

@@ -75,7 +75,10 @@ _log = logging.getLogger(__name__)
 
 
 class ConsoleChannel:
-    """The conversations of each browser, stored in feeds. One instance serves a whole process, from any thread."""
+    """The conversations of each browser, stored in feeds.
+
+    One instance serves a whole process, from any thread.
+    """
 
     def __init__(
         self,
@@ -194,13 +197,19 @@ class ConsoleChannel:
         return await _reach(self.feed.append, turn.conversation.id, entry, shown)
 
     async def show_steps(self, turn: Turn, steps: Sequence[ToolStep], shown: str = "") -> str:
-        """Show the tool calls of a turn. They replace the entry `shown` in the feed. Raises Unreachable."""
+        """Show the tool calls of a turn. They replace the entry `shown` in the feed.
+
+        Raises Unreachable.
+        """
         if not self.settings.steps:
             return ""
         event = turn.tap.callback_id if turn.tap else turn.message_id
         rows = [{"name": one_line(step.name), "state": step.state, "seconds": round(step.seconds, 3)} for step in steps]
         return await _reach(
-            self.feed.append, turn.conversation.id, {"type": "steps", "event": event, "steps": rows}, shown
+            self.feed.append,
+            turn.conversation.id,
+            {"type": "steps", "event": event, "steps": rows},
+            shown,
         )
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
@@ -213,7 +222,9 @@ class ConsoleChannel:
         The page shows each delivery id once, so sending again is always safe.
         """
         conversation_id, reply = delivery.conversation.id, delivery.reply
-        edited = await _reach(self.feed.find, conversation_id, reply.edits) if reply.edits else None
+        edited = None
+        if reply.edits:
+            edited = await _reach(self.feed.find, conversation_id, reply.edits)
         edited_type = edited["type"] if edited else ""
         if edited_type == "bubble":
             await _reach(self.feed.append, conversation_id, {**bubble(delivery), "type": "edit", "of": reply.edits})
@@ -251,7 +262,9 @@ class ConsoleChannel:
         return str(self._name_cookies.dumps([user_id, title_of(name, MAX_NAME_CHARS)]))
 
     def name_of(self, hook: WebhookRequest, user_id: str) -> str:
-        """Return what this person calls themselves; "" for no name, and for the cookie of another person."""
+        """Return what this person calls themselves; "" for no name, and for the cookie of another
+        person.
+        """
         try:
             owner, name = self._name_cookies.loads(cookie_of(hook, self.name_cookie_for(hook)))
         except (BadData, ValueError, TypeError):
@@ -276,7 +289,9 @@ class ConsoleChannel:
         return Conversation(channel=self.name, chat=user_id, thread=chat_id)
 
     def new_chat(self, user_id: str) -> str:
-        """Return the id of a conversation in which nothing was said. Of too many the oldest is deleted.
+        """Return the id of a conversation in which nothing was said.
+
+        Of too many the oldest is deleted.
 
         Raises StoreDown.
         """
@@ -291,7 +306,10 @@ class ConsoleChannel:
         return chat_id
 
     def delete_chat(self, user_id: str, chat_id: str) -> None:
-        """Delete what the page shows of a conversation, and its title. Raises UnknownChat and StoreDown."""
+        """Delete what the page shows of a conversation, and its title.
+
+        Raises UnknownChat and StoreDown.
+        """
         self.feed.delete(self.conversation_of(user_id, chat_id).id)
         self.chats.remove(self.name, user_id, chat_id)
 
@@ -308,7 +326,8 @@ class ConsoleChannel:
         return self._linked_entries(self.feed.read(conversation.id, after, block_ms))
 
     def older_entries(self, conversation: Conversation, before: str) -> tuple[list[tuple[str, FeedEntry]], bool]:
-        """Return a page of entries before an id, the newest page for "", and whether there are older ones.
+        """Return a page of entries before an id, the newest page for "", and whether there are
+        older ones.
 
         Raises StoreDown.
         """

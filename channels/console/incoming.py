@@ -54,9 +54,16 @@ class UnknownChat(BadHook):
 
 
 def parse(
-    hook: WebhookRequest, find: Callable[[str], Conversation], files: ConsoleFiles, *, user_name: str = ""
+    hook: WebhookRequest,
+    find: Callable[[str], Conversation],
+    files: ConsoleFiles,
+    *,
+    user_name: str = "",
 ) -> Received:
-    """Parse a message or tap that a user posted. `find` returns their conversation of an id. Raises BadHook."""
+    """Parse a message or tap that a user posted. `find` returns their conversation of an id.
+
+    Raises BadHook.
+    """
     if len(hook.body) > MAX_BODY_BYTES:
         raise BadHook(f"the body has {len(hook.body)} bytes: send at most {MAX_BODY_BYTES}")
     try:

@@ -39,8 +39,8 @@ class ConsoleSettings(PlatformSettings):
     """
 
     steps: bool = True
-    """Whether the page shows which tools a turn calls: their names, how long they run and how they end, never their
-    arguments. Example: `false`.
+    """Whether the page shows which tools a turn calls: their names, how long they run and how they
+    end, never their arguments. Example: `false`.
     """
 
     trusted_proxies: list[Annotated[str, AfterValidator(_a_network)]] = Field(default=[])

@@ -1,4 +1,6 @@
-"""The console in Redis: feeds, the list of conversations of each person, wrong passwords, and ended sessions."""
+"""The console in Redis: feeds, the list of conversations of each person, wrong passwords, and ended
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ import redis
 from sayso.channels.base import StorageDown
 from sayso.channels.types import Conversation, digest, one_line
 
-#: About how many entries of one conversation are stored. A message is one, and so is each later edit of it.
+#: About how many entries of one conversation are stored. A message is one, and so is each later
+#: edit of it.
 KEPT_ENTRIES = 1000
 #: How many entries the page loads at once.
 PAGE_ENTRIES = 60
@@ -87,7 +90,10 @@ class Feed:
         return json.loads(entries[0][1]["entry"]) if entries else None
 
     def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
-        """Return the last `count` entries before an id, oldest first; the newest of all for "". Raises StoreDown."""
+        """Return the last `count` entries before an id, oldest first; the newest of all for "".
+
+        Raises StoreDown.
+        """
         end = f"({before}" if MESSAGE_ID.fullmatch(before) else "+"
         try:
             entries: Any = self._client.xrevrange(self._key(conversation_id), end, count=count)
@@ -134,10 +140,13 @@ class Chat:
 
 
 class Chats:
-    """The conversations of each person, shared by all processes of a bot. Every method raises StoreDown.
+    """The conversations of each person, shared by all processes of a bot.
 
-    The hash `<prefix>console:chats:<channel>:<digest of the person>` has two fields for each conversation:
-    `chat:<id>` is JSON with its name in other keys and its time, `title:<id>` its title.
+    Every method raises StoreDown.
+
+    The hash `<prefix>console:chats:<channel>:<digest of the person>` has two fields for each
+    conversation: `chat:<id>` is JSON with its name in other keys and its time, `title:<id>` its
+    title.
     """
 
     def __init__(self, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time) -> None:
@@ -162,7 +171,9 @@ class Chats:
         self._write(conversation, at=0.0)
 
     def use(self, conversation: Conversation, title: str = "") -> None:
-        """Note that something was said now. The title is given only to a conversation that has none.
+        """Note that something was said now.
+
+        The title is given only to a conversation that has none.
 
         A conversation that was deleted meanwhile stays deleted.
         """
@@ -200,9 +211,13 @@ class Chats:
 
 
 def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
-    """Return the first words of a text as a title or name, without characters that people cannot see."""
+    """Return the first words of a text as a title or name, without characters that people cannot
+    see.
+    """
     line = " ".join(one_line(text.replace("\n", " ")).split())
-    return line if len(line) <= max_chars else f"{line[: max_chars - 1].rstrip()}…"
+    if len(line) <= max_chars:
+        return line
+    return f"{line[: max_chars - 1].rstrip()}…"
 
 
 #: How long a log-in is valid, in seconds.

@@ -57,8 +57,8 @@ MAX_WAITING = 20
 UPLOADS = re.compile(r".*/console/[^/]+/files")
 #: How long an event stream lasts, in seconds, so that an open page does not delay a restart.
 STREAM_SECONDS = 60.0
-#: Seconds after which a heartbeat is sent on a silent stream. The page takes a stream without one for broken, and
-#: proxies keep the connection open. Each read of the feed may take BLOCK_MS more.
+#: Seconds after which a heartbeat is sent on a silent stream. The page takes a stream without one
+#: for broken, and proxies keep the connection open. Each read of the feed may take BLOCK_MS more.
 HEARTBEAT_SECONDS = 4.0
 #: What a heartbeat is: an event of its own type, because the page's script does not see comments.
 HEARTBEAT = "event: alive\ndata:\n\n"
@@ -144,7 +144,8 @@ class Views:
 
     def page(self, name: str = "") -> flask.Response:
         """Return the chat page, or the log-in page."""
-        channel, hook = self._channel(name), self._hook()
+        channel = self._channel(name)
+        hook = self._hook()
         if not channel.is_open and not channel.visitor(hook):
             return _login_page(channel, 401)
         identity = _identity(channel, hook)
@@ -168,7 +169,11 @@ class Views:
         _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
         if person:
             _set_cookie(
-                response, hook, channel.name_cookie_for(hook), channel.name_cookie(user_id, person), COOKIE_SECONDS
+                response,
+                hook,
+                channel.name_cookie_for(hook),
+                channel.name_cookie(user_id, person),
+                COOKIE_SECONDS,
             )
         return response
 
@@ -228,8 +233,12 @@ class Views:
         return flask.jsonify(ok=True)
 
     def name(self, name: str) -> flask.Response:
-        """Store what the person calls themselves in a cookie, and return it as it is shown. "" removes it."""
-        channel, hook = self._channel(name), self._hook()
+        """Store the name that the person chose in a cookie, and return the name that is shown.
+
+        "" removes it.
+        """
+        channel = self._channel(name)
+        hook = self._hook()
         user_id = channel.sender(hook)
         flask.request.max_content_length = MAX_CHAT_BYTES
         posted = flask.request.get_json(silent=True)
@@ -237,12 +246,19 @@ class Views:
             return _plain(400, "Send a name.\n")
         person = title_of(storable(posted["name"]), MAX_NAME_CHARS)
         response = flask.jsonify(name=person)
-        _set_cookie(response, hook, channel.name_cookie_for(hook), channel.name_cookie(user_id, person), COOKIE_SECONDS)
+        _set_cookie(
+            response,
+            hook,
+            channel.name_cookie_for(hook),
+            channel.name_cookie(user_id, person),
+            COOKIE_SECONDS,
+        )
         return response
 
     def files(self, name: str) -> flask.Response:
         """Store an upload. Raises NotTaken, TooLarge, and what `admit` raises."""
-        channel, hook = self._channel(name), self._hook()
+        channel = self._channel(name)
+        hook = self._hook()
         self._visitor(channel)
         user_id = channel.sender(hook)
         self.admit(Turn("", channel.conversation_of(user_id, ""), user_id))
@@ -267,7 +283,8 @@ class Views:
 
         While it waits, its passwords are not checked.
         """
-        channel, hook = self._channel(name), self._hook()
+        channel = self._channel(name)
+        hook = self._hook()
         if channel.is_open or not is_same_origin(hook):
             return _plain(403, "Log in on the console's own page.\n")
         forwarded_for = flask.request.headers.get("X-Forwarded-For", "")
@@ -292,7 +309,8 @@ class Views:
 
     def logout(self, name: str) -> flask.Response:
         """End the browser's session."""
-        channel, hook = self._channel(name), self._hook()
+        channel = self._channel(name)
+        hook = self._hook()
         if not is_same_origin(hook):
             return _plain(403, "Log out on the console's own page.\n")
         channel.log_out(hook)
@@ -321,9 +339,11 @@ class Views:
         return channel.conversation_of(self._visitor(channel), flask.request.args.get("chat", ""))
 
     def _shown_chat(self, channel: ConsoleChannel, user_id: str) -> str:
-        """Return the id of the conversation that the page opens with: the one named, or that of the last message.
+        """Return the id of the conversation that the page opens with: the one named, or that of the
+        last message.
 
-        Raises UnknownChat. Without storage it is the first one: the page says itself that it cannot read.
+        Raises UnknownChat. Without storage it is the first one: the page says itself that it cannot
+        read.
         """
         named = flask.request.args.get("chat")
         try:
@@ -366,7 +386,9 @@ def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value
 def _lines(
     channel: ConsoleChannel, conversation: Conversation, after: str, clock: Callable[[], float]
 ) -> Iterator[str]:
-    """Yield server-sent events until STREAM_SECONDS are over or the feed is down. The browser reconnects by itself.
+    """Yield server-sent events until STREAM_SECONDS are over or the feed is down.
+
+    The browser reconnects by itself.
 
     The first heartbeat follows the first read: only then is it known that the feed can be read.
     """

@@ -1,4 +1,6 @@
-"""Markdown as the blocks of a rich message of Telegram (Bot API 10.2), for what its other messages cannot show."""
+"""Markdown as the blocks of a rich message of Telegram (Bot API 10.2), for what its other messages
+cannot show.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,14 @@ from markdown_it.tree import SyntaxTreeNode
 from sayso.channels.markdown import LANGUAGE, inline, is_overfull, list_numbers, parser
 from sayso.channels.markdown.dialects import HTML
 
-#: Telegram's limits of a rich message: characters of text; blocks, items and rows; levels; columns of a table.
-MAX_CHARS, MAX_BLOCKS, MAX_DEPTH, MAX_COLUMNS = 32_768, 500, 16, 20
+#: The most characters of text in a rich message. This and the next three are Telegram's limits.
+MAX_CHARS = 32_768
+#: The most blocks, items of lists and rows of tables together.
+MAX_BLOCKS = 500
+#: The most levels of blocks and formatting in each other.
+MAX_DEPTH = 16
+#: The most columns of a table.
+MAX_COLUMNS = 20
 #: The most characters of Markdown that are parsed for one rich message.
 _MAX_SOURCE_CHARS = 2 * MAX_CHARS
 #: How Telegram names the formatting of our HTML.
@@ -32,7 +40,10 @@ class Unfit(Exception):
 
 def has_table(md: str) -> bool:
     """Return whether a text has a table."""
-    return "|" in md and any(node.type == "table" for node in SyntaxTreeNode(parser().parse(md)).walk())
+    if "|" not in md:
+        return False
+    tree = SyntaxTreeNode(parser().parse(md))
+    return any(node.type == "table" for node in tree.walk())
 
 
 @functools.lru_cache(maxsize=16)
@@ -63,7 +74,11 @@ class _RichBlocks:
                 case "paragraph":
                     yield {"type": "paragraph", "text": _rich_text(node.children[0])}
                 case "heading":
-                    yield {"type": "heading", "text": _rich_text(node.children[0]), "size": int(node.tag[1:])}
+                    yield {
+                        "type": "heading",
+                        "text": _rich_text(node.children[0]),
+                        "size": int(node.tag[1:]),
+                    }
                 case "fence" | "code_block":
                     yield _code(node)
                 case "hr":
@@ -92,7 +107,9 @@ class _RichBlocks:
         lines = self.source[slice(*node.map)] if node.map else []
         if is_overfull(lines):  # the parser drops cells beyond the last column
             return {"type": "pre", "text": "\n".join(lines)}
-        rows = [[_cell(cell) for cell in row.children] for part in node.children for row in part.children]
+        rows = []
+        for part in node.children:  # the header and the body
+            rows.extend([_cell(cell) for cell in row.children] for row in part.children)
         if len(rows[0]) > MAX_COLUMNS:
             raise Unfit("too many columns")
         return {"type": "table", "cells": rows, "is_bordered": True}
@@ -101,7 +118,8 @@ class _RichBlocks:
 def _code(node: SyntaxTreeNode) -> RichBlock:
     language = LANGUAGE.match(node.info)
     # A title after the language is part of the text, so it is shown.
-    title = node.info[language.end() :].strip() if language else node.info.strip()
+    end = language.end() if language else 0
+    title = node.info[end:].strip()
     text = "\n".join(filter(None, (title, node.content.rstrip("\n"))))
     block: RichBlock = {"type": "pre", "text": text}
     if language:
@@ -146,7 +164,10 @@ class _TelegramHtml(HTMLParser):
         """End a formatted part."""
         name, href, parts = self._open.pop()
         text = _joined(parts)
-        self._open[-1][2].append({"type": _KINDS[name], "text": text} if name in _KINDS else _link(href, text))
+        part = _link(href, text)
+        if name in _KINDS:
+            part = {"type": _KINDS[name], "text": text}
+        self._open[-1][2].append(part)
 
     def handle_data(self, data: str) -> None:
         """Add a text."""
@@ -183,8 +204,10 @@ def _measured(part: Any) -> _Size:
     if isinstance(part, str):
         return _Size(chars=len(part))
     if isinstance(part, dict):
-        inner = _measured([part[name] for name in ("text", "blocks", "items", "cells") if name in part])
-        own = 0 if "align" in part or part.get("type") in _TEXT_KINDS else 1 + len(part.get("cells", ()))
+        contents = [part[name] for name in ("text", "blocks", "items", "cells") if name in part]
+        inner = _measured(contents)
+        is_block = "align" not in part and part.get("type") not in _TEXT_KINDS  # cells have an align
+        own = 1 + len(part.get("cells", ())) if is_block else 0
         return _Size(inner.chars, inner.blocks + own, inner.depth + 1)
     sizes = [_measured(each) for each in part]
     return _Size(

@@ -98,7 +98,10 @@ class SlackChannel:
         return await self._clients.client_of(chat)
 
     def note_workspace(self, workspace: WorkspaceNote) -> None:
-        """Remember the organization of a workspace, or delete a token that was revoked. Raises redis.RedisError."""
+        """Remember the organization of a workspace, or delete a token that was revoked.
+
+        Raises redis.RedisError.
+        """
         if self.installations is None:
             return
         if not workspace.removed:
@@ -131,7 +134,8 @@ class SlackChannel:
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show that the bot works in the turn's thread, or below its message in a direct message without threads.
+        """Show that the bot works in the turn's thread, or below its message in a direct message
+        without threads.
 
         A stop shows nothing: Slack would offer to stop it.
         """
@@ -187,12 +191,18 @@ class SlackChannel:
         return (await self.send(Delivery("", turn.conversation, Reply(first, edits=shown)))).message_id
 
     async def fetch(self, media: Media, file: BinaryIO) -> None:
-        """Download from Slack's file server, with the token of the file's workspace. It is sent to no other server."""
+        """Download from Slack's file server, with the token of the file's workspace.
+
+        It is sent to no other server.
+        """
         team, ref = split_place(media.ref)
         try:
             client = await self.client_of(media.ref)
         except (SendError, RedisError) as exc:
-            reason = str(exc) if isinstance(exc, SendError) else type(exc).__name__
+            # The text of a Redis error may hold its address.
+            reason = type(exc).__name__
+            if isinstance(exc, SendError):
+                reason = str(exc)
             raise FetchError(f"there is no token for the file: {reason}") from None
         media = replace(media, ref=ref)
         if FILE_ID.fullmatch(ref):
@@ -231,7 +241,8 @@ class SlackChannel:
 
         A file that Slack refuses is sent as a link. An impossible edit is sent as a new message, unless it is optional.
         """
-        reply, to = delivery.reply, await self._threads.at_slack(await self.place(delivery.conversation))
+        reply = delivery.reply
+        to = await self._threads.at_slack(await self.place(delivery.conversation))
         if reply.media:
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = message_of([slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation)
@@ -247,7 +258,9 @@ class SlackChannel:
         return receipt
 
     def at_first_address(self, turn: Turn) -> Turn:
-        """Return a reply in a thread of a direct message in the conversation that the bot's own message began."""
+        """Return a reply in a thread of a direct message in the conversation that the bot's own
+        message began.
+        """
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")
         if not (is_direct and there.thread) or turn.thread_author:
@@ -286,7 +299,10 @@ class SlackChannel:
                 return None
 
     async def _remove(self, channel: str, ts: str, to: Conversation) -> bool:
-        """Delete a message of ours. Return False if Slack does not: it is gone, or a workspace forbids it."""
+        """Delete a message of ours.
+
+        Return False if Slack does not: it is gone, or a workspace forbids it.
+        """
         from slack_sdk.errors import SlackApiError
 
         client = await self.client_of(to.chat)

@@ -9,7 +9,10 @@ _IN_WORKSPACE = re.compile(r"([TE][A-Z0-9]{1,40})/(.+)", re.DOTALL)
 
 
 class Place(NamedTuple):
-    """What Slack knows as two values. `team` is "" for a channel of one workspace, which has one token."""
+    """What Slack knows as two values.
+
+    `team` is "" for a channel of one workspace, which has one token.
+    """
 
     team: str
     id: str
@@ -27,5 +30,7 @@ def join_place(team: str, text: str) -> str:
 
 
 def is_user(chat: str) -> bool:
-    """Return whether a chat is named by a person's id, for which Slack opens a direct message on demand."""
+    """Return whether a chat is named by a person's id, for which Slack opens a direct message on
+    demand.
+    """
     return split_place(chat).id.startswith(("U", "W"))

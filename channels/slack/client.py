@@ -118,7 +118,9 @@ def translated(chat: str) -> Iterator[None]:
 
 
 def _of_workspace(error: SendError, workspace: str) -> SendError:
-    """Return the error of one workspace among many, for an error that would stop or slow down the whole channel."""
+    """Return the error of one workspace among many, for an error that would stop or slow down the
+    whole channel.
+    """
     if not workspace:
         return error
     if isinstance(error, RateLimited):  # Slack counts the calls of each workspace by themselves

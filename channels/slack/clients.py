@@ -1,4 +1,4 @@
-"""Clients of Slack's Web API with the right token: of the only workspace, or of the workspace of a chat."""
+"""Clients of Slack's Web API with the token of the only workspace, or of a chat's workspace."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ log = logging.getLogger(__name__)
 
 #: How long before its end a token is renewed, in seconds: 2 hours of its 12.
 RENEW_BEFORE = 2 * 3600.0
-#: How long one process may take to renew a token, in seconds. After a failure no process tries again for so long.
+#: How long one process may take to renew a token, in seconds. After a failure no process tries
+#: again for so long.
 RENEWAL_SECONDS = 60
-#: How long a call waits while another process renews a token that has expired, and between two looks, in seconds.
-WAIT_SECONDS, LOOK_SECONDS = 15.0, 0.25
+#: How long a call waits while another process renews a token that has expired, in seconds.
+WAIT_SECONDS = 15.0
+#: How long it waits between two looks, in seconds.
+LOOK_SECONDS = 0.25
 #: How often a new token is stored while Redis does not answer, a second apart: Slack gives it once.
 STORE_TRIES = 15
 #: Minutes that make the SDK renew a token whatever its end is: we have decided already.
@@ -58,9 +61,12 @@ class OneWorkspace:
 
 
 class ManyWorkspaces:
-    """Clients with the tokens of an app that many workspaces have installed. Lives as long as its channel.
+    """Clients with the tokens of an app that many workspaces have installed.
 
-    Each call reads the token from Redis: a workspace that removes the app or installs it anew is served so at once.
+    Lives as long as its channel.
+
+    Each call reads the token from Redis: a workspace that removes the app or installs it anew is
+    served so at once.
     """
 
     def __init__(
@@ -88,7 +94,8 @@ class ManyWorkspaces:
     async def client_of(self, chat: str) -> AsyncWebClient:
         """Return a client with the token of a chat's workspace, or of its organization.
 
-        A token that ends soon is renewed before. Raises Refused for a workspace without one, and redis.RedisError.
+        A token that ends soon is renewed before. Raises Refused for a workspace without one, and
+        redis.RedisError.
         """
         workspace = split_place(chat).team
         try:
@@ -133,9 +140,11 @@ class ManyWorkspaces:
             renewal.exception()  # a caller that was cancelled asks for none, and asyncio would log that
 
     async def _renew(self, name: str) -> Installation:
-        """Renew a token, which no other process does now, and return the installation that holds from here on.
+        """Renew a token, which no other process does now, and return the installation that holds
+        from here on.
 
-        A refresh token works once, so the record is read again: another process may have just renewed it.
+        A refresh token works once, so the record is read again: another process may have just
+        renewed it.
         """
         installation = await asyncio.to_thread(self._installations.get, name)
         if installation is None:
@@ -170,7 +179,8 @@ class ManyWorkspaces:
         return await asyncio.to_thread(self._installations.replace, installation, renewed)
 
     async def _ask_for_token(self, installation: Installation) -> Installation | None:
-        """Return the installation with a new token, or with the reason why Slack refused it; None to try again later.
+        """Return the installation with a new token, or with the reason why Slack refused it; None
+        to try again later.
 
         After None no process tries for RENEWAL_SECONDS.
         """
@@ -194,12 +204,15 @@ class ManyWorkspaces:
             renewed = await rotator.perform_bot_token_rotation(bot=bot, minutes_before_expiration=_AT_ONCE)
         except SlackTokenRotationError as exc:
             error = exc.api_error
-            code = error_code(error.response) if isinstance(error, SlackApiError) else ""
+            code = ""
+            if isinstance(error, SlackApiError):
+                code = error_code(error.response)
             if not code or reaction_to(code) in ("wait", "unclear"):
                 log.warning("workspace.renewal_failed", extra={**extra, "reason": code or "no clear answer"})
                 return None
             return self._refused(installation, code)
-        except (SlackClientError, ClientError, OSError, AttributeError) as exc:  # AttributeError: an answer in text
+        except (SlackClientError, ClientError, OSError, AttributeError) as exc:
+            # AttributeError: an answer in text.
             log.warning("workspace.renewal_failed", extra={**extra, "reason": type(exc).__name__})
             return None
         if renewed is None or not renewed.bot_refresh_token or not renewed.bot_token_expires_at:
@@ -215,13 +228,21 @@ class ManyWorkspaces:
 
     def _refused(self, installation: Installation, code: str) -> Installation:
         cure = "have the app installed there again"
-        extra = {"channel": self._channel, "workspace": installation.id, "reason": code, "cure": cure}
+        extra = {
+            "channel": self._channel,
+            "workspace": installation.id,
+            "reason": code,
+            "cure": cure,
+        }
         log.error("workspace.renewal_refused", extra=extra)
         of_labels(WORKSPACES, self._channel, "renewal_refused").inc()
         return replace(installation, renewal_refused=code)
 
     async def _wait_for_renewal(self, installation: Installation) -> Installation:
-        """Return what another process stores for a token that has expired. Raises Unreachable if that takes long."""
+        """Return what another process stores for a token that has expired.
+
+        Raises Unreachable if that takes long.
+        """
         for _ in range(round(WAIT_SECONDS / LOOK_SECONDS)):
             await self._sleep(LOOK_SECONDS)
             newest = await asyncio.to_thread(self._installations.get, installation.id)
@@ -245,7 +266,9 @@ def open_clients(channel: str, settings: SlackSettings, installations: SlackInst
     """Return the clients of a channel. `installations` belong to settings with a client_id."""
     if installations:
         return ManyWorkspaces(channel, settings, installations)
-    token = settings.bot_token.get_secret_value().strip() if settings.bot_token else ""
+    token = ""
+    if settings.bot_token:
+        token = settings.bot_token.get_secret_value().strip()
     return OneWorkspace(token, settings.api_url)
 
 

@@ -55,10 +55,11 @@ _ADDRESS_EVENTS = {
 _MENUS = ("static_select", "overflow", "radio_buttons")
 _UNINSTALLED = "the Slack app was uninstalled from its workspace: install it again and copy its new bot_token"
 _REVOKED = "Slack revoked the bot's token: install the app again and copy its new bot_token"
-#: Events that cost no answer: why nothing follows from them. Slack wants the agent view to subscribe to them.
+#: Events that cost no answer: why nothing follows from them. Slack wants the agent view to
+#: subscribe to them.
 _UNANSWERED_EVENTS = {
-    # A message would begin a thread in the list of each person who only looks. The manifest's suggested prompts stand
-    # there instead.
+    # A message would begin a thread in the list of each person who only looks. The manifest's
+    # suggested prompts stand there instead.
     "app_home_opened": "a person opened the bot: its suggested prompts greet them",
     "app_context_changed": "a person looks at something else: their next message says at what",
 }
@@ -84,10 +85,11 @@ SlackJson = Mapping[str, Any]
 class RequestParser:
     """Parses the verified requests of one channel. No I/O.
 
-    `view` is the app's view at Slack. Slack's requests do not name it: only messages in the agent view may tell what
-    the person looks at, and a first message there has the same fields as one of an app without a view.
-    `rules`: who may install the app, None for an app of one workspace. With rules, all that comes in names its
-    workspace: chats, people, files and event ids.
+    `view` is the app's view at Slack. Slack's requests do not name it: only messages in the agent
+    view may tell what the person looks at, and a first message there has the same fields as one of
+    an app without a view.
+    `rules`: who may install the app, None for an app of one workspace. With rules, all that comes
+    in names its workspace: chats, people, files and event ids.
     """
 
     channel: str
@@ -125,7 +127,9 @@ class RequestParser:
         return self._interaction(request)
 
     def _in_workspace(self, request: SlackJson, rules: InstallSettings) -> Received:
-        """Parse a request of one workspace among many, and name the workspace wherever an id is unique only there."""
+        """Parse a request of one workspace among many, and name the workspace wherever an id is
+        unique only there.
+        """
         origin = _origin(request)
         removal = _removal(request, origin)
         if removal:
@@ -138,7 +142,9 @@ class RequestParser:
         if not rules.admits(origin.workspace, origin.organization):
             return Received(ignored="a workspace that install.organizations does not list")
         team = origin.workspace
-        note = WorkspaceNote(team, origin.organization) if origin.is_of_organization else None
+        note = None
+        if origin.is_of_organization:
+            note = WorkspaceNote(team, origin.organization)
         return replace(
             received,
             turns=tuple(_turn_of(team, turn) for turn in received.turns),
@@ -228,7 +234,9 @@ class RequestParser:
         is_direct = event.get("channel_type") == "im" or channel.startswith("D")
         is_edit = bool(message.get("edited"))
         is_reply = message.get("thread_ts", ts) != ts
-        author = str(message.get("parent_user_id") or "") if is_reply else message["user"]
+        author = message["user"]
+        if is_reply:
+            author = str(message.get("parent_user_id") or "")
         return Turn(
             event_id=event_id,
             conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=is_edit)),
@@ -247,7 +255,9 @@ class RequestParser:
         )
 
     def _stopped(self, event: SlackJson, team: str) -> Received:
-        """Return the stop of an answer with Slack's own button, as if the person had written /stop in the thread."""
+        """Return the stop of an answer with Slack's own button, as if the person had written /stop
+        in the thread.
+        """
         channel = event["channel"]
         thread = event.get("thread_ts") or ""
         if not thread or not _CHANNEL_ID.fullmatch(channel) or not _THREAD_TS.fullmatch(thread):
@@ -353,7 +363,10 @@ class RequestParser:
         )
 
     def _command(self, body: SlackJson) -> Turn:
-        """Return the turn of a slash command: the text after it, /help without text. It has no message id."""
+        """Return the turn of a slash command: the text after it, /help without text.
+
+        It has no message id.
+        """
         text = readable(body.get("text", ""), "")
         is_direct = body["channel_id"].startswith("D")
         thread = self._new_thread(body["trigger_id"]) if is_direct else ""
@@ -369,30 +382,37 @@ class RequestParser:
     def _thread(self, message: SlackJson, is_direct: bool, *, later: bool) -> str:
         """Return the thread of a message, "" for none.
 
-        Where messages open no threads, a request that came `later` than the message may name a thread with the
-        message's own ts, which a person opened after it.
+        Where messages open no threads, a request that came `later` than the message may name a
+        thread with the message's own ts, which a person opened after it.
         """
-        thread, ts = message.get("thread_ts") or "", message["ts"]
+        thread = message.get("thread_ts") or ""
+        ts = message["ts"]
         if self._opens_threads(is_direct=is_direct):
             return thread or ts
         return "" if later and thread == ts else thread
 
     def _new_thread(self, act: str) -> str:
-        """Return the thread of what an act in a direct message begins that names none, "" outside of threads."""
-        return new_thread(act) if self._opens_threads(is_direct=True) else ""
+        """Return the thread of what an act in a direct message begins that names none, "" outside
+        of threads.
+        """
+        if not self._opens_threads(is_direct=True):
+            return ""
+        return new_thread(act)
 
     def _opens_threads(self, *, is_direct: bool) -> bool:
         """Return whether a message outside of threads is the root of one, in which it is answered.
 
-        In the agent view Slack lists the threads of a direct message above the text field, so an answer beside the
-        thread would be another one. In the assistant view people write in threads that Slack has made.
+        In the agent view Slack lists the threads of a direct message above the text field, so an
+        answer beside the thread would be another one. In the assistant view people write in threads
+        that Slack has made.
         """
         return not is_direct or self.view == "agent"
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a request comes from: a workspace, its organization, and whether that has installed the app for it.
+    """Where a request comes from: a workspace, its organization, and whether that has installed the
+    app for it.
 
     "" for an id that the request does not name.
     """
@@ -427,7 +447,8 @@ def _origin(request: SlackJson) -> _Origin:
 
 def _team_id(value: object) -> str:
     """Return the id of a workspace or an organization, "" for anything else."""
-    return value if isinstance(value, str) and _TEAM_ID.fullmatch(value) else ""
+    is_id = isinstance(value, str) and _TEAM_ID.fullmatch(value)
+    return str(value) if is_id else ""
 
 
 def _marked_workspace(request: SlackJson) -> str:
@@ -439,7 +460,9 @@ def _marked_workspace(request: SlackJson) -> str:
 
 
 def _removal(request: SlackJson, origin: _Origin) -> WorkspaceNote | None:
-    """Return that a workspace or an organization has removed the app or revoked its bot's token, None for neither."""
+    """Return that a workspace or an organization has removed the app or revoked its bot's token,
+    None for neither.
+    """
     event = request.get("event")
     kind = event.get("type") if isinstance(event, dict) else None
     is_revoked = kind == "tokens_revoked" and bool((request["event"].get("tokens") or {}).get("bot"))
@@ -480,7 +503,9 @@ def _all_media(message: SlackJson) -> tuple[Media, ...]:
 def _looked_at(message: SlackJson) -> Iterator[str]:
     """Yield what the person looks at beside the bot, as Slack's agent view tells it."""
     context = message.get("app_context")
-    entities = context.get("entities") if isinstance(context, Mapping) else None
+    if not isinstance(context, Mapping):
+        return
+    entities = context.get("entities")
     if not isinstance(entities, list):
         return
     for entity in entities[:MAX_ENTITIES]:
@@ -516,9 +541,12 @@ def _place_in(metadata: object) -> tuple[str, str] | None:
         return None
     if not isinstance(place, dict):
         return None
-    chat, thread = str(place.get("chat") or ""), str(place.get("thread") or "")
+    chat = str(place.get("chat") or "")
+    thread = str(place.get("thread") or "")
     is_thread = _THREAD_TS.fullmatch(thread) or NEW_THREAD.fullmatch(thread)
-    return (chat, thread) if _CHANNEL_ID.fullmatch(chat) and is_thread else None
+    if not is_thread or not _CHANNEL_ID.fullmatch(chat):
+        return None
+    return chat, thread
 
 
 def slack_signed(secret: str, timestamp: str, body: bytes, signature: str, *, now: float) -> bool:

@@ -1,4 +1,6 @@
-"""Installing a Slack app into a workspace by OAuth: what is asked for, what comes back, and what is refused."""
+"""Installing a Slack app into a workspace by OAuth: what is asked for, what comes back, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long a person may take on Slack's page, in seconds: 10 minutes, as long as Slack's code is valid.
+#: How long a person may take on Slack's page, in seconds: 10 minutes, as long as Slack's code is
+#: valid.
 STATE_SECONDS = 600
 #: How long an invitation is valid, in seconds: a week.
 INVITATION_SECONDS = 7 * 86_400
-#: What can be redeemed once: the state of an installation that was begun, and an invitation.
-STATE, INVITATION = "state", "invitation"
+#: The kind of secret that stands for an installation that was begun. It is redeemed once.
+STATE = "state"
+#: The kind of secret that is an invitation. It is redeemed once.
+INVITATION = "invitation"
 _COOKIE = re.compile(r"[0-9a-f]{48}")
 _CODE = re.compile(r"\w{1,60}")
 
@@ -41,7 +46,8 @@ class InstallRefused(Exception):
 
     def __init__(self, says: str, reason: str, *, status: int = 403) -> None:
         super().__init__(says)
-        self.reason, self.status = reason, status
+        self.reason = reason
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +59,19 @@ class InstallStart:
 
 
 class InstallFlow:
-    """The installations of one channel's app. Lives as long as the web process; used from any thread.
+    """The installations of one channel's app.
+
+    Lives as long as the web process; used from any thread.
 
     `redirect_uri` is where Slack sends the browser back to. All methods raise redis.RedisError.
     """
 
     def __init__(
-        self, channel: str, settings: SlackSettings, installations: SlackInstallations, redirect_uri: str
+        self,
+        channel: str,
+        settings: SlackSettings,
+        installations: SlackInstallations,
+        redirect_uri: str,
     ) -> None:
         if not (settings.client_id and settings.client_secret and settings.install_rules):
             raise ValueError("an app that is installed by OAuth needs client_id and client_secret")
@@ -83,13 +95,17 @@ class InstallFlow:
         return bool(invitation) and self._installations.is_valid(INVITATION, hash_of(invitation))
 
     def begin(self, invitation: str, cookie: str) -> InstallStart:
-        """Begin an installation. `cookie` is what the browser had, "" for none. Raises InstallRefused."""
+        """Begin an installation. `cookie` is what the browser had, "" for none.
+
+        Raises InstallRefused.
+        """
         from slack_sdk.oauth import AuthorizeUrlGenerator
 
         if self._rules.invited and not self.is_invited(invitation):
             says = "This app is installed by invitation, and this link is none that works: ask its operator for one."
             raise InstallRefused(says, "no valid invitation")
-        # Another tab of the same browser keeps working: the cookie stays, and each begun installation has a state.
+        # Another tab of the same browser keeps working: the cookie stays, and each begun
+        # installation has a state.
         cookie = cookie if _COOKIE.fullmatch(cookie) else random_id(24)
         begun = {"browser": hash_of(cookie), "invitation": hash_of(invitation)}
         state = self._installations.issue(STATE, json.dumps(begun), STATE_SECONDS)
@@ -102,7 +118,10 @@ class InstallFlow:
         return InstallStart(generator.generate(state), cookie)
 
     def finish(self, query: Mapping[str, str], cookie: str) -> Installation:
-        """Install the app as Slack's answer says, and return the installation. Raises InstallRefused."""
+        """Install the app as Slack's answer says, and return the installation.
+
+        Raises InstallRefused.
+        """
         begun = self._redeem_state(query.get("state", ""), cookie)
         if error := query.get("error"):
             raise _denied(error)
@@ -124,8 +143,13 @@ class InstallFlow:
         return installation
 
     def _redeem_state(self, state: str, cookie: str) -> dict[str, str]:
-        """Return what was stored when this browser began. A state works once, also for another browser."""
-        value = self._installations.redeem(STATE, hash_of(state)) if state else None
+        """Return what was stored when this browser began.
+
+        A state works once, also for another browser.
+        """
+        value = None
+        if state:
+            value = self._installations.redeem(STATE, hash_of(state))
         if value is None:
             says = "This installation was not begun here, was finished already, or took longer than 10 minutes."
             raise InstallRefused(says, "unknown state")
@@ -154,7 +178,9 @@ class InstallFlow:
             raise InstallRefused(says, "unreadable answer", status=502) from None
 
     def _give_back(self, installation: Installation) -> None:
-        """Revoke a token that is not wanted, unless the workspace had installed the app before: it may be the same."""
+        """Revoke a token that is not wanted, unless the workspace had installed the app before: it
+        may be the same.
+        """
         if installation.id in self._installations.ids():
             return
         try:
@@ -170,9 +196,14 @@ class InstallFlow:
 
 
 def _exchange_problem(exc: Exception) -> tuple[str, str]:
-    """Return Slack's error code for the log. Its answer may hold the code or a token, which are not logged."""
+    """Return Slack's error code for the log.
+
+    Its answer may hold the code or a token, which are not logged.
+    """
     code = error_code(getattr(exc, "response", None))
-    return (f"Slack error {code}", "see the app's credentials") if code else connection_problem("Slack", exc)
+    if not code:
+        return connection_problem("Slack", exc)
+    return f"Slack error {code}", "see the app's credentials"
 
 
 def _denied(error: str) -> InstallRefused:
@@ -183,11 +214,18 @@ def _denied(error: str) -> InstallRefused:
 
 
 def _installation_of(answer: Any, now: float) -> Installation:
-    """Return the installation in an answer to oauth.v2.access. Raises KeyError, TypeError or ValueError."""
+    """Return the installation in an answer to oauth.v2.access.
+
+    Raises KeyError, TypeError or ValueError.
+    """
     team = answer.get("team") or {}
     organization = answer.get("enterprise") or {}
     is_for_organization = answer.get("is_enterprise_install") is True
-    place = organization if is_for_organization else team
+    place = team
+    owner = str(organization.get("id") or "")
+    if is_for_organization:
+        place = organization
+        owner = ""
     token = answer["access_token"]
     if (
         answer.get("token_type") != "bot"
@@ -200,7 +238,7 @@ def _installation_of(answer: Any, now: float) -> Installation:
         place["id"],
         token,
         name=str(place.get("name") or ""),
-        organization="" if is_for_organization else str(organization.get("id") or ""),
+        organization=owner,
         user=str((answer.get("authed_user") or {}).get("id") or ""),
         scopes=tuple(scope for scope in str(answer.get("scope") or "").split(",") if scope),
         app_id=str(answer.get("app_id") or ""),

@@ -1,4 +1,6 @@
-"""The web pages of Slack apps that many workspaces install: /slack/install, and where Slack sends the browser back."""
+"""The web pages of Slack apps that many workspaces install: /slack/install, and where Slack sends
+the browser back.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from sayso.channels.slack.setup import redirect_url
 
 log = logging.getLogger(__name__)
 
-#: How many installations of one app may begin in a minute in one process. Each is stored for STATE_SECONDS. Those with
-#: a valid invitation do not count.
+#: How many installations of one app may begin in a minute in one process. Each is stored for
+#: STATE_SECONDS. Those with a valid invitation do not count.
 STARTS_PER_MINUTE = 60
 #: How many may come back in a minute in one process. Each costs a call to Slack.
 RETURNS_PER_MINUTE = 120
@@ -25,7 +27,8 @@ _CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-act
 
 
 def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> flask.Blueprint:
-    """Return the pages of all channels with a client_id: /slack/<name>/install, and /slack/install for the first one.
+    """Return the pages of all channels with a client_id: /slack/<name>/install, and /slack/install
+    for the first one.
 
     An app with a bot_token has no pages.
     """
@@ -33,7 +36,10 @@ def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> fl
     for channel in channels:
         if channel.installations:
             flows[channel.name] = InstallFlow(
-                channel.name, channel.settings, channel.installations, redirect_url(public_url, channel.name)
+                channel.name,
+                channel.settings,
+                channel.installations,
+                redirect_url(public_url, channel.name),
             )
     pages = flask.Blueprint("slack", __name__, template_folder="templates")
     if flows:
@@ -110,7 +116,10 @@ class InstallViews:
         return self._limiter.hit(self._per_minute(per_minute), name, what)
 
     def _cookie(self, name: str) -> str:
-        """Return the name of the cookie that recognizes a browser. Over https no other host can set it."""
+        """Return the name of the cookie that recognizes a browser.
+
+        Over https no other host can set it.
+        """
         return f"{'__Host-' if self._is_encrypted else ''}sayso_slack_{name}"
 
 

@@ -17,12 +17,13 @@ from sayso.channels.types import random_id
 if TYPE_CHECKING:
     from redis import Redis
 
-#: How long it is remembered that a workspace removed the app, in seconds: 30 days. `sayso doctor` names it.
+#: How long it is remembered that a workspace removed the app, in seconds: 30 days. `sayso doctor`
+#: names it.
 REMOVED_SECONDS = 30 * 24 * 3600
 #: How many removals are remembered.
 MAX_REMOVED = 100
-#: Replace a record only if it is still the one that was read: a new installation or a removal wins over a renewal.
-#: KEYS: installations. ARGV: id, the record that was read, the new one.
+#: Replace a record only if it is still the one that was read: a new installation or a removal wins
+#: over a renewal. KEYS: installations. ARGV: id, the record that was read, the new one.
 _REPLACE = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
@@ -43,10 +44,12 @@ class TokenUnreadable(Exception):
 class Installation:
     """What a workspace, or an organization for all of its workspaces, has granted to the app.
 
-    `id`: the id of the workspace, or of the organization. `organization`: that of a workspace which installed the app
-    for itself, "" for none. `user`: the person who installed it. `scopes`: of the bot.
-    `bot_user`: the bot's own user id. `installed_at` and `expires_at` are in Unix seconds; `expires_at` is 0.0 for a
-    token without an end. `renewal_refused`: Slack's error when it refused to renew the token, "" for none.
+    `id`: the id of the workspace, or of the organization. `organization`: that of a workspace which
+    installed the app for itself, "" for none. `user`: the person who installed it. `scopes`: of the
+    bot.
+    `bot_user`: the bot's own user id. `installed_at` and `expires_at` are in Unix seconds;
+    `expires_at` is 0.0 for a token without an end. `renewal_refused`: Slack's error when it refused
+    to renew the token, "" for none.
     """
 
     id: str
@@ -72,7 +75,9 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """That a workspace or an organization removed the app: its id and name, when in Unix seconds, and Slack's event."""
+    """That a workspace or an organization removed the app: its id and name, when in Unix seconds,
+    and Slack's event.
+    """
 
     id: str
     name: str
@@ -99,7 +104,10 @@ class TokenCipher:
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, workspace: str, record: str) -> Installation:
-        """Return the installation of a record. Raises TokenUnreadable, and OtherVersion for one of another release."""
+        """Return the installation of a record.
+
+        Raises TokenUnreadable, and OtherVersion for one of another release.
+        """
         from cryptography.fernet import InvalidToken
 
         try:
@@ -120,7 +128,9 @@ def _derived(key: str) -> bytes:
 
 
 class SlackInstallations:
-    """The installations of one channel. Lives as long as its process; all methods raise redis.RedisError.
+    """The installations of one channel.
+
+    Lives as long as its process; all methods raise redis.RedisError.
 
     `clock` returns Unix seconds.
     """
@@ -147,8 +157,16 @@ class SlackInstallations:
         return is_new
 
     def replace(self, read: Installation, installation: Installation) -> bool:
-        """Store an installation in place of the one that was `read`. Return False if that one has changed since."""
-        keys_and_args = (f"{self._key}:installed", read.id, read.record, self.cipher.encrypt(installation))
+        """Store an installation in place of the one that was `read`.
+
+        Return False if that one has changed since.
+        """
+        keys_and_args = (
+            f"{self._key}:installed",
+            read.id,
+            read.record,
+            self.cipher.encrypt(installation),
+        )
         return bool(self._redis.eval(_REPLACE, 1, *keys_and_args))
 
     def find(self, workspace: str) -> Installation | None:
@@ -163,7 +181,10 @@ class SlackInstallations:
         return self.get(str(organization)) if organization else None
 
     def get(self, name: str) -> Installation | None:
-        """Return the installation of exactly this workspace or organization. Raises TokenUnreadable."""
+        """Return the installation of exactly this workspace or organization.
+
+        Raises TokenUnreadable.
+        """
         record = self._redis.hget(f"{self._key}:installed", name)
         return self.cipher.decrypt(name, str(record)) if record else None
 
@@ -181,7 +202,9 @@ class SlackInstallations:
         self._redis.hset(f"{self._key}:organizations", workspace, organization)
 
     def remove(self, name: str, reason: str, at: float) -> bool:
-        """Delete an installation that was removed at `at`, in Unix seconds. Return whether there was one.
+        """Delete an installation that was removed at `at`, in Unix seconds.
+
+        Return whether there was one.
 
         Slack repeats events for an hour: a removal from before the installation is over.
         """
@@ -220,7 +243,10 @@ class SlackInstallations:
         self._redis.delete(f"{self._key}:renewal:{name}")
 
     def issue(self, kind: str, value: str, seconds: int) -> str:
-        """Return a secret that can be redeemed once within `seconds`, for `value`. Redis holds its hash alone."""
+        """Return a secret that can be redeemed once within `seconds`, for `value`.
+
+        Redis holds its hash alone.
+        """
         secret = random_id(24)
         self._redis.set(f"{self._key}:{kind}:{hash_of(secret)}", value, ex=seconds)
         return secret
@@ -230,7 +256,8 @@ class SlackInstallations:
         return bool(self._redis.exists(f"{self._key}:{kind}:{hashed}"))
 
     def redeem(self, kind: str, hashed: str) -> str | None:
-        """Return the value of the secret with this hash, None for one that is unknown, late or redeemed.
+        """Return the value of the secret with this hash, None for one that is unknown, late or
+        redeemed.
 
         Of several processes at once one gets it.
         """

@@ -64,7 +64,8 @@ def first_section(md: str) -> str:
 
 
 def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation) -> Block:
-    """Return the parameters of a message into a chat: a section for each mrkdwn text, then the buttons in rows.
+    """Return the parameters of a message into a chat: a section for each mrkdwn text, then the
+    buttons in rows.
 
     `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
     """
@@ -99,7 +100,9 @@ def _mark_of(conversation: Conversation) -> str:
     A tap's own fields do not always name the workspace that its message was sent in.
     """
     team, chat = split_place(conversation.chat)
-    mark = f"{USER_MARK}{chat}" if is_user(chat) else f"{THREAD_MARK}{conversation.thread}"
+    mark = f"{THREAD_MARK}{conversation.thread}"
+    if is_user(chat):
+        mark = f"{USER_MARK}{chat}"
     return join_place(team, mark)
 
 

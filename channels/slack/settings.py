@@ -26,23 +26,30 @@ class InstallSettings(Section):
     """Who may install the app, and how it is installed."""
 
     organizations: list[Annotated[str, AfterValidator(_organization)]] | None = Field(default=None, min_length=1)
-    """The ids of the only workspaces and organizations that may install the app. Without it: all. Example:
-    `[T0123ABCD, E0456EFGH]`.
+    """The ids of the only workspaces and organizations that may install the app. Without it: all.
+    Example: `[T0123ABCD, E0456EFGH]`.
     """
     invited: bool = False
-    """Whether each installation needs a link of `sayso channel invite`, which works once. Example: `true`."""
+    """Whether each installation needs a link of `sayso channel invite`, which works once.
+    Example: `true`.
+    """
     org_deploy: bool = True
     """Whether an organization can install the app for all of its workspaces. Example: `false`."""
     token_rotation: bool = False
-    """Whether Slack's tokens expire after 12 hours and are renewed. Slack cannot turn it off again. Example: `true`."""
+    """Whether Slack's tokens expire after 12 hours and are renewed. Slack cannot turn it off again.
+    Example: `true`.
+    """
 
     def admits(self, *ids: str) -> bool:
-        """Return whether a workspace may install the app. `ids` are its own and that of its organization."""
+        """Return whether a workspace may install the app.
+
+        `ids` are its own and that of its organization.
+        """
         return self.organizations is None or not set(self.organizations).isdisjoint(ids)
 
 
-#: How Slack shows the bot to people: as an agent, as an assistant (apps that are older than July 2026), or as an app
-#: with plain direct messages.
+#: How Slack shows the bot to people: as an agent, as an assistant (apps that are older than July
+#: 2026), or as an app with plain direct messages.
 View = Literal["agent", "assistant", "none"]
 
 
@@ -56,16 +63,19 @@ class SlackSettings(VendorSettings):
     signing_secret: Secret
     """The secret that signs the app's requests. Example: `${SLACK_SIGNING_SECRET}`."""
     view: View = "agent"
-    """The view that the app has at Slack. `agent`: each message that a person does not write in a thread begins a
-    thread, with a conversation of its own. `assistant`: Slack makes the threads. `none`: an app without either view,
-    whose direct messages are one conversation. Example: `agent`.
+    """The view that the app has at Slack. `agent`: each message that a person does not write in a
+    thread begins a thread, with a conversation of its own. `assistant`: Slack makes the threads.
+    `none`: an app without either view, whose direct messages are one conversation.
+    Example: `agent`.
     """
     client_id: OptionalSecret = None
     """The app's client id, for an app that many workspaces install. Example: `${SLACK_CLIENT_ID}`."""
     client_secret: OptionalSecret = None
     """The secret of the client id. Example: `${SLACK_CLIENT_SECRET}`."""
     install: Annotated[InstallSettings | None, BeforeValidator(_not_an_empty_install)] = None
-    """Who may install the app, with `client_id`. Without it: any workspace. Example: `{invited: true}`."""
+    """Who may install the app, with `client_id`. Without it: any workspace.
+    Example: `{invited: true}`.
+    """
 
     @model_validator(mode="after")
     def _has_one_kind_of_token(self) -> Self:
@@ -86,7 +96,9 @@ class SlackSettings(VendorSettings):
     @property
     def install_rules(self) -> InstallSettings | None:
         """Who may install the app, None for an app of one workspace."""
-        return (self.install or InstallSettings()) if self.client_id else None
+        if not self.client_id:
+            return None
+        return self.install or InstallSettings()
 
     @property
     def has_workspaces(self) -> bool:
@@ -95,5 +107,9 @@ class SlackSettings(VendorSettings):
 
     @property
     def needed_library(self) -> tuple[str, str]:
-        """The extra that the channel needs and a module that it brings: tokens of many workspaces are encrypted."""
-        return ("slack-install", "cryptography.fernet") if self.client_id else ("", "")
+        """The extra that the channel needs and a module that it brings: tokens of many workspaces
+        are encrypted.
+        """
+        if not self.client_id:
+            return "", ""
+        return "slack-install", "cryptography.fernet"

@@ -89,7 +89,8 @@ _VIEW_EVENTS: dict[View, tuple[str, ...]] = {
 }
 #: The scope that Slack requires for either view, and refuses without one.
 VIEW_SCOPE = "assistant:write"
-#: What stands above the text field of a person who has written nothing yet. A tap on it is a message like any other.
+#: What stands above the text field of a person who has written nothing yet. A tap on it is a
+#: message like any other.
 SUGGESTED_PROMPTS = [{"title": "What can you do?", "message": "What can you do for me?"}]
 _DESCRIPTION = "Does what you ask, and asks before it destroys anything."
 _COMMAND = re.compile(r"/[a-z0-9_-]+")
@@ -130,7 +131,9 @@ class SlackSetup(PlatformSetup):
         self._settings = settings
         self._public_url = public_url
         self._state = options.state
-        token = settings.bot_token.get_secret_value().strip() if settings.bot_token else None
+        token = None
+        if settings.bot_token:
+            token = settings.bot_token.get_secret_value().strip()
         self._web = PooledSessions(partial(new_client, token, settings.api_url))
 
     async def set_webhook(self) -> list[str]:
@@ -161,8 +164,13 @@ class SlackSetup(PlatformSetup):
         ]
 
     async def check(self) -> list[CheckResult]:
-        """Check the token and its scopes, of each workspace where there are many, and list what Slack does not show."""
-        accounts = await self._workspaces() if self._settings.client_id else await self._account()
+        """Check the token and its scopes, of each workspace where there are many, and list what
+        Slack does not show.
+        """
+        if self._settings.client_id:
+            accounts = await self._workspaces()
+        else:
+            accounts = await self._account()
         if accounts[0].state == "fail":
             return accounts
         return [
@@ -178,18 +186,16 @@ class SlackSetup(PlatformSetup):
         from sayso.channels.slack.installations import SlackInstallations
         from sayso.channels.slack.workspaces import WorkspaceChecks
 
-        says, cure = (
-            "the installations are not known, because Redis does not answer",
-            "set REDIS_URL, or run `sayso up`",
-        )
+        says = "the installations are not known, because Redis does not answer"
+        cure = "set REDIS_URL, or run `sayso up`"
         if self._state is None:
             return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
         state = self._state
         try:
             installations = SlackInstallations(self._name, state.redis, state.keys, state.key_prefix)
         except ImportError:  # `sayso check` and the check of libraries name it
-            says, cure = "the installations cannot be decrypted: a library is missing", "see `sayso check`"
-            return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
+            says = "the installations cannot be decrypted: a library is missing"
+            return [self._warn("workspaces", says, "see `sayso check`", id="workspaces-unknown")]
         checks = WorkspaceChecks(
             self._name,
             self._settings,
@@ -283,6 +289,9 @@ def manifest(
     _check_names(name, command, public_url)
     url = hook_url(public_url, channel)
     bot = re.sub(r"[^A-Za-z0-9 ._-]", "", name).strip() or "sayso"
+    redirects = {}
+    if install:
+        redirects = {"redirect_urls": [redirect_url(public_url, channel)]}
     return {
         "_metadata": {"major_version": 1, "minor_version": 1},
         "display_information": {"name": name, "description": _DESCRIPTION},
@@ -306,7 +315,7 @@ def manifest(
             **_view_feature(view),
         },
         "oauth_config": {
-            **({"redirect_urls": [redirect_url(public_url, channel)]} if install else {}),
+            **redirects,
             "scopes": {"bot": list(scopes(view))},
         },
         "settings": {
@@ -342,14 +351,19 @@ def _check_names(name: str, command: str, public_url: str) -> None:
 
 def events(view: View) -> list[str]:
     """Return the events to subscribe to."""
-    others = {event for other, names in _VIEW_EVENTS.items() if other != view for event in names}
+    others: set[str] = set()
+    for other, names in _VIEW_EVENTS.items():
+        if other != view:
+            others.update(names)
     return [event for event in EVENTS if event not in others]
 
 
 def scopes(view: View) -> dict[str, list[str]]:
     """Return each scope that the bot needs, with the methods, events and features that need it."""
     subscribed = {event: EVENTS[event] for event in events(view)}
-    shown = {} if view == "none" else {f"the {view} view": (VIEW_SCOPE,)}
+    shown = {}
+    if view != "none":
+        shown = {f"the {view} view": (VIEW_SCOPE,)}
     users: dict[str, list[str]] = {}
     for user, needed in {**METHODS, **subscribed, **FEATURES, **shown}.items():
         for scope in needed:

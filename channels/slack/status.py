@@ -1,4 +1,4 @@
-"""ConversationStatus: shows in a thread that the bot works or waits, and learns where Slack refuses it."""
+"""ConversationStatus: shows in a thread whether the bot works or waits, where Slack allows it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATUS = "is thinking…"
-#: Seconds after which the status is shown again: Slack removes it after 2 minutes. Sessions work for an hour.
+#: Seconds after which the status is shown again: Slack removes it after 2 minutes. Sessions work
+#: for an hour.
 STATUS_SECONDS = 100.0
 #: Seconds for which no status is shown where Slack refused one. A refusal costs one call in this time, not one a turn,
 #: and a scope that an operator adds is noticed without a restart.
 REFUSED_SECONDS = 900.0
-#: The most chats whose refusal is remembered, and the most threads whose state is.
-MAX_CHATS, MAX_THREADS = 10_000, 10_000
-#: The most states that wait because Slack asked to wait, and how often each is tried.
-MAX_LATER, MAX_TRIES = 1_000, 5
+#: The most chats whose refusal is remembered.
+MAX_CHATS = 10_000
+#: The most threads whose state is remembered.
+MAX_THREADS = 10_000
+#: The most states that wait because Slack asked to wait.
+MAX_LATER = 1_000
+#: How often each of them is tried.
+MAX_TRIES = 5
 #: What Slack adds to its answer while the app does not subscribe to the event of the stop button.
 NO_STOP_BUTTON = "missing_agent_session_stopped_event_subscription"
 #: Error codes that concern the app wherever it is. Besides them, those of a token and of its scopes.
 _APP_ERRORS = frozenset(
     {
-        *("unknown_method", "method_deprecated", "deprecated_endpoint", "feature_not_enabled", "feature_disabled"),
+        *(
+            "unknown_method",
+            "method_deprecated",
+            "deprecated_endpoint",
+            "feature_not_enabled",
+            "feature_disabled",
+        ),
         *("not_allowed", "access_denied", "accesslimited", "team_access_not_granted"),
         *("ekm_access_denied", "enterprise_is_restricted", "not_agent_app", "not_authorized"),
     }
@@ -50,10 +61,11 @@ StatusPlace = tuple[str, str]
 class ConversationStatus:
     """The status of one app's threads. Lives as long as its channel.
 
-    Apps with the agent view have sessions, one for each thread (`agents.sessions.setStatus`): "Working…" with a stop
-    button, suspended while a question waits, active, closed. A message ends no state, so each is ended by another.
-    Where Slack refuses sessions, and in other apps, "is thinking…" is shown (`assistant.threads.setStatus`), which
-    works at any message and ends with a reply in the thread. Both need the scope chat:write alone.
+    Apps with the agent view have sessions, one for each thread (`agents.sessions.setStatus`):
+    "Working…" with a stop button, suspended while a question waits, active, closed. A message ends
+    no state, so each is ended by another. Where Slack refuses sessions, and in other apps, "is
+    thinking…" is shown (`assistant.threads.setStatus`), which works at any message and ends with a
+    reply in the thread. Both need the scope chat:write alone.
     """
 
     def __init__(
@@ -73,7 +85,8 @@ class ConversationStatus:
         self._statuses = Refusals(channel, "assistant.threads.setStatus", clock)
         #: Keeps the calls for one message in their order: a status that is shown after its removal would stay.
         self._locks: WeakValueDictionary[StatusPlace, asyncio.Lock] = WeakValueDictionary()
-        #: The event id of the newest turn in each thread. What an earlier one leads to changes nothing.
+        #: The event id of the newest turn in each thread. What an earlier one leads to changes
+        #: nothing.
         self._turns: OrderedDict[StatusPlace, str] = OrderedDict()
         #: The threads that Slack shows as working because of this process.
         self._working: OrderedDict[StatusPlace, None] = OrderedDict()
@@ -82,7 +95,9 @@ class ConversationStatus:
         self._misses_stop_button = False
 
     def begin(self, chat: str, ts: str, event_id: str) -> None:
-        """Note that a turn begins in a thread without showing it: states that earlier turns led to are outdated."""
+        """Note that a turn begins in a thread without showing it: states that earlier turns led to
+        are outdated.
+        """
         _remember(self._turns, (chat, ts), event_id)
         if task := self._later.pop((chat, ts), None):
             task.cancel()
@@ -90,7 +105,8 @@ class ConversationStatus:
     async def show(self, chat: str, ts: str, event_id: str = "") -> float:
         """Show at the message `ts`, a thread's first one or any other, that a turn is under work.
 
-        Returns the seconds after which it must be shown again, 0 for never. Best effort; never raises.
+        Returns the seconds after which it must be shown again, 0 for never. Best effort; never
+        raises.
         """
         self.begin(chat, ts, event_id)
         async with self._lock(chat, ts):
@@ -100,10 +116,14 @@ class ConversationStatus:
                     _remember(self._working, (chat, ts), None)
                 if outcome != "refused":
                     return 0.0
-            return STATUS_SECONDS if await self._set_status(chat, ts, STATUS) == "taken" else 0.0
+            outcome = await self._set_status(chat, ts, STATUS)
+            return STATUS_SECONDS if outcome == "taken" else 0.0
 
     async def remove(self, chat: str, ts: str) -> None:
-        """Remove "is thinking…" from the message `ts`, unless its thread has a session. Best effort; never raises."""
+        """Remove "is thinking…" from the message `ts`, unless its thread has a session.
+
+        Best effort; never raises.
+        """
         if not self._uses_sessions(chat):
             async with self._lock(chat, ts):
                 await self._set_status(chat, ts, "")
@@ -111,8 +131,8 @@ class ConversationStatus:
     async def show_state(self, chat: str, ts: str, state: ShownState, *, after: str = "") -> None:
         """Show what the thread waits for now, if it has a session. Best effort; never raises.
 
-        `after`: the event id of the turn that led to it. A state that Slack does not take now is told later, since a
-        thread that goes on "working" has a stop button for an hour.
+        `after`: the event id of the turn that led to it. A state that Slack does not take now is
+        told later, since a thread that goes on "working" has a stop button for an hour.
         """
         async with self._lock(chat, ts):
             is_outdated = after and self._turns.get((chat, ts), after) != after
@@ -164,7 +184,10 @@ class ConversationStatus:
         refusals: Refusals,
         call: Callable[[AsyncWebClient, str], Awaitable[Any]],
     ) -> tuple[Outcome, Any]:
-        """Call one of the two methods, and remember a refusal. Return the outcome and Slack's answer."""
+        """Call one of the two methods, and remember a refusal.
+
+        Return the outcome and Slack's answer.
+        """
         from slack_sdk.errors import SlackApiError
 
         try:
@@ -175,7 +198,9 @@ class ConversationStatus:
             return "failed", None
 
     def _set_later(self, chat: str, ts: str, state: ShownState) -> None:
-        """Set the state in the background when Slack takes calls again, unless another turn begins before."""
+        """Set the state in the background when Slack takes calls again, unless another turn begins
+        before.
+        """
         if (chat, ts) in self._later or len(self._later) < MAX_LATER:
             earlier = self._later.pop((chat, ts), None)
             if earlier:
@@ -193,13 +218,17 @@ class ConversationStatus:
 
 
 class Refusals:
-    """Remembers where Slack refuses one of its methods, and until when. Lives as long as its status."""
+    """Remembers where Slack refuses one of its methods, and until when.
+
+    Lives as long as its status.
+    """
 
     def __init__(self, channel: str, method: str, clock: Callable[[], float]) -> None:
         self._channel = channel
         self._method = method
         self._clock = clock
-        #: Until when, and why, by chat. The id of a workspace stands for all of its chats, "" without one.
+        #: Until when, and why, by chat. The id of a workspace stands for all of its chats, ""
+        #: without one.
         self._until: dict[str, tuple[float, Literal["later", "refused"]]] = {}
 
     def of(self, chat: str) -> Literal["", "later", "refused"]:
@@ -219,7 +248,9 @@ class Refusals:
         return [self._until[place] for place in places if place in self._until]
 
     def learn(self, chat: str, error: SlackApiError) -> Outcome:
-        """Remember a refusal, of the app in a workspace or of one chat. Return what became of the call.
+        """Remember a refusal, of the app in a workspace or of one chat.
+
+        Return what became of the call.
 
         A fault of Slack's own says nothing of the next call. Slack limits the calls of a workspace.
         """
@@ -231,12 +262,15 @@ class Refusals:
         is_limited = reaction == "wait" or http_status == 429
         if not is_limited and (reaction == "unclear" or http_status >= 500 or not code):
             return "failed"
-        seconds = retry_after(response.headers) if is_limited else REFUSED_SECONDS
+        seconds = REFUSED_SECONDS
+        if is_limited:
+            seconds = retry_after(response.headers)
         outcome: Literal["later", "refused"] = "later" if is_limited else "refused"
         if len(self._until) >= MAX_CHATS:
             self._until.clear()
         is_of_app = is_limited or code in _APP_ERRORS or reaction in ("down", "scope")
-        self._until[split_place(chat).team if is_of_app else chat] = (self._clock() + seconds, outcome)
+        place = split_place(chat).team if is_of_app else chat
+        self._until[place] = (self._clock() + seconds, outcome)
         extra = {
             "channel": self._channel,
             "method": self._method,

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 #: The thread of such a conversation: this, and 20 hex digits.
 _NEW = "new-"
-#: Seconds after which a thread that the cache does not know is known not to be ours. Its first message is noted as soon
-#: as it is posted; Slack's clock and this machine's may differ.
+#: Seconds after which a thread that the cache does not know is known not to be ours. Its first
+#: message is noted right after it was posted; Slack's clock and this machine's may differ.
 _NOTED_SECONDS = 300.0
 #: The most threads that are remembered not to be ours.
 _MAX_OTHERS = 10_000
@@ -28,24 +28,31 @@ _TS = re.compile(r"\d{1,16}\.\d{1,9}")
 
 
 def new_thread(act: str) -> str:
-    """Return the thread of a conversation that an act without a thread begins, such as a slash command."""
+    """Return the thread of a conversation that an act without a thread begins, such as a slash
+    command.
+    """
     return f"{_NEW}{digest(act)}"
 
 
 class OpenedThreads:
-    """Knows which thread at Slack a conversation has that the bot's first message opened. Lives as long as its channel.
+    """Knows which thread at Slack a conversation has that the bot's first message opened.
 
-    In the agent view each message outside of threads opens one, also the bot's. Slash commands, shortcuts and forms
-    name no thread, so what they begin is stored under a name of ours until the first reply has a ts. From then on
-    replies go into its thread, and what the person writes there belongs to the same conversation.
+    Lives as long as its channel.
 
-    The cache holds `slack:thread:<conversation>`, the ts, and `slack:began:<conversation at Slack>`, our name.
+    In the agent view each message outside of threads opens one, also the bot's. Slash commands,
+    shortcuts and forms name no thread, so what they begin is stored under a name of ours until the
+    first reply has a ts. From then on replies go into its thread, and what the person writes there
+    belongs to the same conversation.
+
+    The cache holds `slack:thread:<conversation>`, the ts, and
+    `slack:began:<conversation at Slack>`, our name.
     """
 
     def __init__(self, cache: SharedCache, *, clock: Callable[[], float] = time.time) -> None:
         self._cache = cache
         self._clock = clock
-        #: Threads of people's own messages, which most are: they cost no look into the cache a second time.
+        #: Threads of people's own messages, which most are: they cost no look into the cache a
+        #: second time.
         self._others: set[str] = set()
 
     async def at_slack(self, conversation: Conversation) -> Conversation:
@@ -59,7 +66,10 @@ class OpenedThreads:
         return replace(conversation, thread=ts or "")
 
     async def note(self, conversation: Conversation, ts: str) -> None:
-        """Remember that the conversation's first message has this ts. A failure is only logged: it is posted."""
+        """Remember that the conversation's first message has this ts.
+
+        A failure is only logged: it is posted.
+        """
         if not ts or not NEW_THREAD.fullmatch(conversation.thread):
             return
         at_slack = replace(conversation, thread=ts)

@@ -1,4 +1,4 @@
-"""Looks at the workspaces that have installed a Slack app, for `sayso doctor` and `sayso channel workspaces`."""
+"""Checks the workspaces that have installed a Slack app, for `sayso doctor` and `sayso channel`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, se
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
 from sayso.channels.slack.settings import SlackSettings
 
-#: How long all workspaces together may take to be asked, in seconds, and how many are asked at a time.
-CHECK_SECONDS, AT_A_TIME = 15.0, 8
+#: How long all workspaces together may take to be asked, in seconds.
+CHECK_SECONDS = 15.0
+#: How many are asked at a time.
+AT_A_TIME = 8
 #: For how long `sayso doctor` names a workspace that removed the app, in seconds: a week.
 RECENT_SECONDS = 7 * 86400.0
 _AGAIN = "have the app installed there again: {url}"
@@ -43,7 +45,10 @@ class WorkspaceChecks:
         self._sessions: PooledSessions[Any] = PooledSessions(lambda session: session)
 
     async def results(self) -> AsyncIterator[CheckResult]:
-        """Yield what is known of all installations, then the state of each. Raises redis.RedisError."""
+        """Yield what is known of all installations, then the state of each.
+
+        Raises redis.RedisError.
+        """
         names = self._installations.ids()
         if names:
             organizations = sum(name.startswith("E") for name in names)
@@ -51,7 +56,8 @@ class WorkspaceChecks:
             says = f"installed by {_count(workspaces, 'workspace')} and {_count(organizations, 'organization')}"
             yield self._ok("workspaces", says)
         else:
-            says, cure = "no workspace has installed the app", f"install it: {self._install_url}"
+            says = "no workspace has installed the app"
+            cure = f"install it: {self._install_url}"
             yield self._warn("workspaces", says, cure, id="workspaces-none")
         async for result in self._each(names):
             yield result
@@ -59,7 +65,9 @@ class WorkspaceChecks:
             yield result
 
     async def _each(self, names: list[str]) -> AsyncIterator[CheckResult]:
-        """Yield the state of each installation within CHECK_SECONDS, then how many were not asked in time."""
+        """Yield the state of each installation within CHECK_SECONDS, then how many were not asked
+        in time.
+        """
         slots = asyncio.Semaphore(AT_A_TIME)
         tasks = [asyncio.create_task(self._within_slot(slots, name)) for name in names]
         if not tasks:

@@ -58,8 +58,8 @@ GROUP_RATE = RateLimit(per_second=30, chat_gap=4.0, burst=5, draft_gap=4.0, draf
 
 #: Ids of supergroups are below this number. Basic groups have negative ids above it, and may become supergroups.
 _SUPERGROUPS = -1_000_000_000_000
-#: The id of a message; with that of its chat if the conversation began in another one, and with that of the only person
-#: who sees it.
+#: The id of a message; with that of its chat if the conversation began in another one, and with
+#: that of the only person who sees it.
 _MESSAGE_ID = re.compile(r"(?:(-[0-9]{1,20}):)?((?:u[0-9]{1,20}:)?[0-9]{1,20})")
 #: The id of a group or supergroup.
 _GROUP_ID = re.compile(r"-[0-9]{1,20}")
@@ -171,7 +171,8 @@ class TelegramChannel:
         return True
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Show a draft, cut to one message: a message that is edited, or in a private chat Telegram's own draft.
+        """Show a draft, cut to one message: a message that is edited, or in a private chat
+        Telegram's own draft.
 
         Telegram's own draft disappears by itself, and the person may stop it.
         """
@@ -208,7 +209,9 @@ class TelegramChannel:
         to the group's new id.
         """
         reply = delivery.reply
-        is_rich = await asyncio.to_thread(self._is_rich, reply) if self._sends_rich_messages else False
+        is_rich = False
+        if self._sends_rich_messages:
+            is_rich = await asyncio.to_thread(self._is_rich, reply)
         call = BotApiCall(delivery.conversation.chat, _thread(delivery), reply, rich=is_rich)
         impossible = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
         return await self._translated(self._deliver(as_new_message(call) if impossible else call))
@@ -249,7 +252,10 @@ class TelegramChannel:
         return call
 
     def _learn(self, call: BotApiCall, exc: Exception) -> None:
-        """Note what the Bot API server does not know. It passes over the blocks of an edit, and misses its text."""
+        """Note what the Bot API server does not know.
+
+        It passes over the blocks of an edit, and misses its text.
+        """
         found = reaction(exc)
         if found == "buttons":
             self._missing.note("disabled buttons")

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 #: The address of the Bot API.
 TELEGRAM = "https://api.telegram.org"
-#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once. `done`: nothing is
-#: left to do. `plain`: send again without formatting. `caption`: edit the caption of a file instead. `anew`: send as a
-#: new message. `document`: send the file without preview. `link`: send a link to the file. `chat`: the topic is gone,
-#: send to the chat. `buttons`: send without the buttons that do nothing. `barred`, `chat_barred`, `closed`, `down`,
-#: `refused`, `unsent` and `unknown` are errors of the channel.
+#: What follows from an error. `wait`: try again later. `moved`: send to the chat's new id, once.
+#: `done`: nothing is left to do. `plain`: send again without formatting. `caption`: edit the
+#: caption of a file instead. `anew`: send as a new message. `document`: send the file without
+#: preview. `link`: send a link to the file. `chat`: the topic is gone, send to the chat. `buttons`:
+#: send without the buttons that do nothing. `barred`, `chat_barred`, `closed`, `down`, `refused`,
+#: `unsent` and `unknown` are errors of the channel.
 TelegramReaction = Literal[
     "wait", "moved", "done", "plain", "caption", "anew", "document", "link", "chat", "buttons",
     "barred", "chat_barred", "closed", "down", "refused", "unsent", "unknown",

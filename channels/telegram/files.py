@@ -9,8 +9,8 @@ from typing import Any
 from sayso.channels.types import Media
 
 TelegramJson = Mapping[str, Any]
-#: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram names none. An
-#: animation is sent as a document too.
+#: The keys of a message that hold a file, in order of preference, with the MIME type if Telegram
+#: names none. An animation is sent as a document too.
 _FILES = {
     "animation": "video/mp4",
     "document": "application/octet-stream",
@@ -25,7 +25,10 @@ _FILES = {
 def files_of(message: TelegramJson) -> tuple[Media, ...]:
     """Return the files of a message: one, or those of paid media that the bot may see."""
     paid = (message.get("paid_media") or {}).get("paid_media") or ()
-    return (*media_of(message), *chain.from_iterable(media_of(part) for part in paid if part.get("type") != "preview"))
+    return (
+        *media_of(message),
+        *chain.from_iterable(media_of(part) for part in paid if part.get("type") != "preview"),
+    )
 
 
 def media_of(message: TelegramJson) -> tuple[Media, ...]:
@@ -49,9 +52,13 @@ def _file(file: TelegramJson, mime_type: str) -> Media:
 
 
 def file_ids(message: TelegramJson) -> list[str]:
-    """Return the ids of the files of a message, or of a block, that stay the same when people edit it.
+    """Return the ids of the files of a message, or of a block, that stay the same when people edit
+    it.
 
     The id of a file for downloads may change.
     """
-    files = [*(message.get("photo") or ())[-1:], *(message[kind] for kind in ("sticker", *_FILES) if kind in message)]
+    files = [
+        *(message.get("photo") or ())[-1:],
+        *(message[kind] for kind in ("sticker", *_FILES) if kind in message),
+    ]
     return [str(file.get("file_unique_id") or file.get("file_id") or "") for file in files]

@@ -55,18 +55,25 @@ def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
 
 
 def _quoted(message: TelegramJson) -> str:
-    """Return the text of the message that this one replies to, or the part of it that its author chose."""
+    """Return the text of the message that this one replies to, or the part of it that its author
+    chose.
+    """
     if "quote" in message:
         return _readable(message["quote"])
     original = message.get("reply_to_message") or {}
     if "rich_message" in original:
         text = read_rich_message(original["rich_message"]).text
-        return text if len(text) <= MAX_QUOTED_CHARS else f"{text[:MAX_QUOTED_CHARS]}…"
+        if len(text) <= MAX_QUOTED_CHARS:
+            return text
+        return f"{text[:MAX_QUOTED_CHARS]}…"
     if "checklist" in original:
         number = message.get("reply_to_checklist_task_id")
-        chosen = (task for task in original["checklist"].get("tasks") or () if task.get("id") == number)
-        task = next(chosen, None)
-        return str(task.get("text", "")) if task else _checklist(original["checklist"])
+        checklist = original["checklist"]
+        tasks = checklist.get("tasks") or ()
+        task = next((task for task in tasks if task.get("id") == number), None)
+        if task:
+            return str(task.get("text", ""))
+        return _checklist(checklist)
     return _readable(original)
 
 
@@ -80,7 +87,8 @@ def _insert(text: str, additions: Sequence[tuple[int, str]]) -> str:
 def _content_of(message: TelegramJson, rich: RichContent | None) -> str:
     """Return a digest of the text, the files and the other content that its author may edit.
 
-    Buttons may change by the bot through which the message was sent, and anyone may mark a task of a checklist as done.
+    Buttons may change by the bot through which the message was sent, and anyone may mark a task of
+    a checklist as done.
     """
     ids = rich.file_ids if rich else file_ids(message)
     if "checklist" in message:
@@ -159,13 +167,19 @@ def _paid_media(paid: TelegramJson) -> str:
     """Describe paid media. Of those that were not paid for, Telegram gives a bot only the price."""
     is_hidden = any(part.get("type") == "preview" for part in paid.get("paid_media") or ())
     price = f"paid media for {paid.get('star_count')} Stars"
-    return f"{price}, which cannot be read here" if is_hidden else price
+    if is_hidden:
+        return f"{price}, which cannot be read here"
+    return price
 
 
 def _giveaway(giveaway: TelegramJson) -> str:
     """Describe a giveaway, or its winners."""
     names = ", ".join(full_name(person) for person in giveaway.get("winners") or ())
-    parts = (f"giveaway (winners: {giveaway.get('winner_count')})", giveaway.get("prize_description"), names)
+    parts = (
+        f"giveaway (winners: {giveaway.get('winner_count')})",
+        giveaway.get("prize_description"),
+        names,
+    )
     return ": ".join(filter(None, parts))
 
 
@@ -247,8 +261,9 @@ class UpdateParser:
         if "business_connection_id" in message or "guest_query_id" in message:
             # Its chat belongs to another account: people there do not write to the bot.
             return Received(ignored="sent to a person's own account, or to a guest bot")
-        rich = read_rich_message(message["rich_message"]) if "rich_message" in message else None
-        if rich:
+        rich = None
+        if "rich_message" in message:
+            rich = read_rich_message(message["rich_message"])
             message = {**message, "text": rich.text}
         text = _text_of(message)
         if "migrate_to_chat_id" in message or "migrate_from_chat_id" in message:
@@ -445,7 +460,9 @@ def _in_group(message: TelegramJson) -> bool:
 
 
 def _message_id(message: TelegramJson, person: TelegramJson) -> str:
-    """Return the message's id. That of a message that only one person sees names the person: "u5123456789:3".
+    """Return the message's id.
+
+    That of a message that only one person sees names the person: "u5123456789:3".
 
     "" for a message without an id.
     """
@@ -455,7 +472,9 @@ def _message_id(message: TelegramJson, person: TelegramJson) -> str:
 
 
 def ephemeral_id(user_id: str, number: str) -> str:
-    """Return the id of a message that only this person sees, which Telegram numbers apart from all others."""
+    """Return the id of a message that only this person sees, which Telegram numbers apart from all
+    others.
+    """
     return f"u{user_id}:{number}"
 
 

@@ -9,10 +9,11 @@ from typing import Literal
 
 log = logging.getLogger(__name__)
 
-#: A feature that a Bot API server may lack: the blocks of rich messages came with 10.2, disabled buttons with 10.3.
+#: A feature that a Bot API server may lack: the blocks of rich messages came with 10.2, disabled
+#: buttons with 10.3.
 Feature = Literal["disabled buttons", "rich messages"]
-#: Seconds for which a feature is not used after a refusal. A refusal costs one call in this time, and a server that is
-#: updated is noticed without a restart.
+#: Seconds for which a feature is not used after a refusal. A refusal costs one call in this time,
+#: and a server that is updated is noticed without a restart.
 MISSING_SECONDS = 900.0
 
 

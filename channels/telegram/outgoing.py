@@ -48,10 +48,11 @@ _MAX_SOURCE_CHARS, _ELLIPSIS_UNITS = 2 * TEXT_LIMIT, 16
 
 
 def is_better_rich(reply: Reply) -> bool:
-    """Return whether a rich message shows a reply better: a table, or one message in place of several.
+    """Return whether a rich message shows a reply better: a table, or one message in place of
+    several.
 
-    A question or an offer with a time limit is never rich: an app that cannot show a rich message would show the
-    buttons without what they agree to.
+    A question or an offer with a time limit is never rich: an app that cannot show a rich message
+    would show the buttons without what they agree to.
     """
     is_asking = bool(reply.preview or reply.answer_seconds or reply.decided_buttons)
     if is_asking or reply.media or reply.answers_tap or reply.only_for or not reply.text:
@@ -63,8 +64,8 @@ def is_better_rich(reply: Reply) -> bool:
 def pieces_of(reply: Reply) -> Sequence[Reply]:
     """Return the messages of a reply. A text of up to 1,024 units is its file's caption; a longer one follows the file.
 
-    Buttons are on the last message. An edit cannot change a file, so the file follows the edited text. All messages of
-    a question keep its time limit, which tells them from answers.
+    Buttons are on the last message. An edit cannot change a file, so the file follows the edited
+    text. All messages of a question keep its time limit, which tells them from answers.
     """
     if reply.preview:
         reply = reply.with_preview(format_preview)
@@ -136,7 +137,10 @@ class BotApiCall:
         return self._receipt(sent)
 
     def _receipt(self, sent: Message) -> Receipt:
-        """Return the receipt. A message that Telegram sends later has the id 0 until then, which is no id."""
+        """Return the receipt.
+
+        A message that Telegram sends later has the id 0 until then, which is no id.
+        """
         message_id = str(sent.message_id or "")
         number = sent.api_kwargs.get("ephemeral_message_id")
         if number and self.reply.only_for:
@@ -153,7 +157,9 @@ class BotApiCall:
         if self.reply.edits:
             what["message_id"] = int(self.reply.edits)
             edited: Any = await bot.do_api_request("editMessageText", api_kwargs=what)
-            at = edited.get("edit_date", 0) if isinstance(edited, dict) else 0
+            at = 0
+            if isinstance(edited, dict):
+                at = edited.get("edit_date", 0)
             return Receipt(self.reply.edits, at + 1.0 if at else 0.0)
         if self.thread is not None:
             what["message_thread_id"] = self.thread
@@ -161,7 +167,8 @@ class BotApiCall:
         return Receipt(str(sent.get("message_id") or ""), float(sent.get("date") or 0))
 
     async def _in_pieces(self, bot: Bot, source: MediaStore) -> Receipt:
-        """Send a text that was to be one rich message as several others, the buttons under the last.
+        """Send a text that was to be one rich message as several others, the buttons under the
+        last.
 
         Raises DeliveryUncertain if one is refused after the first.
         """
@@ -239,10 +246,12 @@ class BotApiCall:
         return {"chat_id": self.chat, field: text or None, "parse_mode": parse_mode, "reply_markup": markup}
 
     def _place(self) -> dict[str, Any]:
-        """Return the parameters for the thread and the receiver. PTB has no name for the receiver yet.
+        """Return the parameters for the thread and the receiver.
 
-        Telegram lets an administrator write to one person at any time, and any other bot for 15 seconds after an act of
-        that person, which it must name.
+        PTB has no name for the receiver yet.
+
+        Telegram lets an administrator write to one person at any time, and any other bot for 15
+        seconds after an act of that person, which it must name.
         """
         place: dict[str, Any] = {"message_thread_id": self.thread}
         if not (self.reply.only_for and self.chat.startswith("-")):  # a private chat has no other readers
@@ -257,7 +266,10 @@ class BotApiCall:
         return {**place, "api_kwargs": private}
 
     async def _edit(self, bot: Bot) -> Receipt:
-        """Edit the text and the buttons, or delete the message. Without buttons the old ones disappear."""
+        """Edit the text and the buttons, or delete the message.
+
+        Without buttons the old ones disappear.
+        """
         if self.reply.edits.startswith("u"):
             return await self._edit_ephemeral(bot)
         number = int(self.reply.edits)
@@ -274,17 +286,22 @@ class BotApiCall:
         return Receipt(self.reply.edits, at.timestamp() + 1 if at else 0.0)
 
     async def _edit_ephemeral(self, bot: Bot) -> Receipt:
-        """Edit a message that one person sees. Telegram has methods of their own for it, and does not say when."""
+        """Edit a message that one person sees.
+
+        Telegram has methods of their own for it, and does not say when.
+        """
         receiver, _, number = self.reply.edits.removeprefix("u").partition(":")
         what = {
             **self._common("caption" if self.shape else "text"),
             "receiver_user_id": int(receiver),
             "ephemeral_message_id": int(number),
         }
-        method = "editEphemeralMessageCaption" if self.shape else "editEphemeralMessageText"
+        method = "editEphemeralMessageCaption"
         if not self.shape:
+            method = "editEphemeralMessageText"
             what["link_preview_options"] = _no_preview()
-        await bot.do_api_request(method, api_kwargs={name: each for name, each in what.items() if each is not None})
+        given = {name: value for name, value in what.items() if value is not None}
+        await bot.do_api_request(method, api_kwargs=given)
         return Receipt(self.reply.edits)
 
     async def _file(self, bot: Bot, media: Media, source: MediaStore) -> Receipt:
@@ -310,14 +327,17 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
 
 
 def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt | None:
-    """Return the call without what a Bot API server may be too old for, or what Telegram allows for a while only."""
+    """Return the call without what a Bot API server may be too old for, or what Telegram allows for
+    a while only.
+    """
     reply = call.reply
     if reply.only_for_act and not reply.answers_tap and found in ("done", "refused", "anew"):
         # The act is too old. An administrator may write without one.
         return replace(call, reply=replace(reply, only_for_act=""))
     if call.rich and found in ("plain", "refused", "down"):
         return replace(call, rich=False)
-    # PTB says of a method that the server does not know that the token may be wrong. If it is, the next call says so.
+    # PTB says of a method that the server does not know that the token may be wrong. If it is, the
+    # next call says so.
     if reply.edits.startswith("u") and found in ("refused", "anew", "down"):
         return as_new_message(call)
     if found not in ("buttons", "refused", "anew"):

@@ -1,7 +1,9 @@
-"""Reads a rich message of Telegram (Bot API 10.1) as text for the model, with the files that are inside it.
+"""Reads a rich message of Telegram (Bot API 10.1) as text for the model, with the files that are
+inside it.
 
-What has a meaning stays: headings, lists, tables, quotes, code, formulas, addresses behind words, and what is struck
-out. What is only a look, such as bold words, is dropped, as in other messages of Telegram.
+What has a meaning stays: headings, lists, tables, quotes, code, formulas, addresses behind words,
+and what is struck out. What is only a look, such as bold words, is dropped, as in other messages of
+Telegram.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from sayso.channels.links import MAX_ADDRESSES, with_address
 from sayso.channels.telegram.files import TelegramJson, file_ids, media_of
 from sayso.channels.types import Media
 
-#: How deep lists, objects and texts in each other are read. Telegram accepts 16 levels of blocks and formatting, each
-#: of which takes up to three of these.
+#: How deep lists, objects and texts in each other are read. Telegram accepts 16 levels of blocks
+#: and formatting, and one of its levels takes up to three of these.
 MAX_DEPTH = 48
-#: The most characters that are read. Telegram accepts 32,768 characters of text; tables and addresses add some.
+#: The most characters that are read. Telegram accepts 32,768 characters of text; tables and
+#: addresses add some.
 MAX_CHARS = 50_000
 #: The most files that are read of one message, as many as an album has.
 MAX_FILES = 10
@@ -29,7 +32,9 @@ TOO_DEEP = "[what is nested deeper is left out]"
 
 @dataclass(frozen=True, slots=True)
 class RichContent:
-    """What a rich message says: its text, its first files, and the ids of all its files that edits do not change."""
+    """What a rich message says: its text, its first files, and the ids of all its files that edits
+    do not change.
+    """
 
     text: str
     media: tuple[Media, ...]
@@ -37,7 +42,10 @@ class RichContent:
 
 
 def read_rich_message(rich: TelegramJson) -> RichContent:
-    """Read a rich message. Raises AttributeError, KeyError, TypeError or ValueError for a malformed one."""
+    """Read a rich message.
+
+    Raises AttributeError, KeyError, TypeError or ValueError for a malformed one.
+    """
     reader = _Reader()
     text = reader.blocks(rich.get("blocks") or (), 0)
     if len(text) > MAX_CHARS:
@@ -60,7 +68,10 @@ class _Reader:
         return between.join(filter(None, (self._block(block, depth) for block in blocks)))
 
     def _block(self, block: TelegramJson, depth: int) -> str:
-        """Return the text of one block. A block of an unknown kind is named, and what is known of it follows."""
+        """Return the text of one block.
+
+        A block of an unknown kind is named, and what is known of it follows.
+        """
         kind = str(block.get("type") or "")
         read = _BLOCKS.get(kind)
         if read:
@@ -79,7 +90,8 @@ class _Reader:
 
     def code(self, block: TelegramJson, depth: int) -> str:
         """Return code in a fence that is longer than any run of backticks in it."""
-        code, fence = self._text(block.get("text"), depth), "```"
+        code = self._text(block.get("text"), depth)
+        fence = "```"
         while fence in code:
             fence += "`"
         return f"{fence}{block.get('language') or ''}\n{code}\n{fence}"
@@ -162,7 +174,10 @@ class _Reader:
         return f"{marker} {_indented(content, '  ').lstrip(' ')}".rstrip()
 
     def _row(self, cells: Sequence[TelegramJson], covered: dict[int, int], depth: int) -> list[str]:
-        """Return the cells of a row. `covered`: how many further rows a cell above covers, by column."""
+        """Return the cells of a row.
+
+        `covered`: how many further rows a cell above covers, by column.
+        """
         row: list[str] = []
         waiting = list(reversed(cells))
         while len(row) < _MAX_COLUMNS and (waiting or any(covered.get(at) for at in range(len(row), _MAX_COLUMNS))):

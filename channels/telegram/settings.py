@@ -33,15 +33,16 @@ class TelegramSettings(VendorSettings):
     for another bot. A bot that polls learns its name by itself. Example: `'@my_fruit_bot'`.
     """
     draft: Literal["native", "edit"] = "edit"
-    """How an answer is shown in a private chat while it is written, with `streaming: true`. `edit`: a message that
-    grows. `native`: Telegram's own draft, with a button to stop it; Telegram's apps for macOS and Android may leave the
-    draft beside the answer. A group always has a message that grows. Example: `native`.
+    """How an answer is shown in a private chat while it is written, with `streaming: true`. `edit`:
+    a message that grows. `native`: Telegram's own draft, with a button to stop it; Telegram's apps
+    for macOS and Android may leave the draft beside the answer. A group always has a message that
+    grows. Example: `native`.
     """
 
     rich_messages: bool = False
-    """Whether answers with a table, and answers over 4,096 characters, are sent as rich messages: with a real table,
-    and in one piece. Questions never are. Telegram's apps that do not know rich messages show nothing of them but a
-    request to update. Example: `true`.
+    """Whether answers with a table, and answers over 4,096 characters, are sent as rich messages:
+    with a real table, and in one piece. Questions never are. Telegram's apps that do not know rich
+    messages show nothing of them but a request to update. Example: `true`.
     """
 
     @field_validator("secret_token")

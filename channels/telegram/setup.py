@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 PORTS = (443, 80, 88, 8443)
 #: The commands in the menu beside people's keyboards. Every channel understands them.
 COMMANDS = ("help", "whoami", "reset", "status", "stop", "tools")
-#: The commands whose answer concerns one person. In a group Telegram shows them, and the answer, to that person only.
+#: The commands whose answer concerns one person. In a group Telegram shows them, and the answer, to
+#: that person only.
 EPHEMERAL_COMMANDS = frozenset({"help", "whoami", "status", "tools"})
 #: How long Telegram's last error counts as current, in seconds.
 RECENT_SECONDS = 3600.0
@@ -224,8 +225,10 @@ def _command_in_groups(command: BotCommand) -> BotCommand:
     """Return a command for the menu of groups. PTB has no name for `is_ephemeral` yet."""
     from telegram import BotCommand
 
-    is_ephemeral = {"is_ephemeral": True} if command.command in EPHEMERAL_COMMANDS else None
-    return BotCommand(command.command, command.description, api_kwargs=is_ephemeral)
+    fields = None
+    if command.command in EPHEMERAL_COMMANDS:
+        fields = {"is_ephemeral": True}
+    return BotCommand(command.command, command.description, api_kwargs=fields)
 
 
 def _check_address(url: str) -> None:

@@ -277,7 +277,9 @@ def send_error(status: int, code: int, sending: Sending = NOTHING_SENT) -> SendE
         if sending.template:
             return TemplateRefused(reaction.of_template(code, sending.template))
         return Refused(f"Twilio error {code}: the Content is not accepted")
-    kind = Unreachable if reaction.once_more and sending.attempt == 1 else reaction.kind
+    kind = reaction.kind
+    if reaction.once_more and sending.attempt == 1:
+        kind = Unreachable
     return kind(f"Twilio error {code or status}: {reaction.why}")
 
 

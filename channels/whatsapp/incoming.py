@@ -159,8 +159,12 @@ def parse(form: TwilioForm, hook: WebhookRequest, *, channel: str, own_address: 
 
 
 def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = "") -> Received:
-    """Parse the status of a message. Some errors also concern its address, its template, or the whole channel."""
-    update, to = status_of(form, delivery, template), form.get("To")
+    """Parse the status of a message.
+
+    Some errors also concern its address, its template, or the whole channel.
+    """
+    update = status_of(form, delivery, template)
+    to = form.get("To")
     received = Received(statuses=(update,), answer=_ANSWER)
     reaction = reaction_to(update.error_code) if update.status in ("failed", "undelivered") else None
     if reaction is None:

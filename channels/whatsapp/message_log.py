@@ -238,9 +238,12 @@ class MissedMessages:
         per_minute: int,
         clock: Callable[[], float],
     ) -> None:
-        self._channel, self._messages = channel, messages
-        self._inbox, self._people = inbox, WhatsAppPeople(channel, identities)
-        self._per_minute, self._clock = per_minute, clock
+        self._channel = channel
+        self._messages = messages
+        self._inbox = inbox
+        self._people = WhatsAppPeople(channel, identities)
+        self._per_minute = per_minute
+        self._clock = clock
         #: When the turns of the last minute were sent, by sender.
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
@@ -302,7 +305,10 @@ class MissedMessages:
 
 
 def _bare_turn(channel: str, message: ListedMessage) -> Turn:
-    """Return the turn of a message without its content. The list names a number, or the id of a person who hides it."""
+    """Return the turn of a message without its content.
+
+    The list names a number, or the id of a person who hides it.
+    """
     return Turn(message.sid, Conversation(channel, message.sender), message.sender)
 
 

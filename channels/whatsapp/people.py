@@ -1,4 +1,4 @@
-"""WhatsAppPeople: which of a person's ids everything of them is stored under, and where messages to them go."""
+"""WhatsAppPeople: the id that everything of a person is stored under, and where messages go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _PARENT_ID = re.compile(r"whatsapp:[A-Z]{2}\.ENT\.[A-Za-z0-9]{1,128}")
 
 
 def is_user_id(address: str) -> bool:
-    """Return whether an address is a person's id in one business. Only Meta gives such an id, to one person."""
+    """Return whether an address is a person's id in one business.
+
+    Only Meta gives such an id, to one person.
+    """
     return _USER_ID.fullmatch(address) is not None
 
 
@@ -51,7 +54,8 @@ class WhatsAppPeople:
     """
 
     def __init__(self, channel: str, identities: Identities) -> None:
-        self._channel, self._identities = channel, identities
+        self._channel = channel
+        self._identities = identities
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
         """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
@@ -70,9 +74,13 @@ class WhatsAppPeople:
         )
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
-        """Return the conversation of the person who has this address now, the same one for an unknown address."""
+        """Return the conversation of the person who has this address now, the same one for an
+        unknown address.
+        """
         identity = self._identities.find(self._channel, conversation.chat)
-        return replace(conversation, chat=identity.key) if identity else conversation
+        if identity is None:
+            return conversation
+        return replace(conversation, chat=identity.key)
 
     def address(self, conversation: Conversation) -> str:
         """Return the address that messages to a conversation are sent to.

@@ -73,8 +73,9 @@ DURABLE = frozenset({
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
-#: Scripts about the queue on a server of its own, the rate of a channel, where the bot may not write, and the ids of
-#: people: nothing there is worth a watermark. After a loss, ids are learned again from the next message.
+#: Scripts about the queue on a server of its own, the rate of a channel, where the bot may not
+#: write, and the ids of people: nothing there is worth a watermark. After a loss, ids are learned
+#: again from the next message.
 UNGUARDED = frozenset({
     "enqueue", "queued", "channel_slot", "channel_silence", "bar_chat", "is_chat_barred",
     "identify", "identity", "forget_identity",
@@ -167,8 +168,10 @@ class LuaScripts:
         return await self._run(name, f"pace:{conversation.partition(':')[0]}", conversation, args, ())
 
     def run_for_people(self, name: str, channel: str, args: Arguments) -> Any:
-        """Run a script about the ids of a channel's people and block. They are together on one node, so that a person
-        with several ids is found in one step. Raises redis.RedisError.
+        """Run a script about the ids of a channel's people and block.
+
+        They are together on one node, so that a person with several ids is found in one step.
+        Raises redis.RedisError.
         """
         return run_without_loop(self._run(name, f"ids:{channel}", "-", args, ()))
 

@@ -23,9 +23,18 @@ _PAGE = "^https://[^/]+"
 #: that end with "!" are required.
 SCHEMA: SlackPayload = {
     "_metadata": {"major_version": int, "minor_version": int},
-    "display_information!": {"name!": 35, "description": 140, "long_description": 4000, "background_color": 7},
+    "display_information!": {
+        "name!": 35,
+        "description": 140,
+        "long_description": 4000,
+        "background_color": 7,
+    },
     "features": {
-        "app_home": {"home_tab_enabled": bool, "messages_tab_enabled": bool, "messages_tab_read_only_enabled": bool},
+        "app_home": {
+            "home_tab_enabled": bool,
+            "messages_tab_enabled": bool,
+            "messages_tab_read_only_enabled": bool,
+        },
         "bot_user": {"display_name!": 80, "always_online": bool},
         "slash_commands": [
             {
@@ -38,12 +47,19 @@ SCHEMA: SlackPayload = {
         ],
         "shortcuts": [{"name!": 24, "type!": 7, "callback_id!": 255, "description!": 150}],
         "assistant_view": {"assistant_description!": 300},
-        "agent_view": {"agent_description!": 300, "suggested_prompts": [{"title!": 100, "message!": 1000}]},
+        "agent_view": {
+            "agent_description!": 300,
+            "suggested_prompts": [{"title!": 100, "message!": 1000}],
+        },
     },
     "oauth_config": {"redirect_urls": [_PAGE], "scopes": {"bot": [255], "user": [255]}},
     "settings": {
         "event_subscriptions": {"request_url": _PAGE, "bot_events": [255]},
-        "interactivity": {"is_enabled!": bool, "request_url": _PAGE, "message_menu_options_url": _PAGE},
+        "interactivity": {
+            "is_enabled!": bool,
+            "request_url": _PAGE,
+            "message_menu_options_url": _PAGE,
+        },
         "org_deploy_enabled": bool,
         "socket_mode_enabled": bool,
         "token_rotation_enabled": bool,
@@ -115,10 +131,13 @@ _TEXT_LIMIT, _BLOCKS_LIMIT = 4000, 13_200
 
 
 class FakeSlack:
-    """The Web API of one workspace. `url` is where files are uploaded to, `scopes` what the app may do,
-    `manifests` where apps are made with `config_token`, `upload_status` what its file server answers to uploads,
-    `status_error` what refuses every assistant status, `session_error` what refuses every state of a session: such as
-    `not_agent_app` for an app without the agent view. `has_stop_button`: it subscribes to `agent_session_stopped`.
+    """The Web API of one workspace.
+
+    `url` is where files are uploaded to, `scopes` what the app may do, `manifests` where apps are
+    made with `config_token`, `upload_status` what its file server answers to uploads,
+    `status_error` what refuses every assistant status, `session_error` what refuses every state of
+    a session: such as `not_agent_app` for an app without the agent view. `has_stop_button`: it
+    subscribes to `agent_session_stopped`.
     """
 
     chat_fields = ("channel", "channel_id")
@@ -132,13 +151,15 @@ class FakeSlack:
         config_token: str = "",
     ) -> None:
         self.scopes, self.manifests, self.upload_status = SCOPES, SlackManifests(), 200
-        self.status_error = self.session_error = ""
+        self.status_error = ""
+        self.session_error = ""
         self.has_stop_button = True
         self._ledger, self._token, self._url, self._clock = ledger, token, url, clock
         self._config_token = config_token
         self._uploads: dict[str, dict[str, Any]] = {}
         self._posted: dict[str, list[float]] = defaultdict(list)
-        #: The tokens of an app that many workspaces have installed. What they send has a `team` in the ledger.
+        #: The tokens of an app that many workspaces have installed. What they send has a `team` in
+        #: the ledger.
         self.oauth = FakeInstallations(CREDENTIALS["client_id"], CREDENTIALS["client_secret"], SCOPES)
         self._calling = threading.local()
 
@@ -197,7 +218,9 @@ class FakeSlack:
         """Return why a token may not call a method. Bot and configuration tokens have different methods."""
         tokens = {self._token: False, **({self._config_token: True} if self._config_token else {})}
         if token not in tokens:
-            return "not_allowed_token_type" if method.startswith(_MANIFEST_METHODS) else self.oauth.refusal(token)
+            if method.startswith(_MANIFEST_METHODS):
+                return "not_allowed_token_type"
+            return self.oauth.refusal(token)
         if method.startswith(_MANIFEST_METHODS) and method not in TAKES:
             return "unknown_method"
         return "" if tokens[token] is method.startswith(_MANIFEST_METHODS) else "not_allowed_token_type"
@@ -206,7 +229,13 @@ class FakeSlack:
         """Answer about a token of one workspace among many."""
         self._ledger.note("slack", method, {"team": grant.id})
         if method == "auth.test":
-            who = {"user": "acme", "user_id": "U0BOT", "bot_id": "B0BOT", "team": grant.name, "team_id": grant.id}
+            who = {
+                "user": "acme",
+                "user_id": "U0BOT",
+                "bot_id": "B0BOT",
+                "team": grant.name,
+                "team_id": grant.id,
+            }
             return json_response({"ok": True, **who}, X_OAuth_Scopes=",".join(sorted(grant.scopes)))
         self.oauth.revoke(grant.id)
         return json_response({"ok": True, "revoked": True})
@@ -270,7 +299,9 @@ class FakeSlack:
         )
 
     def _is_team_file(self, token: str, route: str) -> bool:
-        """Return whether a token is that of the workspace whose file it asks for, or of its organization."""
+        """Return whether a token is that of the workspace whose file it asks for, or of its
+        organization.
+        """
         grant = self.oauth.grant_of(token)
         if grant is None or self.oauth.refusal(token):
             return False
@@ -312,7 +343,10 @@ class FakeSlack:
         return json_response(ACCEPTED)
 
     def _set_session(self, params: dict[str, Any]) -> FakeResponse:
-        """Set the state of a thread's session, which it creates. A thread is named by its first message."""
+        """Set the state of a thread's session, which it creates.
+
+        A thread is named by its first message.
+        """
         if not set(params) <= _SESSION_FIELDS:
             return self.failure("invalid_arg_name")
         thread = str(params.get("thread_ts") or "")
@@ -437,9 +471,12 @@ class FakeSlack:
 
 
 class SlackManifests:
-    """The apps of the owner of a configuration token. Tests may set `error`, which becomes every answer.
+    """The apps of the owner of a configuration token.
 
-    Tests add apps of before July 2026, which have the assistant view, to `apps`: Slack makes no such app any more.
+    Tests may set `error`, which becomes every answer.
+
+    Tests add apps of before July 2026, which have the assistant view, to `apps`: Slack makes no
+    such app any more.
     """
 
     def __init__(self) -> None:
@@ -543,7 +580,9 @@ def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
 
 
 def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
-    """Return the errors of an app's view: its scope and its event, each of which Slack refuses without the other."""
+    """Return the errors of an app's view: its scope and its event, each of which Slack refuses
+    without the other.
+    """
     features = manifest.get("features", {})
     views = [view for view in VIEW_EVENTS if view in features]
     if "assistant:write" in _scopes(manifest) and not views:

@@ -1,4 +1,6 @@
-"""A fake of Slack's OAuth: codes, tokens of workspaces and organizations, their renewal and revocation."""
+"""A fake of Slack's OAuth: codes, tokens of workspaces and organizations, their renewal and
+revocation.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ ROTATION_SECONDS = 43_200
 
 @dataclass(slots=True)
 class FakeGrant:
-    """What one workspace or organization has granted. `error` is what refuses its token, "" for nothing."""
+    """What one workspace or organization has granted.
+
+    `error` is what refuses its token, "" for nothing.
+    """
 
     id: str
     name: str
@@ -56,7 +61,9 @@ class FakeInstallations:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def allow(self, name: str, label: str = "", *, organization: str = "") -> str:
-        """Return the code that a person brings back who allows the app in a workspace or an organization."""
+        """Return the code that a person brings back who allows the app in a workspace or an
+        organization.
+        """
         with self._lock:
             grant = self._new_grant(name, label or name, organization)
             code = f"code-{next(self._numbers)}"
@@ -135,7 +142,10 @@ class FakeInstallations:
         return self._answer(grant)
 
     def _answer(self, grant: FakeGrant) -> dict[str, Any]:
-        rotation = {"refresh_token": grant.refresh_token, "expires_in": ROTATION_SECONDS} if grant.refresh_token else {}
+        rotation = {}
+        if grant.refresh_token:
+            rotation = {"refresh_token": grant.refresh_token, "expires_in": ROTATION_SECONDS}
+        team = {"id": grant.id, "name": grant.name}
         organization = grant.id if grant.is_organization else grant.organization
         return {
             "ok": True,
@@ -144,7 +154,7 @@ class FakeInstallations:
             "scope": ",".join(sorted(grant.scopes)),
             "bot_user_id": "U0BOT",
             "app_id": self.app_id,
-            "team": None if grant.is_organization else {"id": grant.id, "name": grant.name},
+            "team": None if grant.is_organization else team,
             "enterprise": {"id": organization, "name": grant.name} if organization else None,
             "is_enterprise_install": grant.is_organization,
             "authed_user": {"id": "U0ADMIN"},

@@ -62,12 +62,17 @@ _NUMBERS = (("offset", 0, -100, 2**31 - 1), ("limit", 100, 1, 100), ("timeout", 
 #: Groups that became supergroups, old id to new: stored in the ledger, for tests to add to.
 MOVED = "telegram moved"
 _TIMES = "telegram times"
-#: The version of the Bot API that the server speaks, such as (10, 2): stored in the ledger, for tests to lower. An
-#: older server knows no newer methods, and sees a disabled button as one without an action.
+#: The version of the Bot API that the server speaks, such as (10, 2): stored in the ledger, for
+#: tests to lower. An older server knows no newer methods, and sees a disabled button as one without
+#: an action.
 SERVER_VERSION = "telegram server version"
 #: The newest version that the fake knows, and the methods that older ones lack.
 NEWEST = (10, 3)
-_SINCE = {"sendRichMessage": (10, 2), "editEphemeralMessageText": (10, 2), "editEphemeralMessageCaption": (10, 2)}
+_SINCE = {
+    "sendRichMessage": (10, 2),
+    "editEphemeralMessageText": (10, 2),
+    "editEphemeralMessageCaption": (10, 2),
+}
 #: Groups in which the bot is no administrator: stored in the ledger, for tests to add to.
 PLAIN_MEMBER = "telegram plain member"
 #: The time of all messages of the bot; people write in the seconds after it.
@@ -76,7 +81,25 @@ _SECOND = 1795204700
 _FILE_LIMIT = 20 * 1024 * 1024
 _PLACE = ("chat_id", "message_thread_id", "parse_mode", "reply_markup")
 _EPHEMERAL = ("ephemeral_message_parameters", "reply_parameters")
-_EDITED_EPHEMERAL = ("chat_id", "receiver_user_id", "ephemeral_message_id", "parse_mode", "reply_markup")
+_EPHEMERAL_PARAMETERS = {
+    "receiver_user_id",
+    "callback_query_id",
+    "replace_callback_query_message",
+}
+_EDITED_EPHEMERAL = (
+    "chat_id",
+    "receiver_user_id",
+    "ephemeral_message_id",
+    "parse_mode",
+    "reply_markup",
+)
+#: Which field an edit replaces. The other method replaces only the buttons.
+_EDITED_FIELDS = {
+    "editMessageText": "text",
+    "editEphemeralMessageText": "text",
+    "editMessageCaption": "caption",
+    "editEphemeralMessageCaption": "caption",
+}
 _UPLOADS = {
     "sendPhoto": "photo",
     "sendDocument": "document",
@@ -89,16 +112,35 @@ _UPLOADS = {
 _TAKES = {
     "sendMessage": (*_PLACE, "text", "link_preview_options", *_EPHEMERAL),
     **{method: (*_PLACE, "caption", kind, *_EPHEMERAL) for method, kind in _UPLOADS.items()},
-    "sendRichMessage": ("chat_id", "message_thread_id", "reply_markup", "rich_message", *_EPHEMERAL),
+    "sendRichMessage": (
+        "chat_id",
+        "message_thread_id",
+        "reply_markup",
+        "rich_message",
+        *_EPHEMERAL,
+    ),
     "editMessageText": (
-        *("chat_id", "message_id", "text", "parse_mode", "reply_markup", "link_preview_options", "rich_message"),
+        "chat_id",
+        "message_id",
+        "text",
+        "parse_mode",
+        "reply_markup",
+        "link_preview_options",
+        "rich_message",
     ),
     "editMessageCaption": ("chat_id", "message_id", "caption", "parse_mode", "reply_markup"),
     "editMessageReplyMarkup": ("chat_id", "message_id", "reply_markup"),
     "editEphemeralMessageText": (*_EDITED_EPHEMERAL, "text", "link_preview_options"),
     "editEphemeralMessageCaption": (*_EDITED_EPHEMERAL, "caption"),
     "deleteMessage": ("chat_id", "message_id"),
-    "sendMessageDraft": ("chat_id", "message_thread_id", "draft_id", "text", "parse_mode", "can_stop"),
+    "sendMessageDraft": (
+        "chat_id",
+        "message_thread_id",
+        "draft_id",
+        "text",
+        "parse_mode",
+        "can_stop",
+    ),
 }
 
 
@@ -236,10 +278,13 @@ class FakeTelegram:
         return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
 
     def _check_ephemeral(self, chat: str, params: dict[str, Any]) -> None:
-        """Refuse a message to one person in a private chat, or without an act of that person that allows it."""
+        """Refuse a message to one person in a private chat, or without an act of that person that
+        allows it.
+        """
         only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
         replied_to = json.loads(params.get("reply_parameters") or "{}")
-        if unknown := only_for.keys() - {"receiver_user_id", "callback_query_id", "replace_callback_query_message"}:
+        unknown = only_for.keys() - _EPHEMERAL_PARAMETERS
+        if unknown:
             raise TelegramRefusal(f"ephemeral_message_parameters takes no {sorted(unknown)}")
         if replied_to and not (only_for and isinstance(replied_to.get("ephemeral_message_id"), int)):
             raise TelegramRefusal("message to be replied not found")
@@ -251,11 +296,19 @@ class FakeTelegram:
         if chat in self._ledger.state.get(PLAIN_MEMBER, ()) and not is_answer:
             raise TelegramRefusal("an ephemeral message must answer an act of its receiver")
 
+    def _sent_message(self, number: int, chat: str) -> dict[str, Any] | None:
+        """Return the ledger's entry of a message that was sent to a chat, None if there is none."""
+        if not 0 < number <= len(self._ledger.sent):
+            return None
+        entry = self._ledger.sent[number - 1]
+        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+            return None
+        return entry
+
     def _delete(self, chat: str, params: dict[str, Any]) -> FakeResponse:
         """Empty a message in the ledger, where it keeps its place, and note the call."""
         number = int(params.get("message_id") or 0)
-        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
-        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+        if self._sent_message(number, chat) is None:
             raise TelegramRefusal("message to delete not found")
         self._ledger.edit(number, text="", buttons=[], raw={"method": "deleteMessage", **params})
         self._ledger.note("telegram", "deleteMessage", params)
@@ -267,8 +320,8 @@ class FakeTelegram:
         number = int(params.get("ephemeral_message_id" if is_ephemeral else "message_id") or 0)
         if not number:
             raise TelegramRefusal("message identifier is not specified")
-        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
-        if (entry.get("platform"), entry.get("chat")) != ("telegram", chat):
+        entry = self._sent_message(number, chat)
+        if entry is None:
             raise TelegramRefusal("message to edit not found")
         receiver = json.loads(entry["raw"].get("ephemeral_message_parameters") or "{}").get("receiver_user_id")
         receiver = entry["raw"].get("receiver_user_id", receiver)
@@ -280,18 +333,24 @@ class FakeTelegram:
             raise TelegramRefusal("there is no caption in the message to edit")
         if self._version < (10, 2):
             params.pop("rich_message", None)  # an older server passes over what it does not know
-        field = "text" if method.endswith("Text") else "caption" if method.endswith("Caption") else ""
+        field = _EDITED_FIELDS.get(method, "")
         text = _checked_text(params, field) if field else entry["text"]
         markup = params.get("reply_markup")
         keys = buttons(markup)
-        before = (entry["text"], entry["buttons"], disabled_labels(entry["raw"].get("reply_markup")))
+        before = (
+            entry["text"],
+            entry["buttons"],
+            disabled_labels(entry["raw"].get("reply_markup")),
+        )
         if (text, keys, disabled_labels(markup)) == before:
             raise TelegramRefusal(
                 "message is not modified: specified new message content and reply markup are the same"
             )
         self._ledger.edit(number, text=text, buttons=keys, raw={"method": method, **params})
         self._ledger.note("telegram", method, params)
-        return _result(True if is_ephemeral else {**_message_resource(number, chat), "edit_date": _SECOND})
+        if is_ephemeral:
+            return _result(True)
+        return _result({**_message_resource(number, chat), "edit_date": _SECOND})
 
     def _draft(self, chat: str, params: dict[str, Any]) -> bool:
         if chat.startswith("-"):
@@ -440,7 +499,10 @@ def answer_setup(ledger: RequestLog, bot_id: int, method: str, params: dict[str,
 
 
 def _is_for_groups(params: dict[str, Any]) -> bool:
-    """Return whether the menu is that of all groups. Raises TelegramRefusal for a scope that no bot of ours uses."""
+    """Return whether the menu is that of all groups.
+
+    Raises TelegramRefusal for a scope that no bot of ours uses.
+    """
     scope = json.loads(params.get("scope") or '{"type": "default"}')
     if scope not in ({"type": "default"}, {"type": "all_group_chats"}):
         raise TelegramRefusal("invalid bot command scope specified")

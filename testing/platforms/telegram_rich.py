@@ -1,4 +1,6 @@
-"""What Telegram accepts as the blocks of a rich message (Bot API 10.2), and how it shows them to others."""
+"""What Telegram accepts as the blocks of a rich message (Bot API 10.2), and how it shows them to
+others.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _TEXTS = {
     "email_address": {"email_address"},
     "phone_number": {"phone_number"},
 }
-_MAX_CHARS, _MAX_BLOCKS, _MAX_COLUMNS = 32_768, 500, 20
+_MAX_CHARS = 32_768
+_MAX_BLOCKS = 500
+_MAX_COLUMNS = 20
 
 
 def rich_text(raw: Any) -> str:
@@ -52,7 +56,9 @@ def rich_text(raw: Any) -> str:
 
 
 def _check_blocks(blocks: Any) -> int:
-    """Check blocks, number the items of lists as Telegram does, and return the number of blocks, items and rows."""
+    """Check blocks, number the items of lists as Telegram does, and return the number of blocks,
+    items and rows.
+    """
     if not isinstance(blocks, list):
         raise TelegramRefusal("blocks must be an array")
     return sum(_check_block(block) for block in blocks)

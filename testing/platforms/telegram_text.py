@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from itertools import chain
 from typing import Any
 
 _TAGS = frozenset(
@@ -83,8 +84,11 @@ def buttons(markup: Any) -> list[dict[str, str]]:
 
 def disabled_labels(markup: Any) -> list[str]:
     """Return the labels of the buttons that do nothing."""
-    keyboard = json_list(markup, "inline keyboard", "inline_keyboard") if markup else []
-    return [key["text"] for row in keyboard for key in row if "disabled" in key]
+    if not markup:
+        return []
+    keyboard = json_list(markup, "inline keyboard", "inline_keyboard")
+    keys = chain.from_iterable(keyboard)
+    return [key["text"] for key in keys if "disabled" in key]
 
 
 def _check_key(key: Any) -> None:

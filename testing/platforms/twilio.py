@@ -97,7 +97,10 @@ class FakeTwilio:
 
     @property
     def failing(self) -> dict[str, str]:
-        """By address, the code with which messages fail after they were accepted. A reset removes all."""
+        """By address, the code with which messages fail after they were accepted.
+
+        A reset removes all.
+        """
         codes: dict[str, str] = self._ledger.state.setdefault(_FAILING, {})
         return codes
 
@@ -203,7 +206,12 @@ class FakeTwilio:
         sid = f"SM{random_id()}"
         self._ledger.note("twilio", code, fields)
         if "StatusCallback" in fields:
-            status = {"MessageSid": sid, "MessageStatus": "failed", "ErrorCode": code, "To": fields["To"]}
+            status = {
+                "MessageSid": sid,
+                "MessageStatus": "failed",
+                "ErrorCode": code,
+                "To": fields["To"],
+            }
             form = {**status, "AccountSid": self._account_sid}
             threading.Thread(target=self._report, args=(fields["StatusCallback"], form), daemon=True).start()
         return json_response({"sid": sid, "status": "queued", "to": fields["To"], "error_code": None}, 201)

@@ -100,10 +100,18 @@ def telegram_photo(
 
 
 def telegram_rich(
-    update_id: int, *blocks: dict[str, Any], user: int = 5123456789, chat: int | None = None, **extra: Any
+    update_id: int,
+    *blocks: dict[str, Any],
+    user: int = 5123456789,
+    chat: int | None = None,
+    **extra: Any,
 ) -> Update:
     """Return the update of a rich message; private unless `chat` is negative."""
-    message = {**_telegram_message(update_id, user, chat), "rich_message": {"blocks": list(blocks)}, **extra}
+    message = {
+        **_telegram_message(update_id, user, chat),
+        "rich_message": {"blocks": list(blocks)},
+        **extra,
+    }
     return {"update_id": update_id, "message": message}
 
 

@@ -40,5 +40,10 @@ def console_channel(
     """A console that stores in this process."""
     told = ConsoleSettings(platform="console", **settings)
     return ConsoleChannel(
-        name, told, adapter_deps(media, keys=keys), feed=feed, chats=MemoryChats(), logins=logins or MemoryLogins()
+        name,
+        told,
+        adapter_deps(media, keys=keys),
+        feed=feed,
+        chats=MemoryChats(),
+        logins=logins or MemoryLogins(),
     )

@@ -50,7 +50,12 @@ def wa_sid(number: int, kind: str = "SM") -> str:
 
 
 def tg(
-    update_id: int, message_id: int | str, text: str = "", chat: str = "5123456789", thread: str = "", **extra: Any
+    update_id: int,
+    message_id: int | str,
+    text: str = "",
+    chat: str = "5123456789",
+    thread: str = "",
+    **extra: Any,
 ) -> Turn:
     """Return a Telegram turn of Ada's."""
     where = Conversation("tg", chat, thread)
@@ -145,12 +150,16 @@ TURNS = {
         wa_sid(3), tap=Tap("confirm:42", label="Ja, bestätigen"), replied_to=wa_sid(0x385, "MM")
     ),
     "whatsapp/image_caption": wa(
-        "MM00000000000000000000000000000006", "So sieht es aus.", media=(PICTURE,), group=UNNAMED_ALBUM
+        "MM00000000000000000000000000000006",
+        "So sieht es aus.",
+        media=(PICTURE,),
+        group=UNNAMED_ALBUM,
     ),
     "whatsapp/voice_note": wa("MM00000000000000000000000000000007", media=(VOICE,)),
     "whatsapp/location": wa(wa_sid(9), notes=("location 52.5163,13.3777",)),
     "whatsapp/location_named": wa(
-        wa_sid(0x20), notes=("location 52.5163,13.3777 (Brandenburger Tor, Pariser Platz, 10117 Berlin)",)
+        wa_sid(0x20),
+        notes=("location 52.5163,13.3777 (Brandenburger Tor, Pariser Platz, 10117 Berlin)",),
     ),
     "whatsapp/contact": wa(wa_sid(0x21, "MM"), media=wa_file(0x21, "text/vcard"), notes=("contact",)),
     "whatsapp/sticker": wa(wa_sid(0x22, "MM"), media=wa_file(0x22, "image/webp"), notes=("sticker",)),
@@ -188,7 +197,9 @@ TURNS = {
     "telegram/edited_message": tg(900000014, 101, "Hallo 👋 wie geht es euch?", kind="edit"),
     "telegram/location": tg(900000101, 201, notes=("location 52.5163,13.3777",)),
     "telegram/venue": tg(
-        900000102, 202, notes=("location 52.5163,13.3777 (Brandenburger Tor, Pariser Platz, Berlin)",)
+        900000102,
+        202,
+        notes=("location 52.5163,13.3777 (Brandenburger Tor, Pariser Platz, Berlin)",),
     ),
     "telegram/contact": tg(900000103, 203, notes=("contact Grace Test +4915100000099",)),
     "telegram/sticker": tg(900000104, 204, media=(STICKER,), notes=("sticker 👍",)),
@@ -218,7 +229,9 @@ TURNS = {
     "slack/app_mention_thread": MENTION,
     "slack/message_channel_same_as_mention": MENTION,
     "slack/file_share_image": sl(
-        "1795205100.000600", "So sieht es aus", media=(Media(SLACK_FILE, "image/png", "bild.png", 42706),)
+        "1795205100.000600",
+        "So sieht es aus",
+        media=(Media(SLACK_FILE, "image/png", "bild.png", 42706),),
     ),
     "slack/block_actions_button": sl_tap(222, "confirm:42", *THREAD),
     "slack/block_actions_overflow": sl_tap(301, "choice:red"),
@@ -252,10 +265,14 @@ TURNS = {
     ),
     "slack/file_share_tombstone": sl("1795206009.000100", "weg?", notes=LOST),
     "slack/message_changed": replace(
-        sl("1795204800.000100", "Hallo!", kind="edit"), event_id="T0ACME:D0ADA:edit:1795205000.000000"
+        sl("1795204800.000100", "Hallo!", kind="edit"),
+        event_id="T0ACME:D0ADA:edit:1795205000.000000",
     ),
     "slack/view_submission": sl_act(
-        "111.333.bbbbbbbb", "U0ADA", new_thread("111.333.bbbbbbbb"), notes=("submitted form 'Frage'", "Warum?: weil")
+        "111.333.bbbbbbbb",
+        "U0ADA",
+        new_thread("111.333.bbbbbbbb"),
+        notes=("submitted form 'Frage'", "Warum?: weil"),
     ),
     "slack/view_submission_in_thread": sl_act("111.334.bbbbbbbb", *THREAD, notes=ORDER),
     "slack/shortcut_global": sl_act("111.401.cccccccc", "U0ADA", new_thread("111.401.cccccccc"), text="/open_tickets"),

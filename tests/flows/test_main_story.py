@@ -233,7 +233,11 @@ def slack_says(person: Person, number: int, text: str, quoted: str) -> tuple[str
     """Return the webhook of a message in another thread, because the quoted message is in none."""
     thread = "1795204600.000100" if quoted else person.thread
     body = signing.slack_text(
-        f"1795204800.{number:06}", text, user=f"U{person.name}", channel=person.chat, thread_ts=thread
+        f"1795204800.{number:06}",
+        text,
+        user=f"U{person.name}",
+        channel=person.chat,
+        thread_ts=thread,
     )
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 

@@ -40,7 +40,13 @@ def slack_photo(system: System, person: Person, url: str, caption: str) -> Hook:
     """Return the webhook of a named photo stored at Slack."""
     fields = {"thread_ts": person.thread} if person.thread else {}
     body = signing.slack_photo(
-        f"1795204800.{person.name:06}", url, caption, size=1, user=f"U{person.name}", channel=person.chat, **fields
+        f"1795204800.{person.name:06}",
+        url,
+        caption,
+        size=1,
+        user=f"U{person.name}",
+        channel=person.chat,
+        **fields,
     )
     return "desk", signing.slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
 

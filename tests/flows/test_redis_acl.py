@@ -308,7 +308,11 @@ def test_web_may_store_the_tokens_of_workspaces(redis_client: Redis) -> None:
     (line,) = (line for line in ACL_FILE.read_text().splitlines() if line.startswith("user sayso-web"))
     redis_client.execute_command("ACL", "SETUSER", *line.replace("NAME", "sayso").split()[1:])
     key = "sayso:sayso:slack:desk:installed"
-    for command in (("HSET", key, "T01", "x"), ("GETDEL", f"{key}:x"), ("EVAL", "return 1", 1, key)):
+    for command in (
+        ("HSET", key, "T01", "x"),
+        ("GETDEL", f"{key}:x"),
+        ("EVAL", "return 1", 1, key),
+    ):
         assert redis_client.execute_command("ACL", "DRYRUN", "sayso-web", *command) in ("OK", True)
     redis_client.execute_command("ACL", "DELUSER", "sayso-web")
 

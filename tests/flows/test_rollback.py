@@ -117,7 +117,8 @@ def test_redis_that_lost_two_seconds_is_halted_until_the_operator_resumes(system
         until(lambda: system.post(*known.text(900, "yes")).status_code == 200)
         until(lambda: len(system.ledger(known.chat)) >= 4)  # the notice, and an answer to this yes
         assert any(OUTCOME in entry["text"] for entry in system.ledger(known.chat)[2:])
-        # Seconds later, and before a word of theirs. The number is lost, too: their id is an address as well.
+        # Seconds later, and before a word of theirs. The number is lost, too: their id is an
+        # address as well.
         until(lambda: system.ledger(new.user_id))
         assert system.ledger(new.user_id)[0]["text"].startswith(FORGOTTEN)
         _talk(new, seconds=0)

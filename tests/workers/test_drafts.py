@@ -13,7 +13,13 @@ from sayso.agent import Agent, AgentConfig, tool
 from sayso.agent.channel.channel_agent import ChannelAgent, may_stream
 from sayso.agent.guards.guardrails import GuardrailsPipeline, LengthGuardrail
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.channels.base import ConversationRateLimited, DeliveryUncertain, RateLimit, RateLimited, Refused
+from sayso.channels.base import (
+    ConversationRateLimited,
+    DeliveryUncertain,
+    RateLimit,
+    RateLimited,
+    Refused,
+)
 from sayso.channels.i18n.texts import texts_for
 from sayso.channels.types import Reply
 from sayso.pending.turns import QueuedTurn, TurnChange
@@ -202,7 +208,9 @@ def test_platform_that_asks_to_wait_gets_no_draft_before():
 
 
 def test_workspace_that_asks_to_wait_stops_the_drafts_of_its_conversation_alone():
-    """Other conversations of the channel read no note, and this one shows its newest text afterwards."""
+    """Other conversations of the channel read no note, and this one shows its newest text
+    afterwards.
+    """
 
     async def scene() -> None:
         screen = Screen()

@@ -411,7 +411,10 @@ def test_channel_whose_token_is_dead_loses_nothing(caplog):
 
 
 def test_refused_template_is_told_to_the_operator_and_the_reply_waits(caplog):
-    """One attempt, whatever time passes: the platform would refuse each. The person's next message brings the reply."""
+    """One attempt, whatever time passes: the platform would refuse each.
+
+    The person's next message brings the reply.
+    """
     post = Post([])
     (room,) = post.rooms.values()
     refusal = RefusedTemplate("HX1", "Meta has paused it", "name another one")

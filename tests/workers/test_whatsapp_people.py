@@ -13,7 +13,11 @@ import pytest
 from sayso.channels.base import Forbidden
 from sayso.channels.types import Conversation, Delivery, Reply, SenderIds, WebhookRequest
 from sayso.testing.platforms import webhooks as signing
-from sayso.testing.platforms.fake_platforms import TWILIO_ACCOUNT_SID, TWILIO_AUTH_TOKEN, FakePlatforms
+from sayso.testing.platforms.fake_platforms import (
+    TWILIO_ACCOUNT_SID,
+    TWILIO_AUTH_TOKEN,
+    FakePlatforms,
+)
 from sayso.testing.stores import MemoryAlerts, MemoryIdentities, MemoryPeople, MemorySharedCache
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules
 from sayso.workers.identities import RedisIdentities
@@ -116,7 +120,10 @@ def clinic(request, platforms: FakePlatforms) -> Clinic:
 
 
 def test_question_is_not_answered_from_a_number_that_was_given_to_another_person(clinic: Clinic):
-    """Neither by a yes nor by a tap. The other person gets no word of it, and an answer of their own."""
+    """Neither by a yes nor by a tap.
+
+    The other person gets no word of it, and an answer of their own.
+    """
     clinic.say("delete A", ANA, NUMBER)
     clinic.say("yes", BEN, NUMBER)
     clinic.say("", BEN, NUMBER, tap=clinic.yes)
@@ -128,7 +135,10 @@ def test_question_is_not_answered_from_a_number_that_was_given_to_another_person
 
 @pytest.mark.parametrize("tapped", [False, True], ids=["typed", "tapped"])
 def test_message_without_an_id_confirms_nothing_of_a_person_who_has_one(clinic: Clinic, tapped: bool):
-    """The number alone may be another person's by now. It is a message that is no yes, which ends the question."""
+    """The number alone may be another person's by now.
+
+    It is a message that is no yes, which ends the question.
+    """
     clinic.say("delete A", ANA, NUMBER)
     clinic.say("Yes", "", NUMBER, tap=clinic.yes if tapped else "")
     assert clinic.bot.deleted == []
@@ -163,7 +173,10 @@ def test_yes_confirms_exactly_the_question_of_the_same_person(clinic: Clinic, be
 
 
 def test_person_who_gets_an_id_and_then_hides_the_number_keeps_history(clinic: Clinic):
-    """Three webhooks, three spellings, one conversation. The reply goes to what the person wrote from."""
+    """Three webhooks, three spellings, one conversation.
+
+    The reply goes to what the person wrote from.
+    """
     for ids in (("", NUMBER), (ANA, NUMBER), (ANA, "")):
         clinic.say(f"from {ids}", *ids)
     said = str(clinic.bot.provider.requests[-1].messages)
@@ -189,7 +202,9 @@ def test_changed_number_keeps_the_conversation_where_a_parent_id_says_so(clinic:
 
 
 def test_changed_number_without_a_parent_id_is_another_person(clinic: Clinic):
-    """Twilio passes on no message that links the two, and a guess could give a question to a stranger."""
+    """Twilio passes on no message that links the two, and a guess could give a question to a
+    stranger.
+    """
     clinic.say("delete A", ANA, NUMBER)
     clinic.say("yes", BEN, OTHER_NUMBER)
     assert clinic.bot.deleted == []
@@ -234,10 +249,18 @@ def test_process_that_dies_after_the_ids_loses_and_doubles_nothing(clinic: Clini
 
 
 def test_opt_out_is_of_the_person_whatever_address_the_report_names(clinic: Clinic):
-    """The report comes for the id. Nothing more is sent until the person writes, from whichever address."""
+    """The report comes for the id.
+
+    Nothing more is sent until the person writes, from whichever address.
+    """
     clinic.say("hello", ANA, NUMBER)
     callback = clinic.platforms.sent[-1]["raw"]["StatusCallback"]
-    form = {"MessageSid": "SM" + "1" * 32, "MessageStatus": "failed", "ErrorCode": "63050", "To": ANA}
+    form = {
+        "MessageSid": "SM" + "1" * 32,
+        "MessageStatus": "failed",
+        "ErrorCode": "63050",
+        "To": ANA,
+    }
     headers, body = signing.whatsapp_hook(callback, TWILIO_AUTH_TOKEN, {**form, "AccountSid": TWILIO_ACCOUNT_SID})
     clinic.ingress.store("wa", clinic.channel.receive(WebhookRequest(callback, headers, body, path="status")))
     sent = len(clinic.platforms.sent)
@@ -250,7 +273,10 @@ def test_opt_out_is_of_the_person_whatever_address_the_report_names(clinic: Clin
 
 
 def test_message_of_the_bot_to_a_number_belongs_to_the_conversation_of_its_person(clinic: Clinic):
-    """An escalation names a number. It falls into the 24 hours after the last message of its person."""
+    """An escalation names a number.
+
+    It falls into the 24 hours after the last message of its person.
+    """
     clinic.say("hello", ANA, NUMBER)
     room = Room(clinic.rig, to=Conversation("wa", NUMBER))
     room.channels["wa"] = clinic.channel
@@ -283,7 +309,10 @@ def test_allowed_number_stays_allowed_when_it_is_hidden(platforms: FakePlatforms
 
 
 def test_stranger_is_told_at_the_number_and_forgotten_after_an_hour(platforms: FakePlatforms):
-    """The notice goes to what they wrote from. Nothing of theirs is kept for longer than the code of a pairing."""
+    """The notice goes to what they wrote from.
+
+    Nothing of theirs is kept for longer than the code of a pairing.
+    """
     clinic = Clinic(platforms, rules=AccessRules(allow=[OTHER_NUMBER], phones=True))
     now = [0.0]
     clinic.identities = MemoryIdentities(clock=lambda: now[0])
@@ -291,7 +320,10 @@ def test_stranger_is_told_at_the_number_and_forgotten_after_an_hour(platforms: F
     clinic.say("hello", ANA, NUMBER)
     assert clinic.recipients == [NUMBER]
     now[0] = WAIT_SECONDS
-    assert (clinic.identities.find("wa", NUMBER), clinic.identities.of_key("wa", ANA)) == (None, None)
+    assert (clinic.identities.find("wa", NUMBER), clinic.identities.of_key("wa", ANA)) == (
+        None,
+        None,
+    )
 
 
 def test_nothing_is_stored_of_the_ids_of_a_blocked_person(platforms: FakePlatforms):

@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 WORKER_TTL = 60
 #: Seconds that the main thread waits for the event loop before it takes more jobs.
 WAIT_SECONDS = 1
-#: Seconds that it waits for a job before it checks for a signal: a person who pressed Ctrl-C waits too.
+#: Seconds that it waits for a job before it checks for a signal: a person who pressed Ctrl-C waits
+#: too.
 LISTEN_SECONDS = 0.4
 #: Seconds after which a Redis that does not answer counts as away. RQ's own 55 is longer than most grace periods.
 SILENT_SECONDS = 3
@@ -92,7 +93,9 @@ class Capacity:
 
 @dataclass(slots=True)
 class StopFlag:
-    """Whether a signal told this process to stop. No Event: a second signal inside its `set` would deadlock.
+    """Whether a signal told this process to stop.
+
+    No Event: a second signal inside its `set` would deadlock.
 
     `is_interrupt`: whether it was Ctrl-C, and a person waits.
     """
@@ -141,7 +144,9 @@ class SaysoWorker(BaseWorker):
 
     @property
     def connection_timeout(self) -> int:
-        """Return the seconds to wait for any answer of Redis: no request here blocks for longer than LISTEN_SECONDS."""
+        """Return the seconds to wait for any answer of Redis: no request here blocks for longer
+        than LISTEN_SECONDS.
+        """
         return SILENT_SECONDS
 
     def bootstrap(self, *args: Any, **options: Any) -> None:
@@ -213,7 +218,8 @@ class SaysoWorker(BaseWorker):
             future.cancel()
         if late:
             log.warning("worker.cut_off", extra={"jobs": len(late)})
-            wait(late, timeout=INTERRUPTED_SECONDS if self._stop_signal.is_interrupt else CUT_SECONDS)
+            is_interrupt = self._stop_signal.is_interrupt
+            wait(late, timeout=INTERRUPTED_SECONDS if is_interrupt else CUT_SECONDS)
         self._registry.close()
         try:
             super().teardown()  # type: ignore[no-untyped-call]  # RQ's own

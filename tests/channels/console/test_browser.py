@@ -181,7 +181,9 @@ def test_draft_grows_until_the_answer_replaces_it(page: Page, echo: EchoApp, cha
 
 
 def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """The draft disappears, also for a page that opened in the middle of the answer; the notice of the stop stays."""
+    """The draft disappears, also for a page that opened in the middle of the answer; the notice of
+    the stop stays.
+    """
     echo.holds = True
     page.fill("#text", "tell me a story")
     page.keyboard.press("Enter")
@@ -205,7 +207,10 @@ def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: Con
 def test_draft_that_went_while_the_page_was_offline_does_not_stay(
     page: Page, echo: EchoApp, channel: ConsoleChannel, feed: HangingFeed
 ):
-    """The connection broke in the middle of the answer. Afterwards the page shows the outcome, and once."""
+    """The connection broke in the middle of the answer.
+
+    Afterwards the page shows the outcome, and once.
+    """
     page.clock.install()
     page.reload()
     ask(page)
@@ -242,7 +247,10 @@ def test_draft_of_a_turn_that_is_over_does_not_stay(page: Page, echo: EchoApp, c
 
 
 def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """Name, time and state, also after a reload. Markup in a name is text, and a call of a turn that is over ended."""
+    """Name, time and state, also after a reload.
+
+    Markup in a name is text, and a call of a turn that is over ended.
+    """
     echo.holds = True
     page.fill("#text", "look")
     page.keyboard.press("Enter")
@@ -255,7 +263,11 @@ def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel:
         expect(steps.locator("summary")).to_have_text("Running <b>look</b>")
         expect(steps.locator("li .time")).to_have_text(re.compile(r"[2-9]\.\d s"))
         page.reload()
-    ended = [ToolStep("<b>look</b>", "done", 2.5), ToolStep("delete", "waits"), ToolStep("mend", "running")]
+    ended = [
+        ToolStep("<b>look</b>", "done", 2.5),
+        ToolStep("delete", "waits"),
+        ToolStep("mend", "running"),
+    ]
     run_sync(channel.show_steps(turn, ended, shown))
     rows = steps.locator("li")
     expect(rows).to_have_text(["<b>look</b>done2.5 s", "deleteasked for your yes", re.compile("mendrunning")])
@@ -268,7 +280,10 @@ def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel:
 
 
 def test_long_history_is_loaded_in_pages_without_a_jump(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """The newest messages come first and older ones on the way up. An open question among them can be answered."""
+    """The newest messages come first and older ones on the way up.
+
+    An open question among them can be answered.
+    """
     ask(page)
     here = echo.turns[0].conversation
     for number in range(200):
@@ -294,7 +309,10 @@ def test_long_history_is_loaded_in_pages_without_a_jump(page: Page, echo: EchoAp
 
 
 def test_page_knows_a_server_that_hangs_and_recovers(page: Page, echo: EchoApp, feed: HangingFeed):
-    """An open connection on which nothing arrives is not live. When the server goes on, no message is doubled."""
+    """An open connection on which nothing arrives is not live.
+
+    When the server goes on, no message is doubled.
+    """
     page.clock.install()
     page.reload()
     state = page.locator("#state")
@@ -343,12 +361,18 @@ TRANSFER = """(target, [kind, files]) => {
 
 
 def test_files_are_dropped_and_pasted(page: Page, echo: EchoApp):
-    """Several at once, anywhere on the page. Pasted pictures get own names; a large file is refused plainly."""
+    """Several at once, anywhere on the page.
+
+    Pasted pictures get own names; a large file is refused plainly.
+    """
     main, chips = page.locator("main"), page.locator(".chip .label")
     main.evaluate(TRANSFER, ["dragover", [["a.txt", "text/plain", 9]]])
     expect(page.locator("#drop")).to_be_visible()
     expect(page.locator("#drop")).to_contain_text("at most 10 of 25 MB each")
-    main.evaluate(TRANSFER, ["drop", [["a.txt", "text/plain", 9], ["large.pdf", "application/pdf", 26 * 2**20]]])
+    main.evaluate(
+        TRANSFER,
+        ["drop", [["a.txt", "text/plain", 9], ["large.pdf", "application/pdf", 26 * 2**20]]],
+    )
     expect(page.locator("#drop")).to_be_hidden()
     expect(page.locator("#notice")).to_have_text("large.pdf: 26 MB is too large, at most 25 MB")
     for _ in range(2):
@@ -558,7 +582,9 @@ def due(x):
 
 
 def test_code_is_colored_and_copied(page: Page, echo: EchoApp, channel: ConsoleChannel, address: str):
-    """Markup in code, and in the name of its language, is text; an unknown language keeps one color."""
+    """Markup in code, and in the name of its language, is text; an unknown language keeps one
+    color.
+    """
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     ask(page)
     run_sync(channel.send(Delivery("code", echo.turns[0].conversation, Reply(CODE))))

@@ -13,7 +13,17 @@ from sayso.channels.base import BadHook, Forbidden, Unreachable
 from sayso.channels.console.adapter import MAX_PIECE_CHARS, ConsoleChannel
 from sayso.channels.console.store import KEPT_ENTRIES
 from sayso.channels.storage.media import LocalMediaStore
-from sayso.channels.types import Button, Conversation, Delivery, Media, Reply, Tap, ToolStep, Turn, WebhookRequest
+from sayso.channels.types import (
+    Button,
+    Conversation,
+    Delivery,
+    Media,
+    Reply,
+    Tap,
+    ToolStep,
+    Turn,
+    WebhookRequest,
+)
 from sayso.testing.stores import MemoryFeed
 from sayso.workers.processor import replace_draft
 from tests.channels.parts import console_channel
@@ -289,12 +299,21 @@ def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversat
 
 
 def test_tool_calls_are_one_entry_of_their_turn(channel: ConsoleChannel, conversation: Conversation):
-    """The newest state replaces the last one. There are no arguments, and no invisible characters of a name."""
+    """The newest state replaces the last one.
+
+    There are no arguments, and no invisible characters of a name.
+    """
     tapped = Turn("u1:e1", conversation, "u1", tap=Tap("c:1", "e1"), message_id="1-0")
     shown = asyncio.run(channel.show_steps(tapped, [ToolStep("lo\u202eok", "running", 0.5)]))
     asyncio.run(channel.show_steps(tapped, [ToolStep("look", "done", 1.23456)], shown))
     entries = [entry for _, entry in channel.feed.read(conversation.id, "", 0)]
-    assert entries == [{"type": "steps", "event": "e1", "steps": [{"name": "look", "state": "done", "seconds": 1.235}]}]
+    assert entries == [
+        {
+            "type": "steps",
+            "event": "e1",
+            "steps": [{"name": "look", "state": "done", "seconds": 1.235}],
+        }
+    ]
 
 
 def test_tool_calls_can_be_hidden(media: LocalMediaStore, feed: MemoryFeed, conversation: Conversation):
@@ -306,7 +325,9 @@ def test_tool_calls_can_be_hidden(media: LocalMediaStore, feed: MemoryFeed, conv
 
 
 def test_draft_of_a_stopped_answer_is_removed(channel: ConsoleChannel, conversation: Conversation):
-    """Nothing of it stays in the feed, and no bubble without words replaces it; sending it twice changes nothing."""
+    """Nothing of it stays in the feed, and no bubble without words replaces it; sending it twice
+    changes nothing.
+    """
     shown = asyncio.run(channel.draft(Turn("u1:e1", conversation, "u1", text="hi"), "gro"))
     ((removal, _),) = replace_draft(shown, ())
     for piece in channel.split(removal) * 2:

@@ -11,7 +11,15 @@ import redis
 
 from sayso.channels.base import BadHook
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.store import KEPT_SECONDS, MAX_CHATS, MAX_TITLE_CHARS, Chat, Chats, StoreDown, title_of
+from sayso.channels.console.store import (
+    KEPT_SECONDS,
+    MAX_CHATS,
+    MAX_TITLE_CHARS,
+    Chat,
+    Chats,
+    StoreDown,
+    title_of,
+)
 from sayso.channels.types import Conversation, Delivery, Media, Reply, Turn
 from sayso.testing.stores import MemoryChats
 
@@ -40,12 +48,18 @@ def test_conversation_that_was_used_last_is_first(chats: Chats):
     assert chats.all("web", "u1") == [Chat(SECOND.thread, "", 0.0), Chat("", "delete INV-42", 1.0)]
     chats.use(SECOND, "list invoices")
     chats.use(FIRST, "another title")
-    assert chats.all("web", "u1") == [Chat("", "delete INV-42", 3.0), Chat(SECOND.thread, "list invoices", 2.0)]
+    assert chats.all("web", "u1") == [
+        Chat("", "delete INV-42", 3.0),
+        Chat(SECOND.thread, "list invoices", 2.0),
+    ]
     assert chats.all("web", "u2") == chats.all("other", "u1") == []
 
 
 def test_conversation_is_renamed_and_removed(chats: Chats):
-    """What is said later changes no title. A removed one does not come back when its last answer arrives."""
+    """What is said later changes no title.
+
+    A removed one does not come back when its last answer arrives.
+    """
     chats.add(SECOND)
     chats.rename("web", "u1", SECOND.thread, "Mine")
     chats.use(SECOND, "list invoices")
@@ -87,7 +101,11 @@ def test_title_is_one_short_line(text: str, title: str):
 
 def test_first_words_of_a_person_become_the_title(channel: ConsoleChannel, conversation: Conversation):
     """A command is no title; a file gives its name; an answer counts as use of the conversation."""
-    for text, media in (("/help", ()), ("", (Media("r", "image/png", "dot.png"),)), ("what is it?", ())):
+    for text, media in (
+        ("/help", ()),
+        ("", (Media("r", "image/png", "dot.png"),)),
+        ("what is it?", ()),
+    ):
         asyncio.run(channel.show_typing(Turn("e", conversation, "u1", text, media=media, message_id="e")))
     (before,) = channel.chats.all("web", "u1")
     asyncio.run(channel.send(Delivery("d", conversation, Reply("A dot."))))
@@ -111,7 +129,10 @@ def test_each_conversation_is_answered_by_itself(browser, echo: EchoApp, channel
     shown = [browser.get(f"/console/web/older?chat={each}").json["entries"] for each in ("", chat)]
     assert [entries[0]["text"] for entries in shown] == ["first", "second"]
     assert "You said" in browser.get(f"/console/web/poll?chat={chat}").text
-    assert [row["title"] for row in browser.get("/console/web/chats").json["chats"]] == ["second", "first"]
+    assert [row["title"] for row in browser.get("/console/web/chats").json["chats"]] == [
+        "second",
+        "first",
+    ]
     assert f'data-chat="{chat}"' in browser.get("/console").text  # the one that was used last
     assert 'data-chat=""' in browser.get("/console/web?chat=").text
 

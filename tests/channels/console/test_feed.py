@@ -55,7 +55,11 @@ def test_reading_back_returns_the_entries_before_an_id(feed: Feed):
 def test_entry_is_found_by_its_id(feed: Feed):
     """An edit looks up what it edits."""
     first = feed.append("c", {"n": 1})
-    assert (feed.find("c", first), feed.find("c", "1-1"), feed.find("c", "nonsense")) == ({"n": 1}, None, None)
+    assert (feed.find("c", first), feed.find("c", "1-1"), feed.find("c", "nonsense")) == (
+        {"n": 1},
+        None,
+        None,
+    )
 
 
 def test_entry_may_replace_another(feed: Feed):

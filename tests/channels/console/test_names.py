@@ -28,7 +28,11 @@ def test_name_goes_with_each_message_and_can_be_changed(browser, echo: EchoApp):
     assert [turn.user_name for turn in echo.turns] == ["Ada", "Ada Lovelace", ""]
     assert len({turn.user_id for turn in echo.turns}) == 1
     entries = browser.get("/console/web/poll").json["entries"]
-    assert [entry.get("name") for entry in entries if entry["type"] == "user"] == ["Ada", "Ada Lovelace", None]
+    assert [entry.get("name") for entry in entries if entry["type"] == "user"] == [
+        "Ada",
+        "Ada Lovelace",
+        None,
+    ]
 
 
 def test_page_shows_the_name_as_text(browser):
@@ -41,7 +45,12 @@ def test_page_shows_the_name_as_text(browser):
 
 @pytest.mark.parametrize(
     ("given", "kept"),
-    [("  Ada\n Lovelace ", "Ada Lovelace"), ("\u202eada\x00\u200b", "ada"), ("x" * 99, "x" * 39 + "…"), (" ", "")],
+    [
+        ("  Ada\n Lovelace ", "Ada Lovelace"),
+        ("\u202eada\x00\u200b", "ada"),
+        ("x" * 99, "x" * 39 + "…"),
+        (" ", ""),
+    ],
 )
 def test_name_is_one_short_line(browser, given: str, kept: str):
     """It has no characters that people cannot see."""
@@ -63,7 +72,10 @@ def test_only_the_page_sets_a_name(browser):
 
 @pytest.mark.parametrize("forged", ["Ada", "", "WyJ1MSIsIkFkYSJd.x"])
 def test_name_of_another_person_is_not_taken(channel: ConsoleChannel, forged: str):
-    """The cookie of a name holds for one id. The same name at two browsers makes them no one person."""
+    """The cookie of a name holds for one id.
+
+    The same name at two browsers makes them no one person.
+    """
     session = channel.new_session()
     for value in (forged, channel.name_cookie("someone else", "Ada")):
         cookie = f"{channel.cookie}={session}; sayso_name_web={value}"

@@ -167,7 +167,9 @@ def test_stream_sends_the_conversation_and_ends(media: LocalMediaStore):
 
 
 def test_idle_stream_sends_heartbeats(media: LocalMediaStore):
-    """The page takes a stream for broken that sends nothing; an event of its own type is one that its script sees."""
+    """The page takes a stream for broken that sends nothing; an event of its own type is one that
+    its script sees.
+    """
     assert streaming(media).get("/console/events").text.count(HEARTBEAT) == 11
 
 
@@ -179,7 +181,10 @@ def test_stream_is_alive_only_after_the_feed_was_read(media: LocalMediaStore):
 
 
 def test_older_entries_come_in_pages(browser, echo: EchoApp, feed: MemoryFeed):
-    """The newest page comes first. Each page says whether there are older entries, and none is lost or doubled."""
+    """The newest page comes first.
+
+    Each page says whether there are older entries, and none is lost or doubled.
+    """
     browser.post("/hooks/web", json={"id": "e1", "text": "hello"}, headers=POST)
     (turn,) = echo.turns
     for number in range(2 * PAGE_ENTRIES):

@@ -121,7 +121,10 @@ def test_text_is_read_as_people_see_it(media: MemoryMedia, text: str, read_as: s
     ],
 )
 def test_thread_of_a_message_is_the_thread_of_its_turn(media: MemoryMedia, extra: dict, thread: str, addressed: bool):
-    """platforms.md 3.1: it is thread_ts or ts. Slack's agent view lists the threads of a direct message, too."""
+    """platforms.md 3.1: it is thread_ts or ts.
+
+    Slack's agent view lists the threads of a direct message, too.
+    """
     turn = read(media, signing.slack_text("1.1", "hello", **extra))
     assert (turn.conversation.thread, turn.addressed) == (thread, addressed)
 

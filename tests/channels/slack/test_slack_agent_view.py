@@ -1,4 +1,6 @@
-"""Slack's agent view: each thread is a conversation, the stop button is /stop, and opening the bot costs nothing."""
+"""Slack's agent view: each thread is a conversation, the stop button is /stop, and opening the bot
+costs nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from tests.workers.fakes import Bot
 
 ROOT = "1795204800.000100"
 LATER = "1795204900.000200"
-STOP = {"type": "agent_session_stopped", "channel": "D0ADA", "thread_ts": ROOT, "user": "U0ADA", "event_ts": "2.1"}
+STOP = {
+    "type": "agent_session_stopped",
+    "channel": "D0ADA",
+    "thread_ts": ROOT,
+    "user": "U0ADA",
+    "event_ts": "2.1",
+}
 
 
 @pytest.fixture
@@ -43,10 +51,18 @@ def turn(received: Received) -> Turn:
 
 @pytest.mark.parametrize(
     ("thread", "view", "expected"),
-    [("", "agent", LATER), ("", "assistant", ""), ("", "none", ""), (ROOT, "assistant", ROOT), (ROOT, "agent", ROOT)],
+    [
+        ("", "agent", LATER),
+        ("", "assistant", ""),
+        ("", "none", ""),
+        (ROOT, "assistant", ROOT),
+        (ROOT, "agent", ROOT),
+    ],
 )
 def test_only_the_agent_view_opens_a_thread_for_each_message(read, thread: str, view: str, expected: str):
-    """Apps with the assistant view get a thread_ts from Slack; those without a view go on as one conversation."""
+    """Apps with the assistant view get a thread_ts from Slack; those without a view go on as one
+    conversation.
+    """
     extra = {"thread_ts": thread} if thread else {}
     assert turn(read(signing.slack_text(LATER, "hi", **extra), view=view)).conversation.thread == expected
 
@@ -60,9 +76,16 @@ def test_stop_outside_of_a_thread_stops_nothing(read, change: dict[str, Any]):
 
 
 def test_stop_is_that_of_the_person_who_pressed_it(read):
-    """In a channel every member sees the button; it stops the turns of its own presser, as a typed /stop does."""
+    """In a channel every member sees the button; it stops the turns of its own presser, as a typed
+    /stop does.
+    """
     stop = turn(read(signing.slack_event("Ev1", {**STOP, "channel": "C0OPS", "user": "U0BOB"})))
-    assert (stop.is_stop, stop.user_id, stop.in_group, stop.conversation.thread) == (True, "U0BOB", True, ROOT)
+    assert (stop.is_stop, stop.user_id, stop.in_group, stop.conversation.thread) == (
+        True,
+        "U0BOB",
+        True,
+        ROOT,
+    )
 
 
 def test_stop_that_slack_sends_twice_is_one_event(read):
@@ -73,7 +96,14 @@ def test_stop_that_slack_sends_twice_is_one_event(read):
 
 @pytest.mark.parametrize(
     "context",
-    [None, 7, [], {"entities": 7}, {"entities": {"a": 1}}, {"entities": [None, 7, {}, {"type": [], "value": "C1"}]}],
+    [
+        None,
+        7,
+        [],
+        {"entities": 7},
+        {"entities": {"a": 1}},
+        {"entities": [None, 7, {}, {"type": [], "value": "C1"}]},
+    ],
 )
 def test_unreadable_context_loses_no_message(read, context: object):
     """The message itself is whole, so it is answered."""
@@ -90,7 +120,10 @@ def test_what_the_person_looks_at_is_told_and_leaves_a_yes_a_yes(read):
 
 
 class SlackBot:
-    """A whole bot behind Slack's adapter, with turns and actions in memory. It deletes "A" when it is asked to."""
+    """A whole bot behind Slack's adapter, with turns and actions in memory.
+
+    It deletes "A" when it is asked to.
+    """
 
     def __init__(self, platforms: FakePlatforms) -> None:
         self.platforms = platforms
@@ -140,7 +173,9 @@ def bot(platforms: FakePlatforms) -> SlackBot:
 
 
 def test_yes_in_a_new_thread_names_the_question_in_the_other_and_runs_nothing(bot: SlackBot):
-    """It is told there; a yes in the question's own thread then runs the action once, and is told in that one."""
+    """It is told there; a yes in the question's own thread then runs the action once, and is told
+    in that one.
+    """
     bot.hear(signing.slack_text(ROOT, "clean"))
     bot.hear(signing.slack_text("1995204900.000200", "yes"))
     bot.hear(signing.slack_text("1995204901.000200", "yes", thread_ts=ROOT))
@@ -171,8 +206,20 @@ def test_stop_button_drops_the_open_question(bot: SlackBot):
 @pytest.mark.parametrize(
     "event",
     [
-        {"type": "app_home_opened", "user": "U0ADA", "channel": "D0ADA", "tab": "messages", "event_ts": "1.1"},
-        {"type": "app_context_changed", "user": "U0ADA", "channel": "D0ADA", "context": {}, "event_ts": "1.1"},
+        {
+            "type": "app_home_opened",
+            "user": "U0ADA",
+            "channel": "D0ADA",
+            "tab": "messages",
+            "event_ts": "1.1",
+        },
+        {
+            "type": "app_context_changed",
+            "user": "U0ADA",
+            "channel": "D0ADA",
+            "context": {},
+            "event_ts": "1.1",
+        },
     ],
 )
 def test_who_only_looks_pays_no_model_and_gets_no_message(bot: SlackBot, event: dict[str, Any]):
@@ -182,7 +229,9 @@ def test_who_only_looks_pays_no_model_and_gets_no_message(bot: SlackBot, event: 
 
 
 def test_session_waits_while_its_question_does(bot: SlackBot):
-    """From the moment that the question is shown to its answer; the outcome leaves the thread ready."""
+    """From the moment that the question is shown to its answer; the outcome leaves the thread
+    ready.
+    """
     bot.hear(signing.slack_text(ROOT, "clean"))
     assert bot.states == [(ROOT, "processing"), (ROOT, "suspended")]
     bot.hear(signing.slack_text("1995204901.000200", "yes", thread_ts=ROOT))
@@ -281,7 +330,12 @@ def test_shortcut_on_a_message_that_the_bot_opened_a_thread_with_stays_there(bot
     """The message is the first of the thread, and not the person's own."""
     bot.hear(signing.slack_command("1.2", "help", channel="D0ADA"))
     message = {"ts": "1795204700.000001", "user": "U0BOT", "text": "?"}
-    chosen = {"callback_id": "help", "trigger_id": "1.3", "message": message, "channel": {"id": "D0ADA"}}
+    chosen = {
+        "callback_id": "help",
+        "trigger_id": "1.3",
+        "message": message,
+        "channel": {"id": "D0ADA"},
+    }
     bot.hear(signing.slack_interaction("message_action", **chosen))
     (received,) = bot.channel.receive(slack_hook(signing.slack_interaction("message_action", **chosen))).turns
     assert at_first_address(bot.channel, received).conversation == bot.read_command("1.2").conversation

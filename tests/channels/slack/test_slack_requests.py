@@ -85,7 +85,12 @@ def test_words_with_other_marks_are_the_same_content(read, one: str, other: str)
 
 @pytest.mark.parametrize(
     ("channel", "view", "thread"),
-    [("D0ADA", "agent", ROOT), ("D0ADA", "none", ""), ("C0OPS", "agent", ROOT), ("C0OPS", "none", ROOT)],
+    [
+        ("D0ADA", "agent", ROOT),
+        ("D0ADA", "none", ""),
+        ("C0OPS", "agent", ROOT),
+        ("C0OPS", "none", ROOT),
+    ],
 )
 def test_edit_belongs_to_the_conversation_of_its_message(read, channel: str, view: str, thread: str):
     """A message with replies names itself as its thread; in a plain direct message it opened none."""
@@ -227,7 +232,10 @@ def test_message_shortcut_quotes_the_message(read):
         "message_action", callback_id="yes", trigger_id="1.2", message=message, channel=channel
     )))  # fmt: skip
     assert (shared.user_id, shared.text, shared.quoted) == ("U0ADA", "/yes", "pay <now>")
-    assert (shared.conversation.address, shared.media[0].ref) == ("D0ADA/1.1", "https://files.slack.com/x.png")
+    assert (shared.conversation.address, shared.media[0].ref) == (
+        "D0ADA/1.1",
+        "https://files.slack.com/x.png",
+    )
 
 
 def test_address_behind_words_is_written_out_in_each_kind_of_message(read):

@@ -1,4 +1,6 @@
-"""Slack's agent sessions: what a thread shows while the bot works, waits or is ready, and where Slack refuses that."""
+"""Slack's agent sessions: what a thread shows while the bot works, waits or is ready, and where
+Slack refuses that.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_conversation_outside_of_threads_has_no_state(channel: SlackChannel, pla
 
 
 def test_stop_shows_no_work_and_ends_what_is_shown(channel: SlackChannel, fake: FakeSlack):
-    """Slack leaves it to the app: the state does not change by itself when a person stops an answer."""
+    """Slack leaves it to the app: the state does not change by itself when a person stops an
+    answer.
+    """
     stop = message("e2", "/stop")
 
     async def scene() -> None:
@@ -119,7 +123,10 @@ def test_app_without_the_agent_view_is_learned_and_shows_the_older_status(
 
 
 class Pauses:
-    """A clock and the pauses that were slept. The method rests for 7 seconds when it is refused for its rate."""
+    """A clock and the pauses that were slept.
+
+    The method rests for 7 seconds when it is refused for its rate.
+    """
 
     def __init__(self, fake: FakeSlack) -> None:
         self.fake, self.now, self.slept = fake, 0.0, list[float]()
@@ -159,7 +166,9 @@ def test_state_that_slack_holds_back_is_set_when_it_takes_calls_again(channel: S
 def test_turn_that_slack_shows_nothing_of_costs_no_second_call(
     channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
 ):
-    """While Slack rests the method, no chat of the workspace shows its work, and none has a sign to end."""
+    """While Slack rests the method, no chat of the workspace shows its work, and none has a sign to
+    end.
+    """
     pauses, other = Pauses(fake), ("C0OPS", ROOT)
 
     async def scene() -> None:
@@ -191,7 +200,9 @@ def test_state_that_waits_is_dropped_when_the_next_turn_begins(channel: SlackCha
 
 
 def test_missing_stop_button_is_told_once(channel: SlackChannel, fake: FakeSlack, caplog: pytest.LogCaptureFixture):
-    """Slack says so in each answer while the app does not subscribe to its event: its manifest is older."""
+    """Slack says so in each answer while the app does not subscribe to its event: its manifest is
+    older.
+    """
     fake.has_stop_button = False
 
     async def scene() -> None:

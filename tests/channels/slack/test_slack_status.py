@@ -1,4 +1,6 @@
-"""Slack's status in apps without the agent view: where it is shown, how it ends, and what a refusal costs."""
+"""Slack's status in apps without the agent view: where it is shown, how it ends, and what a refusal
+costs.
+"""
 
 from __future__ import annotations
 

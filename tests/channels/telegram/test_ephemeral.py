@@ -1,4 +1,6 @@
-"""Messages of a Telegram group that one person sees (Bot API 10.2 and 10.3): sent, answered in time, and edited."""
+"""Messages of a Telegram group that one person sees (Bot API 10.2 and 10.3): sent, answered in
+time, and edited.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,16 @@ def test_private_question_with_a_picture_is_edited_in_its_caption(channel, platf
     """As Telegram says that there is no text."""
     prompt = send(channel, Reply("This one?", YES_NO, IMAGE, only_for=ADA))
     assert send(channel, Reply("Taken.", edits=prompt.message_id)) == prompt
-    assert (methods(platforms), platforms.sent[0]["text"]) == (["editEphemeralMessageCaption"], "Taken.")
+    assert (methods(platforms), platforms.sent[0]["text"]) == (
+        ["editEphemeralMessageCaption"],
+        "Taken.",
+    )
 
 
 def test_server_without_private_edits_leaves_the_question(channel, platforms: FakePlatforms):
-    """A Bot API server before 10.2: an optional edit is dropped, and anything else is a new message."""
+    """A Bot API server before 10.2: an optional edit is dropped, and anything else is a new
+    message.
+    """
     platforms.ledger.state[SERVER_VERSION] = (10, 1)
     edit = Reply("Deleted.", edits=f"u{ADA}:1", only_for=ADA)
     assert send(channel, Reply("Gone.", edits=f"u{ADA}:1", optional=True)) == Receipt("")
@@ -73,10 +80,18 @@ def test_server_without_private_edits_leaves_the_question(channel, platforms: Fa
 def test_tap_and_reply_name_the_private_question(channel):
     """So the message that was tapped is closed, and a reply to the question quotes the question."""
     tap = read(channel, signing.telegram_tap(1, "x", chat=-7, ephemeral_message_id=3, message_id=0))
-    original = {"message_id": 0, "ephemeral_message_id": 3, "from": {"id": 7000000001, "is_bot": True}}
+    original = {
+        "message_id": 0,
+        "ephemeral_message_id": 3,
+        "from": {"id": 7000000001, "is_bot": True},
+    }
     yes = signing.telegram_text(2, "yes", chat=-7, message_id=0, ephemeral_message_id=4, reply_to_message=original)
     turn = read(channel, yes)
-    assert (tap.message_id, turn.message_id, turn.replied_to) == (f"u{ADA}:3", f"u{ADA}:4", f"u{ADA}:3")
+    assert (tap.message_id, turn.message_id, turn.replied_to) == (
+        f"u{ADA}:3",
+        f"u{ADA}:4",
+        f"u{ADA}:3",
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,12 +103,19 @@ def test_tap_and_reply_name_the_private_question(channel):
         ),
         (
             signing.telegram_tap(1, "x", chat=-7, message_id=0, ephemeral_message_id=4),
-            {"ephemeral_message_parameters": {"receiver_user_id": int(ADA), "callback_query_id": "cb1"}},
+            {
+                "ephemeral_message_parameters": {
+                    "receiver_user_id": int(ADA),
+                    "callback_query_id": "cb1",
+                }
+            },
         ),
     ],
 )
 def test_answer_names_the_act_that_allows_it(channel, platforms: FakePlatforms, update: dict, named: dict):
-    """A bot that is no administrator may write to one person for 15 seconds after an act of that person."""
+    """A bot that is no administrator may write to one person for 15 seconds after an act of that
+    person.
+    """
     platforms.ledger.state[PLAIN_MEMBER] = {GROUP.chat}
     (piece,) = channel.split(shown_to(read(channel, update), Reply("Nothing is waiting.")))
     send(channel, shown_to(read(channel, update), piece))
@@ -104,7 +126,10 @@ def test_answer_names_the_act_that_allows_it(channel, platforms: FakePlatforms, 
 
 @pytest.mark.parametrize("error", ["query is too old and response timeout expired", "REPLY_MESSAGE_ID_INVALID"])
 def test_late_answer_is_tried_without_the_act(channel, platforms: FakePlatforms, error: str):
-    """An administrator may write at any time. For others the answer is refused: it is never shown to all."""
+    """An administrator may write at any time.
+
+    For others the answer is refused: it is never shown to all.
+    """
     reply = Reply("Nothing is waiting.", only_for=ADA, only_for_act="cb1")
     platforms.script("telegram", f"Bad Request: {error}")
     assert send(channel, reply).message_id == f"u{ADA}:1"
@@ -130,11 +155,16 @@ def test_private_chat_needs_no_receiver(channel, platforms: FakePlatforms):
 
 
 def test_draft_without_an_answer_is_deleted(channel, platforms: FakePlatforms):
-    """After a stop before the first words there is nothing to keep; what cannot be deleted becomes a sign."""
+    """After a stop before the first words there is nothing to keep; what cannot be deleted becomes
+    a sign.
+    """
     shown = send(channel, Reply("so"))
     (gone,) = channel.split(Reply("…", edits=shown.message_id, optional=True, removes=True))
     platforms.script("telegram", "Bad Request: message can't be deleted for everyone")
     assert send(channel, gone) == shown
     assert platforms.sent[0]["text"] == "…"
     assert send(channel, gone) == Receipt("")
-    assert (platforms.sent[0]["text"], methods(platforms)) == ("", ["editMessageText", "deleteMessage"])
+    assert (platforms.sent[0]["text"], methods(platforms)) == (
+        "",
+        ["editMessageText", "deleteMessage"],
+    )

@@ -31,12 +31,20 @@ def cell(text: str, **extra: object) -> dict:
 
 def photo(file_id: str) -> dict:
     """Return a block with a photo."""
-    size = {"file_id": file_id, "file_unique_id": f"u-{file_id}", "width": 9, "height": 9, "file_size": 7}
+    size = {
+        "file_id": file_id,
+        "file_unique_id": f"u-{file_id}",
+        "width": 9,
+        "height": 9,
+        "file_size": 7,
+    }
     return {"type": "photo", "photo": [size]}
 
 
 def test_rich_yes_confirms_nothing(media: MemoryMedia):
-    """Its words may be quoted, folded or struck out, so only a plain message is a yes; nor is it /stop."""
+    """Its words may be quoted, folded or struck out, so only a plain message is a yes; nor is it
+    /stop.
+    """
     assert not read(media, signing.telegram_rich(1, paragraph("yes"))).decides
     assert not read(media, signing.telegram_rich(1, paragraph("/stop"))).is_stop
 
@@ -44,33 +52,59 @@ def test_rich_yes_confirms_nothing(media: MemoryMedia):
 @pytest.mark.parametrize(
     ("block", "text"),
     [
-        (paragraph(["a ", {"type": "bold", "text": ["b", {"type": "italic", "text": "c"}]}]), "a bc"),
+        (
+            paragraph(["a ", {"type": "bold", "text": ["b", {"type": "italic", "text": "c"}]}]),
+            "a bc",
+        ),
         ({"type": "heading", "size": 2, "text": "Plan"}, "## Plan"),
         ({"type": "pre", "text": "a ``` b", "language": "py"}, "````py\na ``` b\n````"),
         ({"type": "footer", "text": "end"}, "end"),
         ({"type": "divider"}, "---"),
         ({"type": "mathematical_expression", "expression": "x^2"}, "$$x^2$$"),
-        ({"type": "blockquote", "blocks": [paragraph("a"), paragraph("b")], "credit": "Ada"}, "> a\n>\n> b\n> — Ada"),
+        (
+            {"type": "blockquote", "blocks": [paragraph("a"), paragraph("b")], "credit": "Ada"},
+            "> a\n>\n> b\n> — Ada",
+        ),
         ({"type": "expandable_blockquote", "text": "a\nb"}, "> a\n> b"),
         ({"type": "pullquote", "text": "a", "credit": "Ada"}, "> a\n> — Ada"),
         ({"type": "details", "summary": "More", "blocks": [paragraph("a")]}, "[details: More]\na"),
         (
-            {"type": "map", "location": {"latitude": 1.5, "longitude": 2}, "zoom": 3, "caption": {"text": "Home"}},
+            {
+                "type": "map",
+                "location": {"latitude": 1.5, "longitude": 2},
+                "zoom": 3,
+                "caption": {"text": "Home"},
+            },
             "[map of 1.5,2] Home",
         ),
         (
-            {"type": "buttons", "buttons": [{"text": "Go", "url": "https://e.org"}, {"text": "No"}]},
+            {
+                "type": "buttons",
+                "buttons": [{"text": "Go", "url": "https://e.org"}, {"text": "No"}],
+            },
             "[button: Go (https://e.org)] [button: No]",
         ),
         ({"type": "anchor", "name": "top"}, ""),
         (paragraph({"type": "strikethrough", "text": "no"}), "~~no~~"),
         (paragraph(["10", {"type": "superscript", "text": "3"}]), "10^3"),
         (paragraph(["H", {"type": "subscript", "text": "2"}, "O"]), "H_2O"),
-        (paragraph({"type": "url", "text": "site", "url": "https://e.org/1"}), "site (https://e.org/1)"),
-        (paragraph({"type": "custom_emoji", "custom_emoji_id": "1", "alternative_text": "👍"}), "👍"),
+        (
+            paragraph({"type": "url", "text": "site", "url": "https://e.org/1"}),
+            "site (https://e.org/1)",
+        ),
+        (
+            paragraph({"type": "custom_emoji", "custom_emoji_id": "1", "alternative_text": "👍"}),
+            "👍",
+        ),
         (paragraph({"type": "mathematical_expression", "expression": "a_1"}), "$a_1$"),
-        (paragraph({"type": "date_time", "text": "today", "unix_time": 1, "date_time_format": "d"}), "today"),
-        (paragraph({"type": "button", "button": {"text": "Go", "callback_data": "x"}}), "[button: Go]"),
+        (
+            paragraph({"type": "date_time", "text": "today", "unix_time": 1, "date_time_format": "d"}),
+            "today",
+        ),
+        (
+            paragraph({"type": "button", "button": {"text": "Go", "callback_data": "x"}}),
+            "[button: Go]",
+        ),
     ],
 )
 def test_block_is_readable(media: MemoryMedia, block: dict, text: str):
@@ -110,17 +144,29 @@ def test_table_keeps_its_columns(media: MemoryMedia):
             [cell("4"), {"align": "left", "valign": "top"}],
         ],
     }
-    lines = ["Sales", "| Name | Sum |  |", "| --- | --- | --- |", "| a\\|b | 1 2 | 3 |", "|  | 4 |  |"]
+    lines = [
+        "Sales",
+        "| Name | Sum |  |",
+        "| --- | --- | --- |",
+        "| a\\|b | 1 2 | 3 |",
+        "|  | 4 |  |",
+    ]
     assert read(media, signing.telegram_rich(1, table)).text.split("\n") == lines
 
 
 def test_files_inside_are_read_in_their_order(media: MemoryMedia):
     """Each stands in the text where people see it."""
-    voice = {"type": "voice_note", "voice_note": {"file_id": "v", "duration": 1, "mime_type": "audio/ogg"}}
+    voice = {
+        "type": "voice_note",
+        "voice_note": {"file_id": "v", "duration": 1, "mime_type": "audio/ogg"},
+    }
     document = {"file_id": "d", "file_name": "bill.pdf", "mime_type": "application/pdf"}
     slides = {
         "type": "slideshow",
-        "blocks": [photo("p"), {"type": "document", "document": document, "caption": {"text": "Bill", "credit": "me"}}],
+        "blocks": [
+            photo("p"),
+            {"type": "document", "document": document, "caption": {"text": "Bill", "credit": "me"}},
+        ],
     }
     turn = read(media, signing.telegram_rich(1, paragraph("see"), slides, voice))
     assert turn.text == "see\n\n[photo]\n\n[document] Bill — me\n\n[voice message]"
@@ -134,7 +180,10 @@ def test_files_inside_are_read_in_their_order(media: MemoryMedia):
 def test_unknown_block_is_named_and_read_as_far_as_possible(media: MemoryMedia):
     """Telegram adds kinds of blocks and texts faster than bots learn them."""
     block = {"type": "hologram", "text": "seen", "blocks": [paragraph("inside")]}
-    known = read(media, signing.telegram_rich(1, block, paragraph([{"type": "smell"}, {"type": "glow", "text": "x"}])))
+    known = read(
+        media,
+        signing.telegram_rich(1, block, paragraph([{"type": "smell"}, {"type": "glow", "text": "x"}])),
+    )
     assert known.text == (
         "[a block of the kind 'hologram', which cannot be read here]\nseen\ninside\n\n"
         "[text of the kind 'smell', which cannot be read here]x"
@@ -212,12 +261,25 @@ def test_reply_to_a_task_quotes_the_task(media: MemoryMedia):
 @pytest.mark.parametrize(
     ("content", "note"),
     [
-        ({"game": {"title": "Chess", "description": "A classic", "photo": []}}, "game Chess: A classic"),
         (
-            {"invoice": {"title": "Tea", "description": "Green", "currency": "EUR", "total_amount": 145}},
+            {"game": {"title": "Chess", "description": "A classic", "photo": []}},
+            "game Chess: A classic",
+        ),
+        (
+            {
+                "invoice": {
+                    "title": "Tea",
+                    "description": "Green",
+                    "currency": "EUR",
+                    "total_amount": 145,
+                }
+            },
             "invoice Tea: Green",
         ),
-        ({"story": {"chat": {"id": 1, "type": "private"}, "id": 2}}, "a story, which cannot be read here"),
+        (
+            {"story": {"chat": {"id": 1, "type": "private"}, "id": 2}},
+            "a story, which cannot be read here",
+        ),
         (
             {"paid_media": {"star_count": 5, "paid_media": [{"type": "preview", "width": 9}]}},
             "paid media for 5 Stars, which cannot be read here",
@@ -239,7 +301,10 @@ def test_other_content_is_noted(media: MemoryMedia, content: dict, note: str):
 
 def test_paid_media_that_the_bot_may_see_are_files(media: MemoryMedia):
     """Such as those that it sent itself."""
-    paid = {"star_count": 5, "paid_media": [photo("a"), {"type": "video", "video": {"file_id": "b"}}]}
+    paid = {
+        "star_count": 5,
+        "paid_media": [photo("a"), {"type": "video", "video": {"file_id": "b"}}],
+    }
     turn = read(media, signing.telegram_text(1, "", paid_media=paid))
     assert [each.ref for each in turn.media] == ["a", "b"]
     assert turn.notes == ("paid media for 5 Stars",)
@@ -250,4 +315,7 @@ def test_message_to_another_account_is_no_turn(media: MemoryMedia, field: str):
     """Strangers who write to a person's own account must not become users of the bot."""
     update = signing.telegram_text(1, "yes", **{field: "x"})
     received = telegram(media, None).receive(telegram_hook(update))
-    assert (received.turns, received.ignored) == ((), "sent to a person's own account, or to a guest bot")
+    assert (received.turns, received.ignored) == (
+        (),
+        "sent to a person's own account, or to a guest bot",
+    )

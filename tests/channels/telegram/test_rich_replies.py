@@ -1,4 +1,6 @@
-"""Answers as rich messages of Telegram (Bot API 10.2): where they are sent, and what stands in for them."""
+"""Answers as rich messages of Telegram (Bot API 10.2): where they are sent, and what stands in for
+them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def methods(platforms: FakePlatforms) -> list[str]:
     "question",
     [
         Reply(f"{TABLE}\n\nSure?", CHOICES, answer_seconds=60.0, preview=TABLE),
-        Reply(f"{TABLE}\n\n{LONG}\n\nSure?", CHOICES, answer_seconds=60.0, preview=f"{TABLE}\n\n{LONG}"),
+        Reply(
+            f"{TABLE}\n\n{LONG}\n\nSure?",
+            CHOICES,
+            answer_seconds=60.0,
+            preview=f"{TABLE}\n\n{LONG}",
+        ),
         Reply(TABLE, answer_seconds=300.0, buttons=CHOICES[:1]),
         Reply(TABLE, edits="1", decided_buttons=CHOICES),
     ],
@@ -65,13 +72,18 @@ def test_table_and_long_answer_are_one_rich_message_each(channel, platforms: Fak
     send(channel, Reply(LONG), TOPIC)
     assert methods(platforms) == ["sendRichMessage", "sendRichMessage"]
     table, long = platforms.sent
-    assert (receipt.message_id, table["thread"], [each["data"] for each in table["buttons"]]) == ("1", "77", ["s", "l"])
+    assert (receipt.message_id, table["thread"], [each["data"] for each in table["buttons"]]) == (
+        "1",
+        "77",
+        ["s", "l"],
+    )
     assert table["text"] == "Sales:\n\n| Name | Sum |\n| --- | --- |\n| A | 1 |\n| B | 2 |"
     assert long["text"].count("Paragraph") == 20
 
 
 @pytest.mark.parametrize(
-    "reply", [Reply("**Short** text"), Reply(TABLE, media=IMAGE), Reply(TABLE, only_for="5123456789")]
+    "reply",
+    [Reply("**Short** text"), Reply(TABLE, media=IMAGE), Reply(TABLE, only_for="5123456789")],
 )
 def test_other_replies_stay_as_they_are(channel, platforms: FakePlatforms, reply: Reply):
     """Every app shows them."""
@@ -171,19 +183,31 @@ def test_part_that_an_earlier_attempt_has_edited_is_no_end(channel, platforms: F
 @pytest.mark.parametrize(
     ("md", "block"),
     [
-        ("## A *b*", {"type": "heading", "text": ["A ", {"type": "italic", "text": "b"}], "size": 2}),
+        (
+            "## A *b*",
+            {"type": "heading", "text": ["A ", {"type": "italic", "text": "b"}], "size": 2},
+        ),
         ("```py\nx < 1\n```", {"type": "pre", "text": "x < 1", "language": "py"}),
         ("---", {"type": "divider"}),
         ("> a", {"type": "blockquote", "blocks": [{"type": "paragraph", "text": "a"}]}),
-        ("a & ~~b~~", {"type": "paragraph", "text": ["a & ", {"type": "strikethrough", "text": "b"}]}),
+        (
+            "a & ~~b~~",
+            {"type": "paragraph", "text": ["a & ", {"type": "strikethrough", "text": "b"}]},
+        ),
         ("2*3*4 `x`", {"type": "paragraph", "text": ["2*3*4 ", {"type": "code", "text": "x"}]}),
         (
             "3. a",
-            {"type": "list", "items": [{"blocks": [{"type": "paragraph", "text": "a"}], "value": 3, "type": "1"}]},
+            {
+                "type": "list",
+                "items": [{"blocks": [{"type": "paragraph", "text": "a"}], "value": 3, "type": "1"}],
+            },
         ),
         (
             "[mail](mailto:a@b.org)",
-            {"type": "paragraph", "text": {"type": "email_address", "text": "mail", "email_address": "a@b.org"}},
+            {
+                "type": "paragraph",
+                "text": {"type": "email_address", "text": "mail", "email_address": "a@b.org"},
+            },
         ),
     ],
 )
@@ -221,7 +245,9 @@ def test_text_that_would_look_otherwise_is_not_rich(md: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_letter_of_a_hostile_text_is_lost(kind: str):
-    """What people see of the blocks has every letter and digit that another message would show, in order."""
+    """What people see of the blocks has every letter and digit that another message would show, in
+    order.
+    """
     md = long_text(KINDS[kind])[:3000]
     blocks = rich_blocks(md)
     seen = iter(rich_text(json.dumps({"blocks": blocks}))) if blocks else iter(plain(md))

@@ -207,7 +207,10 @@ def test_tap_on_an_ephemeral_message_is_answered_to_its_person_alone(media: Memo
 
 
 def test_tap_without_data_is_a_tap_on_nothing(media: MemoryMedia):
-    """An app may send a tap on a disabled button. It is answered as one on an outdated button, and decides nothing."""
+    """An app may send a tap on a disabled button.
+
+    It is answered as one on an outdated button, and decides nothing.
+    """
     update = signing.telegram_tap(1, "x")
     del update["callback_query"]["data"]
     (turn,) = read(media, update).turns

@@ -92,7 +92,10 @@ def test_decided_question_shows_what_was_chosen(channel, platforms: FakePlatform
 
 
 def test_server_without_disabled_buttons_shows_none(channel, platforms: FakePlatforms):
-    """A Bot API server before 10.3 sees a button without an action. That is learned, and not asked with each edit."""
+    """A Bot API server before 10.3 sees a button without an action.
+
+    That is learned, and not asked with each edit.
+    """
     prompt = send(channel, Reply("Delete?", YES_NO))
     platforms.ledger.state[SERVER_VERSION] = (10, 2)
     edit = Reply("Deleted.", edits=prompt.message_id, optional=True, decided_buttons=DECIDED)
@@ -189,7 +192,11 @@ def test_file_follows_the_text_that_edits(channel):
 
 def test_private_drafts_of_an_answer_share_one_draft_id(native, platforms: FakePlatforms):
     """platforms.md 2.3: sendMessageDraft has the same id for each step of an answer, never 0, and leaves no message."""
-    assert [draft(native, text, update_id=8) for text in ("", "**Al", "**Almost** done")] == ["", "", ""]
+    assert [draft(native, text, update_id=8) for text in ("", "**Al", "**Almost** done")] == [
+        "",
+        "",
+        "",
+    ]
     draft(native, "other", update_id=9)
     shown = drafts(platforms)
     assert [sketch.get("text", "") for sketch in shown] == ["", "**Al", "<b>Almost</b> done", "other"]
@@ -211,7 +218,9 @@ def test_draft_with_refused_formatting_is_sent_plain(native, platforms: FakePlat
 
 
 def test_private_draft_is_a_message_that_grows(channel, platforms: FakePlatforms):
-    """Telegram's own drafts stay beside the answer in some apps (vercel/chat#782), so they are not the default."""
+    """Telegram's own drafts stay beside the answer in some apps (vercel/chat#782), so they are not
+    the default.
+    """
     shown = draft(channel, "so")
     assert draft(channel, "so far", shown) == shown
     send(channel, Reply("so far, so good", edits=shown))

@@ -16,7 +16,13 @@ from sayso.config.wiring.bootstrap import open_channel
 from sayso.config.wiring.wsgi import build_app
 from sayso.pending.redis.client import PREFIX
 from sayso.testing.platforms import fake_platforms as fakes
-from sayso.testing.stores import MemoryAlerts, MemoryFeed, MemoryIdentities, MemoryLogins, MemorySharedCache
+from sayso.testing.stores import (
+    MemoryAlerts,
+    MemoryFeed,
+    MemoryIdentities,
+    MemoryLogins,
+    MemorySharedCache,
+)
 from sayso.workers.access import AccessControl
 from sayso.workers.mailbox import Accepted, InboxLimits
 from tests.contracts.rigs import voice

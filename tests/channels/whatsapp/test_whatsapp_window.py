@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import AddressClosed, WindowClosed
-from sayso.channels.types import Button, Conversation, Delivery, Receipt, Received, Reply, WebhookRequest
+from sayso.channels.types import (
+    Button,
+    Conversation,
+    Delivery,
+    Receipt,
+    Received,
+    Reply,
+    WebhookRequest,
+)
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.twilio import CONFIRM_TEMPLATE, TEMPLATE
 from tests.channels.harness import IMAGE, PDF, MemoryMedia, whatsapp
@@ -186,14 +194,18 @@ def reported(media: MemoryMedia, platforms: FakePlatforms, **options: Any) -> Re
 
 
 def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia, platforms: FakePlatforms):
-    """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a failed status."""
+    """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a
+    failed status.
+    """
     received = reported(media, platforms, silence=-1.0)
     assert [(status.status, status.error_code) for status in received.statuses] == [("failed", "63016")]
     assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())
 
 
 def test_template_that_meta_pauses_is_named_by_the_report(media: MemoryMedia, platforms: FakePlatforms):
-    """Twilio takes the message, and the report of the failure names no template: the callback's URL does."""
+    """Twilio takes the message, and the report of the failure names no template: the callback's URL
+    does.
+    """
     platforms.fail("twilio", CHAT.chat, "63041")
     received = reported(media, platforms, **BOTH)
     (refusal,) = received.refused_templates
