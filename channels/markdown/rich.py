@@ -107,7 +107,7 @@ class _RichBlocks:
         lines = self.source[slice(*node.map)] if node.map else []
         if is_overfull(lines):  # the parser drops cells beyond the last column
             return {"type": "pre", "text": "\n".join(lines)}
-        rows = []
+        rows: list[list[RichBlock]] = []
         for part in node.children:  # the header and the body
             rows.extend([_cell(cell) for cell in row.children] for row in part.children)
         if len(rows[0]) > MAX_COLUMNS:

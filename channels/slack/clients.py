@@ -125,7 +125,8 @@ class ManyWorkspaces:
         return await self._wait_for_renewal(installation)
 
     async def _renew_to_the_end(self, name: str) -> Installation:
-        """Renew a token, also if the caller is cancelled meanwhile, as a typing sign is when the answer is there.
+        """Renew a token, also if the caller is cancelled meanwhile, as a typing sign is when the
+        answer is there.
 
         Slack has used up the refresh token by then, and gives the new one in this answer alone.
         """
@@ -167,7 +168,8 @@ class ManyWorkspaces:
     async def _store(self, installation: Installation, renewed: Installation) -> bool:
         """Store a renewed installation. Return False if the one that was read has changed since.
 
-        A Redis that does not answer is asked again, for STORE_TRIES seconds. Raises redis.RedisError after them.
+        A Redis that does not answer is asked again, for STORE_TRIES seconds. Raises
+        redis.RedisError after them.
         """
         for _ in range(STORE_TRIES - 1):
             try:

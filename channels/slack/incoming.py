@@ -425,10 +425,11 @@ class _Origin:
 def _origin(request: SlackJson) -> _Origin:
     """Return where a request comes from.
 
-    In a channel that several workspaces share, an event's `team_id` may be the author's: its authorization, else its
-    context names the one that has installed the app. A tap names the workspace of the person who tapped, or none for an
-    organization: our own message's block id names the one that it was sent in. If these differ, the organization may be
-    the person's, too, so that nothing is learned of the workspace.
+    In a channel that several workspaces share, an event's `team_id` may be the author's: its
+    authorization, else its context names the one that has installed the app. A tap names the
+    workspace of the person who tapped, or none for an organization: our own message's block id
+    names the one that it was sent in. If these differ, the organization may be the person's, too,
+    so that nothing is learned of the workspace.
     """
     from slack_bolt.request import internals as bolt
 

@@ -29,7 +29,8 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
-#: Delete a record only if it is still the one that was read. KEYS and ARGV as above, without a new one.
+#: Delete a record only if it is still the one that was read. KEYS and ARGV as above, without a new
+#: one.
 _REMOVE = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 return redis.call('HDEL', KEYS[1], ARGV[1])
@@ -215,7 +216,8 @@ class SlackInstallations:
                 installation = Installation(name, "")
             if at < installation.installed_at:
                 return False
-            # One that another process stores just now is looked at, too: it may be a new installation.
+            # One that another process stores just now is looked at, too: it may be a new
+            # installation.
             if self._redis.eval(_REMOVE, 1, f"{self._key}:installed", name, str(record)):
                 self._note_removal(Removal(name, installation.name, at, reason))
                 return True
