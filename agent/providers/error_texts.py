@@ -6,9 +6,9 @@ import re
 
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
-    r"context.?length|context.?window|maximum context|context size|(?:prompt|input) is too long|too many tokens:"
-    r"|maximum (?:prompt|model|input) length"
-    r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|context limit)"
+    r"context.?length|context.?window|maximum context|context.?size|(?:prompt|input) is too long|too many tokens:"
+    r"|maximum (?:prompt|model|input) length|range of input length|more than max tokens allowed"
+    r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|context limit|configured limit of \d+ tokens)"
     r"|reduce the length of the (?:messages|prompt)|tokens must be reduced|string too long"
     r"|\binputs`? (?:tokens\b.{0,40} must be <=|must have less than \d+ tokens)",
     re.IGNORECASE,
@@ -20,7 +20,9 @@ _TOO_LONG = re.compile(
 _NO_CREDIT = re.compile(
     r"credit balance|balance is (?:too low|insufficient|not enough)"
     r"|insufficient[_ ](?:account[_ ])?(?:user[_ ])?(?:balance|credit|fund|quota)"
-    r"|not enough (?:credit|balance|fund)|(?:out of|no|used all available|exhausted\b.{0,40}) credits"
+    r"|not enough (?:credit|balance|fund)|(?:out of|no|more|used all available|exhausted\b.{0,40}) credits"
+    r"|credits? (?:limit exceeded|(?:(?:is|are|have been) )?(?:depleted|exhausted|used up))"
+    r"|exceeded your .{0,40}\bcredits|\bkey limit exceeded"
     r"|budget (?:has been |was )?exceeded|exceeded[_ ]?budget|budget_exceeded|over budget|crossed budget"
     r"|arrearage|overdue.payment|payment (?:is )?(?:required|overdue)"
     r"|(?:billing|spend(?:ing)?|usage)[_ ](?:hard[_ ])?limit|billing_not_active|check your billing details"
@@ -32,7 +34,7 @@ _NO_CREDIT = re.compile(
 _TOKENS = re.compile(r"(?<![\w.-])\d{1,3}(?:,\d{3})+(?![\w-])|(?<![\w.-])\d{3,9}(?![\w-])")
 #: The number of tokens that the words around it call the limit.
 _NAMED_LIMIT = re.compile(
-    r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}|\blimit:? |[<>]=? ?)(\d[\d,]*)",
+    r"(?:maximum\D{0,30}|context (?:size|length|window)\D{0,20}|\blimit(?::| of)? |\bmodel with |[<>]=? ?)(\d[\d,]*)",
     re.IGNORECASE,
 )
 #: The share of the named limit that is used, since tokens are only estimated here.

@@ -165,6 +165,8 @@ def test_fallback_uses_the_smallest_context_window(server: Server) -> None:
         (413, "Request too large for model `m` on tokens per minute (TPM): Limit 6000, Requested 9000"),
         (429, "Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000. The input or output "
               "tokens must be reduced in order to run successfully."),
+        (400, "Range of input length should be [1, 30720]"),
+        (400, "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 400000 tokens."),
         (500, "the request exceeds the available context size"),
     ],
 )  # fmt: skip

@@ -310,6 +310,7 @@ NEED_THE_OPERATOR = [
     ("compatible", 400, "Access denied, please make sure your account is in good standing (Arrearage)"),
     ("compatible", 402, "Insufficient Balance"),
     ("compatible", 403, "Your team has either used all available credits or reached its monthly spending limit."),
+    ("gemini", 429, "Your prepayment credits are depleted. Please go to AI Studio to manage your project and billing."),
     ("compatible", 429, "Your account is suspended due to insufficient balance, please recharge your account"),
     ("openai", 429, "Your account is not active, please check your billing details on our website."),
     ("gemini", 400, "Gemini API free tier is not available in your country. Please enable billing on your project."),
