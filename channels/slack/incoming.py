@@ -434,11 +434,10 @@ def _origin(request: SlackJson) -> _Origin:
     from slack_bolt.request import internals as bolt
 
     body = dict(request)
-    named = ""
-    if not request.get("authorizations"):
-        named = _team_id(request.get("context_team_id"))
-    named = named or _team_id(bolt.extract_team_id(body))
-    named = named or _team_id(request.get("context_team_id")) or _team_id(request.get("team_id"))
+    context = _team_id(request.get("context_team_id"))
+    if context and not request.get("authorizations"):
+        body |= {"team_id": context, "enterprise_id": request.get("context_enterprise_id")}
+    named = _team_id(bolt.extract_team_id(body)) or context or _team_id(request.get("team_id"))
     marked = _marked_workspace(request)
     organization = _team_id(bolt.extract_enterprise_id(body) or request.get("context_enterprise_id"))
     is_guest = bool(marked) and named.startswith("T") and named != marked

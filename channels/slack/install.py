@@ -19,7 +19,7 @@ from sayso.channels.setup import SetupError, connection_problem, platform_calls
 from sayso.channels.slack.client import FILE_ORIGINS, SLACK, error_code, new_client, setup_problem
 from sayso.channels.slack.installations import Installation, SlackInstallations, hash_of
 from sayso.channels.slack.setup import scopes
-from sayso.channels.types import random_id
+from sayso.channels.types import one_line, random_id
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -37,6 +37,9 @@ INVITATION_SECONDS = 7 * 86_400
 STATE = "state"
 #: The kind of secret that is an invitation. It is redeemed once.
 INVITATION = "invitation"
+#: Most characters of a workspace's name. Its owner chooses it, and operators read it in their
+#: terminal.
+MAX_NAME_CHARS = 80
 _COOKIE = re.compile(r"[0-9a-f]{48}")
 _CODE = re.compile(r"\w{1,60}")
 
@@ -237,7 +240,7 @@ def _installation_of(answer: Any, now: float) -> Installation:
     return Installation(
         place["id"],
         token,
-        name=str(place.get("name") or ""),
+        name=one_line(str(place.get("name") or ""))[:MAX_NAME_CHARS],
         organization=owner,
         user=str((answer.get("authed_user") or {}).get("id") or ""),
         scopes=tuple(scope for scope in str(answer.get("scope") or "").split(",") if scope),

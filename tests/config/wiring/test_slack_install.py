@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from redis import Redis
 
-from sayso.channels.slack.install import INVITATION, INVITATION_SECONDS, STATE_SECONDS
+from sayso.channels.slack.install import INVITATION, INVITATION_SECONDS, MAX_NAME_CHARS, STATE_SECONDS
 from sayso.channels.slack.setup import scopes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import CREDENTIALS
@@ -134,6 +134,13 @@ def test_what_slack_does_not_confirm_is_a_plain_page(open_bot: OpenBot, query: d
     assert "Not installed" in answer.text
     assert "<script>" not in answer.text
     assert "unknown-code" not in answer.text
+
+
+def test_name_of_a_workspace_is_one_line(open_bot: OpenBot):
+    """Its owner chooses it, and `sayso channel workspaces` prints it into the terminal of an operator."""
+    bot = open_bot()
+    assert bot.install("T01", f"Acme\x1b[2J\nT02  \u202eBeta{'x' * 500}").status_code == 200
+    assert bot.channel.installations.get("T01").name == f"Acme[2JT02  Beta{'x' * 500}"[:MAX_NAME_CHARS]
 
 
 def test_tokens_and_codes_are_in_no_page_log_or_record(

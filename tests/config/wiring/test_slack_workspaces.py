@@ -145,11 +145,13 @@ def test_tap_of_a_guest_teaches_nothing_of_the_workspace(bot: SlackBot):
 
 
 def test_event_without_an_authorization_belongs_to_the_workspace_of_its_context(bot: SlackBot):
-    """`team_id` is that of the author in a shared channel."""
-    outer = {"team_id": "T02", "context_team_id": "T01", "authorizations": []}
+    """`team_id` and `enterprise_id` are those of the author in a shared channel."""
+    author = {"team_id": "T02", "enterprise_id": "E22", "is_enterprise_install": True, "authorizations": []}
+    outer = {**author, "context_team_id": "T01", "context_enterprise_id": None}
     assert bot.post(message("T01", f"{FIRST_TS}.000100", "delete invoice T01-1", **outer)) == 200
     bot.work()
     assert {entry["team"] for entry in bot.sent} == {"T01"}
+    assert bot.channel.installations.workspaces_of("E22") == []
 
 
 def test_event_of_a_shared_channel_belongs_to_the_workspace_that_installed_the_app(bot: SlackBot):
