@@ -68,8 +68,6 @@ HiddenTools = Callable[[], Awaitable[Sequence[ToolSchema]]]
 #: The answer to a request for one of them. It does not name the tool: a role may hide what others
 #: use.
 NOT_ALLOWED = "That is not allowed here. /help says what is."
-#: A tool's result after an exception other than ToolError (agent.tools.errors.ToolExecutionError).
-_FAILED = re.compile(r"Error executing tool '[^']*': (\w+): ")
 #: Example values by JSON type.
 _SAMPLES = {"integer": "3", "number": "19.90", "boolean": "yes", "array": "a,b", "object": "'{}'"}
 
@@ -150,13 +148,7 @@ class OfflineProvider:
 
 
 def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
-    """Return a tool's result for people; wrong arguments of a command as one line and an example.
-
-    Of an exception that the tool's author did not write for people only the type is shown: its text
-    may hold internals.
-    """
-    if failed := _FAILED.match(result.content):
-        return f"{result.tool_name} failed ({failed[1]}). The log of the bot has the cause."
+    """Return a tool's result for people; wrong arguments of a command as one line and an example."""
     issue = issue_in_box(result.content)
     if not issue:
         return result_text(result.content)

@@ -346,15 +346,3 @@ def test_wrong_arguments_of_a_command_are_told_in_one_plain_line(text, issue):
     assert told.startswith(f"{name} cannot run like this: {issue}")
     assert ". For example: /" in told
     assert [part for part in ("=====", "\n", "Suggestion") if part in told] == []
-
-
-def test_exception_of_a_tool_is_shown_by_its_type_alone():
-    """Its text is for the log: people read what the tool's author wrote for them, such as a ToolError."""
-
-    @tool(read_only=True)
-    def list_prices() -> str:
-        """List the prices."""
-        raise ConnectionError("no route to 10.0.0.3, user admin")
-
-    told = Agent([list_prices], OfflineProvider()).run("/list_prices").content
-    assert told == "list_prices failed (ConnectionError). The log of the bot has the cause."
