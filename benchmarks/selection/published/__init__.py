@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sayso.agent import Agent, EmbeddingSelector, Message, Tool, ToolCall
+from sayso.agent import Agent, EmbeddingSelector, Message, Tool, ToolCall, ToolRegistry
 from sayso.agent.messages import Role, UsageStats
 from sayso.agent.providers.base import Completion
 from sayso.agent.run.shown_tools import FINDER_NAMES, schema_tokens
@@ -120,10 +120,11 @@ class SearchingModel:
 def runs(requests: Sequence[PublishedRequest]) -> list[SearchingModel]:
     """Return the models after each request was asked of an agent with the whole catalog."""
     selector = EmbeddingSelector()
+    registries = {name: ToolRegistry(read_catalog(name)) for name in CATALOGS}
     models = []
     for each in requests:
         model = SearchingModel(each)
-        Agent(read_catalog(each.catalog), model, selector=selector).run(each.request)
+        Agent(registries[each.catalog], model, selector=selector).run(each.request)
         models.append(model)
     return models
 
