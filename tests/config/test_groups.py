@@ -36,7 +36,7 @@ def groups(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Two groups of tests that run: in the first one a test has failed, and another one goes on."""
     (tmp_path / "test_failing.py").write_text(FAILING)
     (tmp_path / "test_fine.py").write_text("def test_fine(): pass\n")
-    flags = f"-q -p no:cacheprovider {tmp_path}/test_"
+    flags = f"-q -p no:cacheprovider --rootdir {tmp_path} {tmp_path}/test_"
     given = ("failing", f"{flags}failing.py", "fine", f"{flags}fine.py")
     command = [sys.executable, "-m", "tests.groups", *given]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
