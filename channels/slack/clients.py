@@ -16,7 +16,7 @@ from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
-from sayso.channels.slack.client import error_code, new_client, reaction_to
+from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ WAIT_SECONDS = 15.0
 LOOK_SECONDS = 0.25
 #: How often a new token is stored while Redis does not answer, a second apart: Slack gives it once.
 STORE_TRIES = 15
+#: Slack's errors that say of a refresh token that it will never work. All others may be over later.
+FINAL_REFUSALS = frozenset({"invalid_refresh_token", *TOKEN_ERRORS})
+#: What an operator can do about other errors of a renewal.
+_CURES = {
+    "bad_client_secret": "compare client_secret with the app's Basic Information",
+    "invalid_client_id": "compare client_id with the app's Basic Information",
+}
 #: Minutes that make the SDK renew a token whatever its end is: we have decided already.
 _AT_ONCE = 10**6
 
@@ -209,10 +216,12 @@ class ManyWorkspaces:
             code = ""
             if isinstance(error, SlackApiError):
                 code = error_code(error.response)
-            if not code or reaction_to(code) in ("wait", "unclear"):
-                log.warning("workspace.renewal_failed", extra={**extra, "reason": code or "no clear answer"})
-                return None
-            return self._refused(installation, code)
+            if code in FINAL_REFUSALS:
+                return self._refused(installation, code)
+            # What Slack says of the app, such as a wrong client secret, ends no installation.
+            extra |= {"reason": code or "no clear answer", "cure": _CURES.get(code, "-")}
+            log.warning("workspace.renewal_failed", extra=extra)
+            return None
         except (SlackClientError, ClientError, OSError, AttributeError) as exc:
             # AttributeError: an answer in text.
             log.warning("workspace.renewal_failed", extra={**extra, "reason": type(exc).__name__})

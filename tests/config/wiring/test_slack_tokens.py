@@ -231,6 +231,23 @@ def test_slack_that_does_not_answer_is_asked_again_later(bot: SlackBot, redis_cl
     assert bot.channel.installations.get("T01").renewal_refused == ""
 
 
+@pytest.mark.parametrize("error", ["bad_client_secret", "invalid_client_id", "an_error_of_tomorrow"])
+def test_what_slack_refuses_of_the_app_ends_no_installation(
+    bot: SlackBot, redis_client: Redis, error: str, caplog: pytest.LogCaptureFixture
+):
+    """A wrong client_secret in the environment would make all workspaces install the app again."""
+    old = expiring(bot, 3600)
+    bot.slack.oauth.refresh_error = error
+    send(bot, "T01")
+    bot.slack.oauth.refresh_error = ""
+    redis_client.delete(*redis_client.scan_iter("*:renewal:*"))
+    send(bot, "T01")
+    new = bot.channel.installations.get("T01")
+    assert (new.renewal_refused, new.token != old.token) == ("", True)
+    told = [record for record in caplog.records if record.getMessage() == "workspace.renewal_failed"]
+    assert [record.reason for record in told] == [error]
+
+
 def test_renewal_brings_back_no_removed_app(bot: SlackBot):
     """The workspace removed the app while Slack renewed its token."""
     expiring(bot, 3600)
