@@ -100,12 +100,17 @@ class SlackChannel:
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Remember the organization of a workspace, or delete a token that was revoked.
 
-        Raises redis.RedisError.
+        Raises redis.RedisError for the second: Slack sends it again. The first comes with each
+        message, which is to reach the spool while Redis does not answer.
         """
         if self.installations is None:
             return
         if not workspace.removed:
-            self.installations.note_organization(workspace.id, workspace.organization)
+            try:
+                self.installations.note_organization(workspace.id, workspace.organization)
+            except RedisError as exc:
+                extra = {"channel": self.name, "workspace": workspace.id, "reason": type(exc).__name__}
+                log.warning("workspace.not_noted", extra=extra)
             return
         if self.installations.remove(workspace.id, workspace.removed, workspace.at or self.installations.clock()):
             extra = {"channel": self.name, "workspace": workspace.id, "reason": workspace.removed}

@@ -13,6 +13,7 @@ import pytest
 from redis import Redis
 
 from sayso.channels.base import FetchError
+from sayso.channels.slack.installations import SlackInstallations
 from sayso.channels.types import Media
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.webhooks import slack_interaction
@@ -131,6 +132,16 @@ def test_tap_of_a_guest_from_another_workspace_stays_where_the_question_is(bot: 
     tap_last(bot, "T01", user={"id": "U0GUEST", "username": "g", "team_id": "T02"}, team={"id": "T02"})
     assert bot.deleted == ["T01-1"]
     assert {entry["team"] for entry in bot.sent} == {"T01"}
+
+
+def test_message_for_an_organization_comes_in_while_its_note_cannot_be_stored(bot: SlackBot):
+    """While Redis does not answer it goes to the spool. A removal is refused then: Slack sends it again."""
+    working = bot.channel.installations
+    bot.channel.installations = SlackInstallations("desk", Redis(host="127.0.0.1", port=1), ["a key"], "sayso:")
+    assert bot.post(message("T91", f"{FIRST_TS}.000100", "delete invoice T91-1", **ENVELOPES["T91"])) == 200
+    assert bot.post(lifecycle("app_uninstalled", "T01", time.time() + 5)) == 503
+    bot.channel.installations = working
+    assert working.ids() == [ORGANIZATION, "T01", "T02"]
 
 
 def test_tap_of_a_guest_teaches_nothing_of_the_workspace(bot: SlackBot):
