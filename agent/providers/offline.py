@@ -324,9 +324,9 @@ def _exact_words(match: _Match, words: Sequence[str]) -> int:
     Words that say nothing may stand between them: "delete the task" has the words of `delete_task`.
     """
     name = words_of(match.tool["name"])
-    said = [word for word in words if word not in STOP_WORDS or word in name]
-    starts = range(len(said) - len(name) + 1)
-    if any(said[start : start + len(name)] == name for start in starts):
+    text = [word for word in words if word not in STOP_WORDS or word in name]
+    starts = range(len(text) - len(name) + 1)
+    if any(text[start : start + len(name)] == name for start in starts):
         return len(name)
     return 0
 

@@ -114,19 +114,19 @@ class WordRanking:
         """
         request = _request(text, self._language)
         scores = [0.0] * self._count
-        met: list[set[str]] = [set() for _ in range(self._count)]
+        met_stems: list[set[str]] = [set() for _ in range(self._count)]
         for meaning in request.meanings:
             best: dict[int, float] = {}
             for stem, index, score in self._matches(meaning):
                 former = best.get(index, 0.0)
                 best[index] = max(former, score)
                 scores[index] += _OTHER_WORDS_SHARE * min(former, score)
-                met[index].add(stem)
+                met_stems[index].add(stem)
             for index, score in best.items():
                 scores[index] += score
         return [
             self._adjusted(index, score, stems, request)
-            for index, (score, stems) in enumerate(zip(scores, met, strict=True))
+            for index, (score, stems) in enumerate(zip(scores, met_stems, strict=True))
         ]
 
     def _matches(self, meaning: _Meaning) -> Iterator[tuple[str, int, float]]:
@@ -140,13 +140,13 @@ class WordRanking:
             for index, frequency in postings[stem]:
                 yield stem, index, weight * share * frequency
 
-    def _adjusted(self, index: int, score: float, met: set[str], request: _Request) -> float:
+    def _adjusted(self, index: int, score: float, met_stems: set[str], request: _Request) -> float:
         """Return a tool's score by how much of its name was met, and by what it does."""
         if not score:
             return 0.0
         name = self._names[index]
         whole = sum(self._rarity[stem] for stem in sorted(name)) or 1.0
-        covered = sum(self._rarity[stem] for stem in sorted(name & met)) / whole
+        covered = sum(self._rarity[stem] for stem in sorted(name & met_stems)) / whole
         score *= 1 - _NAME_SHARE + _NAME_SHARE * covered
 
         actions = self._actions[index] if self._actions else frozenset()
@@ -260,11 +260,11 @@ _APOSTROPHE = re.compile("['\u2019]")
 def _meanings(words: Sequence[str]) -> Iterator[_Meaning]:
     """Yield the meanings of the phrases in a text, then those of the words outside them."""
     stems = [_stem(word, "en") for word in words]
-    taken: set[int] = set()
-    yield from _phrase_meanings(words, stems, taken)
+    phrase_places: set[int] = set()
+    yield from _phrase_meanings(words, stems, phrase_places)
     english = english_words()
     for at, word in enumerate(words):
-        if at in taken:
+        if at in phrase_places:
             continue
         meant = english.words.get(stems[at], ())
         weights = _weighed(meant, _SAYING_WEIGHT)
@@ -276,21 +276,21 @@ def _meanings(words: Sequence[str]) -> Iterator[_Meaning]:
             yield _Meaning(at, weights)
 
 
-def _phrase_meanings(words: Sequence[str], stems: Sequence[str], taken: set[int]) -> Iterator[_Meaning]:
-    """Yield the meanings of the phrases in a text, and add the places of their words to `taken`."""
+def _phrase_meanings(words: Sequence[str], stems: Sequence[str], phrase_places: set[int]) -> Iterator[_Meaning]:
+    """Yield the meanings of the phrases in a text, and add the places of their words to `phrase_places`."""
     stop_words = english_words().stop_words
     start = next((at for at, word in enumerate(words) if word not in _POLITE), 0)
     for saying, at in _sayings_in(stems, start):
         places = saying.places(stems, at)
         if places is None:
             continue
-        is_taken = not taken.isdisjoint(places)
+        is_taken = not phrase_places.isdisjoint(places)
         if is_taken and not saying.opens:
             continue
         yield _Meaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
         if saying.opens:
             continue
-        taken.update(places)
+        phrase_places.update(places)
         if saying.tail or not saying.means:
             continue
         for place in places:

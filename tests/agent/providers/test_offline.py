@@ -341,8 +341,8 @@ def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how)
 )
 def test_wrong_arguments_of_a_command_are_told_in_one_plain_line(text, issue):
     """The block with its border and its suggestion is for models."""
-    told = Agent(list(TOOLS), OfflineProvider()).run(text).content
+    reply = Agent(list(TOOLS), OfflineProvider()).run(text).content
     name = text[1:].split()[0]
-    assert told.startswith(f"{name} cannot run like this: {issue}")
-    assert ". For example: /" in told
-    assert [part for part in ("=====", "\n", "Suggestion") if part in told] == []
+    assert reply.startswith(f"{name} cannot run like this: {issue}")
+    assert ". For example: /" in reply
+    assert [part for part in ("=====", "\n", "Suggestion") if part in reply] == []

@@ -24,14 +24,14 @@ LEASE = Lease("chat:room", 1, "w1")
 
 
 class Steps:
-    """Notes what a step listener is told."""
+    """A step listener that records what it receives."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
+        self.events: list[tuple[object, ...]] = []
 
     def begin(self, *step: object) -> None:
         """Note that a call begins."""
-        self.told.append(step)
+        self.events.append(step)
 
     end = begin
 
@@ -156,7 +156,7 @@ def test_listener_hears_of_each_call_of_a_turn():
     journal.record_answer(ModelAnswer(Message(Role.ASSISTANT, tool_calls=CALLS[:1]), UsageStats()))
     journal.begin_call(0)
     run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "Error: broken")))
-    assert steps.told == [
+    assert steps.events == [
         (0, "look"),
         (0, "look", "done"),
         (1, "look", "unknown"),
@@ -175,7 +175,7 @@ def test_listener_hears_of_calls_of_an_earlier_attempt():
     steps = Steps()
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
     run_sync(StepsJournal(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps).next_answer())
-    assert sorted(steps.told) == [(0, "look", "done"), (1, "look", "unknown")]
+    assert sorted(steps.events) == [(0, "look", "done"), (1, "look", "unknown")]
 
 
 def test_each_call_has_its_own_idempotency_key():

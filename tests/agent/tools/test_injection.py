@@ -169,12 +169,12 @@ def test_preview_that_names_an_injected_argument_is_refused_when_the_tool_is_mad
 
 
 @pytest.mark.parametrize("preview", ["Light {room} of {user}", lambda room, user: f"Light {room} of {user}"])
-def test_preview_that_names_what_an_injector_turns_out_to_fill_is_refused_at_each_door(preview: Any):
+def test_preview_that_names_what_an_injector_fills_is_refused_once_that_is_known(preview: Any):
     """Until the injector is called, `user` may be the model's."""
     lamp = injected_lamp(preview)
-    for door in (lamp.schema, lambda: lamp.draft({"room": "hall"})):
+    for use in (lamp.schema, lambda: lamp.draft({"room": "hall"})):
         with pytest.raises(ToolValidationError, match=r"names the injected \['user'\]"):
-            door()
+            use()
 
 
 def test_tool_with_such_a_preview_is_left_out(caplog: pytest.LogCaptureFixture):

@@ -119,8 +119,8 @@ def test_yes_does_not_run_a_tool_that_changed_meanwhile(
     """Replaced or removed, with or without an announcement: the answer says so, and nothing is called."""
     monkeypatch.setattr(mcp, "MAX_AGE_SECONDS", -1.0)
     learn(server, name)
-    told = confirm_after(server, name, lambda: call(server, change, name=name, **arguments))
-    assert f"has changed or removed '{name}' since it was offered" in told
+    reply = confirm_after(server, name, lambda: call(server, change, name=name, **arguments))
+    assert f"has changed or removed '{name}' since it was offered" in reply
     assert not ran(notes, name)
 
 
@@ -148,16 +148,16 @@ def test_worker_that_did_not_change_the_tool_refuses_it_too(
     monkeypatch.setattr(mcp, "MAX_AGE_SECONDS", -1.0)
     with closing(McpToolProvider(url=http_server.url)) as one, closing(McpToolProvider(url=http_server.url)) as other:
         call(other, "learn", name=name)
-        told = confirm_after(one, name, lambda: call(other, "replace", name=name, announced=True))
-    assert f"has changed or removed '{name}'" in told
+        reply = confirm_after(one, name, lambda: call(other, "replace", name=name, announced=True))
+    assert f"has changed or removed '{name}'" in reply
     assert not ran(notes, name)
 
 
 def test_unchanged_tool_runs_after_another_one_changed(server: McpToolProvider, notes: Notes, name: str):
     """Only what the person was asked about counts."""
     learn(server, name)
-    told = confirm_after(server, name, lambda: learn(server, f"{name}_other"))
-    assert "learned" in told
+    reply = confirm_after(server, name, lambda: learn(server, f"{name}_other"))
+    assert "learned" in reply
     assert ran(notes, name)
 
 
@@ -236,8 +236,8 @@ def test_refused_stream_is_not_given_as_the_reason(lister: SilentLister):
     """Many servers answer 405 to it, as the protocol allows; what is missing here is the list."""
     lister.session = "s1"
     lister.may_list.clear()
-    told = pytest.raises(SourceUnreachable, match=r"gave no answer within 0\.5 s; check that it runs")
-    with closing(McpToolProvider(url=f"{lister.url}/mcp", connect_seconds=0.5)) as provider, told:
+    no_answer = pytest.raises(SourceUnreachable, match=r"gave no answer within 0\.5 s; check that it runs")
+    with closing(McpToolProvider(url=f"{lister.url}/mcp", connect_seconds=0.5)) as provider, no_answer:
         asyncio.run(provider.list_tools())
 
 

@@ -102,8 +102,8 @@ def test_files_reach_the_user(tmp_path: Path, api):
         "/pets/1", b"%PDF", Content_Disposition='attachment; filename="../../pet.pdf"', Content_Type="application/pdf"
     )
     with collect_artifacts() as files:
-        told = call(provider(tmp_path, api), "getPet", id="1")
-    assert told == "(handed to the user: pet.pdf, application/pdf, 4 bytes)"
+        result = call(provider(tmp_path, api), "getPet", id="1")
+    assert result == "(handed to the user: pet.pdf, application/pdf, 4 bytes)"
     assert [(file.filename, file.data) for file in files] == [("pet.pdf", b"%PDF")]
 
 
@@ -111,8 +111,8 @@ def test_text_that_is_a_download_reaches_the_user_and_the_model(tmp_path: Path, 
     """An export is a file, and the model answers questions about it."""
     api.answer("/pets/1", "name\nRex\n", Content_Disposition="attachment; filename=pets.csv", Content_Type="text/csv")
     with collect_artifacts() as files:
-        told = call(provider(tmp_path, api), "getPet", id="1")
-    assert told == "(handed to the user: pets.csv, text/csv, 9 bytes)\nname\nRex\n"
+        result = call(provider(tmp_path, api), "getPet", id="1")
+    assert result == "(handed to the user: pets.csv, text/csv, 9 bytes)\nname\nRex\n"
     assert [(file.filename, file.data) for file in files] == [("pets.csv", b"name\nRex\n")]
 
 

@@ -66,9 +66,9 @@ def test_operation_with_a_body_that_cannot_be_sent_is_left_out(
     tmp_path: Path, request_body: dict[str, Any], why: str, required: bool
 ):
     """Also an optional body: an empty PUT may mean something else, such as to clear everything."""
-    told = left_out(tmp_path, "/pets/{id}", "put", requestBody={**request_body, "required": required})
-    assert why in told
-    assert bool(why) == bool(told)
+    reason = left_out(tmp_path, "/pets/{id}", "put", requestBody={**request_body, "required": required})
+    assert why in reason
+    assert bool(why) == bool(reason)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_required_header_of_the_connection_makes_an_operation_unusable(tmp_path:
     headers = [{"name": name, "in": "header", "schema": TEXT} for name in ("Host", "Accept")]
     assert left_out(tmp_path, "/pets/{id}", "delete", parameters=headers) == ""
     required = [{**header, "required": True} for header in headers]
-    told = left_out(tmp_path, "/pets/{id}", "delete", parameters=required)
-    assert told == "its header 'Host' belongs to the connection, and the client alone writes it"
+    reason = left_out(tmp_path, "/pets/{id}", "delete", parameters=required)
+    assert reason == "its header 'Host' belongs to the connection, and the client alone writes it"
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_required_header_of_the_connection_makes_an_operation_unusable(tmp_path:
 def test_operation_that_cannot_be_signed_is_left_out(tmp_path: Path, scheme: dict[str, Any], why: str):
     """One alternative that can be signed is enough."""
     components = {**PETS["components"], "securitySchemes": {"own": scheme, "key": {"type": "apiKey"}}}
-    for security, told in (([{"own": []}], why), ([{"own": []}, {"key": []}], "")):
+    for security, reason in (([{"own": []}], why), ([{"own": []}, {"key": []}], "")):
         document = {**with_operation("/pets/{id}", "delete", security=security), "components": components}
         pets = provider(tmp_path, document=document)
-        assert ("deletePet" in tools_of(pets)) == (told == "")
-        assert told in pets.left_out.get("deletePet", "")
+        assert ("deletePet" in tools_of(pets)) == (reason == "")
+        assert reason in pets.left_out.get("deletePet", "")
 
 
 def test_operation_that_needs_two_keys_is_offered_with_both(tmp_path: Path, api):

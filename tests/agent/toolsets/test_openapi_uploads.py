@@ -155,7 +155,7 @@ def test_whole_body_is_a_file_of_the_documents_type(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         ({"photo": "b.png"}, "file 'b.png' was not sent: there are ['rex.png']"),
         ({"photo": "rex.png", "papers": ["rex.png"] * 10}, "11 files cannot be sent at once: at most 10"),
@@ -163,12 +163,14 @@ def test_whole_body_is_a_file_of_the_documents_type(
     ],
 )
 @pytest.mark.parametrize("policy", [{}, {"allow": ["*"]}])
-def test_files_that_cannot_be_sent_are_named_to_the_model(tmp_path: Path, api, arguments: Any, told: str, policy: Any):
+def test_files_that_cannot_be_sent_are_named_to_the_model(
+    tmp_path: Path, api, arguments: Any, reason: str, policy: Any
+):
     """No one is asked about them, and nothing is sent."""
     pets = provider(tmp_path, api, with_upload("multipart/form-data", FORM))
     desk = Desk(pets, set_photo(**arguments), **policy)
     assert desk.say("set it", desk.file(PNG, "rex.png", "image/png")) == "ok"
-    assert told in desk.result
+    assert reason in desk.result
     assert api.asked == []
 
 
