@@ -6,14 +6,13 @@ from sayso.channels import records
 
 #: How long a conversation without turns is kept.
 KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
-#: How long it is kept that a person opted out: a year after the last reply to them.
+#: How long the mark that a person opted out is stored: a year after the last reply to them.
 KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
-#: How long it is kept which ids a person has: as long as other ids of a platform, after the last
-#: message.
+#: How long the ids of a person are stored after the last message: as long as a platform's others.
 KEEP_IDENTITY_MS = 90 * 24 * 3600 * 1000
-#: How long it is kept which ids a person has who may not talk and is told so.
+#: How long the ids of a person are stored who may not talk and was told so.
 KEEP_STRANGER_MS = 3600 * 1000
-#: Ids of one person.
+#: The most ids of one person that are stored.
 MAX_IDS = 8
 #: How long a pending action is kept, so that a repeated turn finds its outcome.
 KEEP_ACTION_MS = 48 * 3600 * 1000

@@ -11,8 +11,9 @@ from sayso.pending.redis.scripts import LuaScripts
 
 
 class RedisIdentities:
-    """The ids of people, in Redis. Each call is one script, and safe to repeat. All methods raise
-    redis.RedisError.
+    """The ids of people, in Redis. Lives as long as its process.
+
+    Each call is one script, and safe to repeat. All methods raise redis.RedisError.
 
     Two messages of one person at the same moment, in two processes, find the same person: the
     script that looks stores too. It runs before the script that stores the turn, so a process that

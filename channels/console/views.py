@@ -168,13 +168,7 @@ class Views:
         )
         _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
         if person:
-            _set_cookie(
-                response,
-                hook,
-                channel.name_cookie_for(hook),
-                channel.name_cookie(user_id, person),
-                COOKIE_SECONDS,
-            )
+            _set_name_cookie(response, hook, channel, user_id, person)
         return response
 
     def poll(self, name: str = "") -> flask.Response:
@@ -246,13 +240,7 @@ class Views:
             return _plain(400, "Send a name.\n")
         person = title_of(storable(posted["name"]), MAX_NAME_CHARS)
         response = flask.jsonify(name=person)
-        _set_cookie(
-            response,
-            hook,
-            channel.name_cookie_for(hook),
-            channel.name_cookie(user_id, person),
-            COOKIE_SECONDS,
-        )
+        _set_name_cookie(response, hook, channel, user_id, person)
         return response
 
     def files(self, name: str) -> flask.Response:
@@ -381,6 +369,18 @@ def _set_cookie(response: flask.Response, hook: WebhookRequest, name: str, value
     response.set_cookie(
         name, value, max_age=seconds, path="/", secure=is_encrypted(hook), httponly=True, samesite="Strict"
     )
+
+
+def _set_name_cookie(
+    response: flask.Response,
+    hook: WebhookRequest,
+    channel: ConsoleChannel,
+    user_id: str,
+    person: str,
+) -> None:
+    """Store a person's name in the signed cookie of their browser."""
+    value = channel.name_cookie(user_id, person)
+    _set_cookie(response, hook, channel.name_cookie_for(hook), value, COOKIE_SECONDS)
 
 
 def _lines(

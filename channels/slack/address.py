@@ -8,7 +8,7 @@ from typing import NamedTuple
 _IN_WORKSPACE = re.compile(r"([TE][A-Z0-9]{1,40})/(.+)", re.DOTALL)
 
 
-class Place(NamedTuple):
+class SlackPlace(NamedTuple):
     """What Slack knows as two values.
 
     `team` is "" for a channel of one workspace, which has one token.
@@ -18,10 +18,12 @@ class Place(NamedTuple):
     id: str
 
 
-def split_place(text: str) -> Place:
+def split_place(text: str) -> SlackPlace:
     """Return the workspace and the id that Slack's methods take: `T01/C02` is C02 in T01."""
     match = _IN_WORKSPACE.fullmatch(text)
-    return Place(match[1], match[2]) if match else Place("", text)
+    if match is None:
+        return SlackPlace("", text)
+    return SlackPlace(match[1], match[2])
 
 
 def join_place(team: str, text: str) -> str:

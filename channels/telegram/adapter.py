@@ -293,7 +293,9 @@ class TelegramChannel:
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return a turn in a supergroup as if it were in the group that the supergroup was."""
-        first = self._first_address(turn.conversation) if turn.in_group else turn.conversation
+        first = turn.conversation
+        if turn.in_group:
+            first = self._first_address(first)
         if first == turn.conversation:
             return turn
         chat = turn.conversation.chat

@@ -309,7 +309,9 @@ class FakeSlack:
 
     def _file_info(self, params: dict[str, Any]) -> FakeResponse:
         digests = [digest for digest in self._ledger.blobs if self.file_id(digest) == params.get("file")]
-        team = self._ledger.state["slack files"][digests[0]] if digests else ""
+        team = ""
+        if digests:
+            team = self._ledger.state["slack files"][digests[0]]
         if not digests or getattr(self._calling, "team", "") not in ("", team):
             return self.failure("file_not_found")
         url = f"https://files.slack.com{_FILES}{team}-F0FILE/download/{digests[0]}"
@@ -409,9 +411,7 @@ class FakeSlack:
         """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
         blocks = params.get("blocks")
         error = _message_error("chat.update", params, blocks or [])
-        match = _TS.fullmatch(str(params.get("ts", "")))
-        number = int(match.group(1)) if match else 0
-        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        number, entry = self._sent_message(params)
         is_of_team = entry.get("team", "") == getattr(self._calling, "team", "")
         place = (entry.get("platform"), entry.get("chat"))
         if error or not is_of_team or place != ("slack", params["channel"]) or entry["media"]:
@@ -424,11 +424,19 @@ class FakeSlack:
         event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
         return json_response({"ok": True, **event})
 
-    def _delete(self, params: dict[str, Any]) -> FakeResponse:
-        """Delete one of our own messages: the ledger keeps it without words."""
+    def _sent_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the number and the ledger's entry of the message with a ts, an empty entry for
+        another ts.
+        """
         match = _TS.fullmatch(str(params.get("ts", "")))
         number = int(match.group(1)) if match else 0
-        entry = self._ledger.sent[number - 1] if 0 < number <= len(self._ledger.sent) else {}
+        if not 0 < number <= len(self._ledger.sent):
+            return number, {}
+        return number, self._ledger.sent[number - 1]
+
+    def _delete(self, params: dict[str, Any]) -> FakeResponse:
+        """Delete one of our own messages: the ledger keeps it without words."""
+        number, entry = self._sent_message(params)
         if (entry.get("platform"), entry.get("chat")) != ("slack", params.get("channel")):
             return self.failure("message_not_found")
         self._ledger.edit(number, text="", buttons=[], raw={"method": "chat.delete", **params})

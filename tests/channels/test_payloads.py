@@ -65,7 +65,8 @@ def tg(
 
 def sl(ts: str, text: str, channel: str = "D0ADA", thread: str = "", **extra: Any) -> Turn:
     """Return a Slack turn of Ada's. A message outside of threads opens one."""
-    where, group = Conversation("sl", channel, thread or ts), not channel.startswith("D")
+    where = Conversation("sl", channel, thread or ts)
+    group = not channel.startswith("D")
     return Turn(f"T0ACME:{channel}:{ts}", where, "U0ADA", text=text, message_id=ts, in_group=group, **extra)
 
 

@@ -330,8 +330,8 @@ def test_answer_is_shown_while_it_streams_and_is_kept_once(bots: System, process
     for chat in (ada.chat, bob.chat, str(GROUP)):
         until(lambda chat=chat: [entry["text"] for entry in bots.ledger(chat)] == [STORY])
     until(bots.is_settled)
-    grown = [[each["text"] for each in bots.ledger(chat)[0]["edits"]] for chat in (ada.chat, bob.chat, str(GROUP))]
-    for steps in grown:
+    for chat in (ada.chat, bob.chat, str(GROUP)):
+        steps = [edit["text"] for edit in bots.ledger(chat)[0]["edits"]]
         assert len(steps) >= 2
         assert steps == sorted(set(steps), key=len)
         assert all(STORY.startswith(text) for text in steps)

@@ -105,7 +105,8 @@ def test_typed_yes_answers_what_a_shortcut_or_a_form_of_slack_began(kind: str):
     view = {"id": "V1", "title": {"text": "Clean"}}
     began = {"callback_id": "clean", "action_ts": "1.2"} if kind == "shortcut" else {"view": view}
     with FakePlatforms() as platforms:
-        channel, rig = slack(None, platforms.slack_url, view="none"), MemoryRig()
+        channel = slack(None, platforms.slack_url, view="none")
+        rig = MemoryRig()
         bot = Bot(rig, "A", lines=["done"])
         sender = make_sender(rig.outbox, {"sl": channel})
         processor = make_processor(rig.mailbox, sender, {"sl": channel}, {"sl": bot.agent})

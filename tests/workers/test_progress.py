@@ -45,7 +45,9 @@ class Word:
     """A draft that stores the notice."""
 
     def __init__(self, *, takes_notice: bool = True) -> None:
-        self.words, self.said, self.takes_notice = [], asyncio.Event(), takes_notice
+        self.words = []
+        self.said = asyncio.Event()
+        self.takes_notice = takes_notice
 
     async def begin(self) -> None:
         """Do nothing."""
@@ -118,7 +120,8 @@ def test_notice_is_the_draft_where_there_is_one():
 
 def test_notice_is_a_message_of_its_own_where_the_draft_is_a_message():
     """The answer would replace the notice, and an edit makes no sound."""
-    platform, draft = Platform(), Word(takes_notice=False)
+    platform = Platform()
+    draft = Word(takes_notice=False)
     kept(platform, platform.said, draft=draft, notice_after=SOON)
     assert (draft.words, len(platform.sent)) == ([], 1)
 

@@ -342,7 +342,8 @@ def test_rate_limit_of_one_conversation_lets_the_others_go_on(error: RateLimited
     """Where many workspaces have an account, a platform counts the messages of each by themselves."""
     post = Post([], chats=2)
     limited, other = post.rooms
-    send, errors = post.platform.send, [error]
+    send = post.platform.send
+    errors = [error]
 
     async def refuse_once(delivery: Delivery) -> Receipt:
         if errors:
@@ -418,7 +419,8 @@ def test_refused_template_is_told_to_the_operator_and_the_reply_waits(caplog):
     post = Post([])
     (room,) = post.rooms.values()
     refusal = RefusedTemplate("HX1", "Meta has paused it", "name another one")
-    attempts, take = [], post.platform.send
+    attempts = []
+    take = post.platform.send
 
     async def refuse(delivery: Delivery) -> Receipt:
         attempts.append(delivery.id)
@@ -438,7 +440,8 @@ def test_refused_template_is_told_to_the_operator_and_the_reply_waits(caplog):
 def test_nothing_is_sent_to_a_person_who_opted_out():
     """It holds until the person writes again."""
     post = Post([], replies=2)
-    attempts, take = [], post.platform.send
+    attempts = []
+    take = post.platform.send
 
     async def refuse(delivery: Delivery) -> Receipt:
         attempts.append(delivery.id)

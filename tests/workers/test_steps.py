@@ -30,7 +30,9 @@ class Board:
 
 def play(scene, board: Board | None = None) -> list[list[tuple[str, str, float]]]:
     """Run a scene with the calls of one attempt, on a clock that it moves. Return what was shown."""
-    board, now, pauses = board or Board(), [0.0], asyncio.Event()
+    board = board or Board()
+    now = [0.0]
+    pauses = asyncio.Event()
 
     async def sleep(_: float) -> None:
         await pauses.wait()

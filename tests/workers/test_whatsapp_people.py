@@ -29,8 +29,10 @@ from tests.pending.redis.lua_source import CheckedScripts
 from tests.workers.fakes import Bot
 from tests.workers.test_escalations import Room
 
-NUMBER, OTHER_NUMBER = "whatsapp:+4915100000042", "whatsapp:+4915100000043"
-ANA, BEN = "whatsapp:DE.1", "whatsapp:DE.2"
+NUMBER = "whatsapp:+4915100000042"
+OTHER_NUMBER = "whatsapp:+4915100000043"
+ANA = "whatsapp:DE.1"
+BEN = "whatsapp:DE.2"
 PARENT = "whatsapp:DE.ENT.9"
 URL = "https://bots.example.com/hooks/wa"
 
@@ -39,9 +41,12 @@ class Clinic:
     """A bot on WhatsApp, from the webhook to the message at the fake Twilio."""
 
     def __init__(self, platforms: FakePlatforms, client: Any = None, rules: AccessRules | None = None) -> None:
-        self.platforms, self._sids = platforms, count(1)
+        self.platforms = platforms
+        self._sids = count(1)
         self.rig = RedisRig(client) if client else MemoryRig()
-        self.identities = RedisIdentities(CheckedScripts(client, LUA)) if client else MemoryIdentities()
+        self.identities = MemoryIdentities()
+        if client:
+            self.identities = RedisIdentities(CheckedScripts(client, LUA))
         self.bot = Bot(self.rig, "A", lines=["deleted A", *(f"answer {n}" for n in range(9))])
         self.people = MemoryPeople()
         self.restart(rules)
@@ -81,7 +86,8 @@ class Clinic:
             self.rig.pass_time(0.01)
         for chat in (NUMBER, OTHER_NUMBER, ANA, BEN):
             asyncio.run(self.processor.run(Conversation("wa", chat).id))
-        return self.platforms.sent[-1]["text"] if self.platforms.sent else ""
+        sent = self.platforms.sent
+        return sent[-1]["text"] if sent else ""
 
     def say(self, text: str, user_id: str = "", number: str = "", **options: str) -> str:
         """Write to the bot. Return its last text."""

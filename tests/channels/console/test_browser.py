@@ -180,16 +180,22 @@ def test_draft_grows_until_the_answer_replaces_it(page: Page, echo: EchoApp, cha
     expect(page.locator("#log article")).to_have_count(3)
 
 
-def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """The draft disappears, also for a page that opened in the middle of the answer; the notice of
-    the stop stays.
-    """
+def turn_under_work(page: Page, echo: EchoApp, channel: ConsoleChannel, text: str) -> Turn:
+    """Send a text that stays without an answer, show that the bot works, and return its turn."""
     echo.holds = True
-    page.fill("#text", "tell me a story")
+    page.fill("#text", text)
     page.keyboard.press("Enter")
     expect(page.locator(".user .sign")).to_have_text("Sent ✓")
     (turn,) = echo.turns
     run_sync(channel.show_typing(turn))
+    return turn
+
+
+def test_stopped_answer_leaves_no_bubble(page: Page, echo: EchoApp, channel: ConsoleChannel):
+    """The draft disappears, also for a page that opened in the middle of the answer; the notice of
+    the stop stays.
+    """
+    turn = turn_under_work(page, echo, channel, "tell me a story")
     shown = run_sync(channel.draft(turn, "Once upon"))
     for _ in range(2):
         expect(page.locator(".draft")).to_have_text("Once upon")
@@ -231,12 +237,7 @@ def test_draft_that_went_while_the_page_was_offline_does_not_stay(
 
 def test_draft_of_a_turn_that_is_over_does_not_stay(page: Page, echo: EchoApp, channel: ConsoleChannel):
     """Its worker died, and the turn was given up without an answer."""
-    echo.holds = True
-    page.fill("#text", "tell me a story")
-    page.keyboard.press("Enter")
-    expect(page.locator(".user .sign")).to_have_text("Sent ✓")
-    (turn,) = echo.turns
-    run_sync(channel.show_typing(turn))
+    turn = turn_under_work(page, echo, channel, "tell me a story")
     run_sync(channel.draft(turn, "Once upon"))
     expect(page.locator(".draft")).to_have_text("Once upon")
     echo.held.clear()
@@ -251,12 +252,7 @@ def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel:
 
     Markup in a name is text, and a call of a turn that is over ended.
     """
-    echo.holds = True
-    page.fill("#text", "look")
-    page.keyboard.press("Enter")
-    expect(page.locator(".user .sign")).to_have_text("Sent ✓")
-    (turn,) = echo.turns
-    run_sync(channel.show_typing(turn))
+    turn = turn_under_work(page, echo, channel, "look")
     shown = run_sync(channel.show_steps(turn, [ToolStep("<b>look</b>", "running", 2.0)]))
     steps = page.locator(".steps")
     for _ in range(2):
@@ -365,7 +361,8 @@ def test_files_are_dropped_and_pasted(page: Page, echo: EchoApp):
 
     Pasted pictures get own names; a large file is refused plainly.
     """
-    main, chips = page.locator("main"), page.locator(".chip .label")
+    main = page.locator("main")
+    chips = page.locator(".chip .label")
     main.evaluate(TRANSFER, ["dragover", [["a.txt", "text/plain", 9]]])
     expect(page.locator("#drop")).to_be_visible()
     expect(page.locator("#drop")).to_contain_text("at most 10 of 25 MB each")
@@ -536,7 +533,8 @@ def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: Ec
     page.keyboard.press("Enter")
     expect(page.locator("article.bot")).to_have_count(1)
     assert echo.turns[-1].conversation.thread
-    menu, rows = page.get_by_role("button", name="Conversations"), page.locator("#chat-list li")
+    menu = page.get_by_role("button", name="Conversations")
+    rows = page.locator("#chat-list li")
     menu.press("Enter")
     expect(rows).to_have_count(2)
     expect(rows.locator(".title")).to_have_text(["second", "<i>a dot</i>"])
@@ -588,7 +586,8 @@ def test_code_is_colored_and_copied(page: Page, echo: EchoApp, channel: ConsoleC
     page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     ask(page)
     run_sync(channel.send(Delivery("code", echo.turns[0].conversation, Reply(CODE))))
-    python, other = page.locator(".code").first, page.locator(".code").last
+    python = page.locator(".code").first
+    other = page.locator(".code").last
     expect(python.locator(".hljs-keyword")).to_have_text(["def", "return"])
     expect(python.locator(".bar span")).to_have_text("python")
     expect(other.locator("code")).to_have_text(re.compile(r"</pre><script>alert\(3\)</script>"))

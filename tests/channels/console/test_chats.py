@@ -26,7 +26,8 @@ from sayso.testing.stores import MemoryChats
 from .echo import EchoApp, HangingFeed
 
 POST = {"X-Sayso-Console": "1"}
-FIRST, SECOND = Conversation("web", "u1"), Conversation("web", "u1", "00000000000000aa")
+FIRST = Conversation("web", "u1")
+SECOND = Conversation("web", "u1", "00000000000000aa")
 
 
 @pytest.fixture(params=["memory", "redis"])

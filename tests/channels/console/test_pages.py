@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -189,13 +190,17 @@ def test_older_entries_come_in_pages(browser, echo: EchoApp, feed: MemoryFeed):
     (turn,) = echo.turns
     for number in range(2 * PAGE_ENTRIES):
         feed.append(turn.conversation.id, {"type": "user", "event": f"n{number}", "text": str(number)})
-    pages, before, more = [], "", True
+    pages = []
+    before = ""
+    more = True
     while more:
         page = browser.get(f"/console/web/older?before={before}").json
         pages.append([entry["at"] for entry in page["entries"]])
-        before, more = pages[-1][0], page["more"]
+        before = pages[-1][0]
+        more = page["more"]
     assert [len(page) for page in pages] == [PAGE_ENTRIES, PAGE_ENTRIES, 2]
-    assert [at for page in reversed(pages) for at in page] == [at for at, _ in feed.read(turn.conversation.id, "", 0)]
+    whole = [at for at, _ in feed.read(turn.conversation.id, "", 0)]
+    assert list(chain.from_iterable(reversed(pages))) == whole
 
 
 def test_stream_resumes_where_the_browser_stopped(media: LocalMediaStore):

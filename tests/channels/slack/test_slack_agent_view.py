@@ -382,7 +382,8 @@ def test_only_a_thread_that_may_be_the_bots_is_looked_up(bot: SlackBot, extra: d
 
 def test_old_thread_of_a_person_is_looked_up_once():
     """Most threads are people's own. One that has just begun may still be noted as the bot's."""
-    cache, now = MemorySharedCache(), float(ROOT)
+    cache = MemorySharedCache()
+    now = float(ROOT)
     asked: list[str] = []
 
     def get(key: str) -> None:

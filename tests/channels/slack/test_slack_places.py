@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from sayso.channels.slack.address import Place, is_user, join_place, split_place
+from sayso.channels.slack.address import SlackPlace, is_user, join_place, split_place
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("T01/C02", Place("T01", "C02")),
-        ("E01/U03", Place("E01", "U03")),
-        ("C02", Place("", "C02")),
-        ("T01/https://files.slack.com/a/b", Place("T01", "https://files.slack.com/a/b")),
-        ("https://files.slack.com/a/b", Place("", "https://files.slack.com/a/b")),
+        ("T01/C02", SlackPlace("T01", "C02")),
+        ("E01/U03", SlackPlace("E01", "U03")),
+        ("C02", SlackPlace("", "C02")),
+        ("T01/https://files.slack.com/a/b", SlackPlace("T01", "https://files.slack.com/a/b")),
+        ("https://files.slack.com/a/b", SlackPlace("", "https://files.slack.com/a/b")),
     ],
 )
-def test_place_is_split_and_joined_again(text: str, place: Place):
+def test_place_is_split_and_joined_again(text: str, place: SlackPlace):
     """Only what begins with the id of a workspace names one."""
     assert split_place(text) == place
     assert join_place(*place) == text

@@ -19,7 +19,8 @@ from tests.channels.harness import MemoryMedia, slack
 ROOT = "1795204800.000100"
 PLACE = ("D0ADA", ROOT)
 THREAD = Conversation("sl", *PLACE)
-SESSION, STATUS = "agents.sessions.setStatus", "assistant.threads.setStatus"
+SESSION = "agents.sessions.setStatus"
+STATUS = "assistant.threads.setStatus"
 
 
 @pytest.fixture
@@ -129,7 +130,9 @@ class Pauses:
     """
 
     def __init__(self, fake: FakeSlack) -> None:
-        self.fake, self.now, self.slept = fake, 0.0, list[float]()
+        self.fake = fake
+        self.now = 0.0
+        self.slept: list[float] = []
 
     def clock(self) -> float:
         """Return the seconds since the beginning."""
@@ -169,7 +172,8 @@ def test_turn_that_slack_shows_nothing_of_costs_no_second_call(
     """While Slack rests the method, no chat of the workspace shows its work, and none has a sign to
     end.
     """
-    pauses, other = Pauses(fake), ("C0OPS", ROOT)
+    pauses = Pauses(fake)
+    other = ("C0OPS", ROOT)
 
     async def scene() -> None:
         status = limited(channel, pauses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -79,7 +80,7 @@ DECIDED = (Button("✓ Yes", "", effect="✓ Delete *3* files"), Button("No", ""
 def keyboards(platforms: FakePlatforms) -> list[list[dict]]:
     """Return the keys of each message, and of the last call of each edit."""
     markups = [json.loads(entry["raw"].get("reply_markup", "{}")) for entry in platforms.sent]
-    return [[key for row in markup.get("inline_keyboard", ()) for key in row] for markup in markups]
+    return [list(chain.from_iterable(markup.get("inline_keyboard", ()))) for markup in markups]
 
 
 def test_decided_question_shows_what_was_chosen(channel, platforms: FakePlatforms):

@@ -359,10 +359,8 @@ def test_alert_ends_once_the_channel_works_again(received: Received, kind: str):
 
 def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
     """Other replies that arrive say nothing of templates; nor does one that Twilio has only sent."""
-    alerts, refusal = (
-        MemoryAlerts(),
-        RefusedTemplate("HX1", "Meta has paused it", "name another one"),
-    )
+    alerts = MemoryAlerts()
+    refusal = RefusedTemplate("HX1", "Meta has paused it", "name another one")
     failed = StatusUpdate("SM1", "failed", "63041", template="HX1")
     browser(FakeChannel(Received(statuses=(failed,), refused_templates=(refusal,))), alerts=alerts).post("/hooks/shop")
     for update in (StatusUpdate("SM2", "delivered"), StatusUpdate("SM3", "sent", template="HX1")):
@@ -376,7 +374,8 @@ def test_operator_is_told_of_a_refused_template_until_one_arrives(caplog):
 
 def test_report_of_an_opt_out_closes_the_conversation_of_its_reply():
     """The address that the platform names may be another one of the same person."""
-    kept, room = FakeDeliveries(), Conversation("shop", "other")
+    kept = FakeDeliveries()
+    room = Conversation("shop", "other")
     change = AddressChange(room, "opted out", late=True, delivery="shop:abc#7", opted_out=True)
     browser(FakeChannel(Received(addresses=(change,))), deliveries=kept).post("/hooks/shop")
     assert kept.closed == [("shop:abc#7", "late: opted out: opted out")]
