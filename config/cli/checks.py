@@ -21,6 +21,7 @@ from sayso.config.cli.command import (
     counted,
     exit_on_failure,
     fail,
+    logs_beside_findings,
     pass_options,
 )
 
@@ -50,7 +51,8 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
         file = options.file(running=False)
     try:
         settings = load_settings(file)
-        description = describe(settings, offline=offline)
+        with logs_beside_findings():
+            description = describe(settings, offline=offline)
     except ConfigError as exc:
         if not file.is_file():
             fail(str(exc))
@@ -150,7 +152,8 @@ def explain(options: Options, channel: str, tool: str, args: tuple[str, ...], us
     with clear_errors():
         settings = options.load(running=False)
         check_channel(settings, channel)
-        opened = load_bot_tools(settings, remote=True)
+        with logs_beside_findings():
+            opened = load_bot_tools(settings, remote=True)
         opened.close()
         for problem in opened.problems:
             click.echo(problem, err=True)

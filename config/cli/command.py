@@ -7,6 +7,7 @@ counts. Exit codes: 0 done, 1 a finding or a denial, 2 wrong usage, 3 cannot run
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -157,6 +158,30 @@ class SaysoGroup(SaysoCommand, click.Group):
             if hint:
                 ctx.fail(f"No such command {name!r}: {hint}")
         return super().resolve_command(ctx, args)
+
+
+#: The ends of events that a command prints itself, with their line and cure: `mcp.tool_left_out` and others.
+_OWN_FINDINGS = ("_left_out", "_incomplete")
+
+
+@contextmanager
+def logs_beside_findings() -> Iterator[None]:
+    """Log to stderr what a command that checks does not print itself.
+
+    Without any handler, Python prints the bare name of an event, and none of its facts.
+    """
+    from sayso.config.wiring.observability import EventFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(EventFormatter())
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: not str(record.msg).endswith(_OWN_FINDINGS))
+    logger = logging.getLogger("sayso")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from sayso.config.cli.command import logs_beside_findings
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import DEMO
 
@@ -105,8 +107,12 @@ def test_check_fails_where_a_source_of_tools_cannot_be_reached(tmp_path: Path):
     assert len(json.loads(run("check", "--json", "-c", file).stdout)["problems"]) == 1
 
 
-def test_explain_says_why_a_tool_was_left_out(tmp_path: Path):
-    """A person who looks for an operation by its name finds the reason, and not only a list of others."""
+@pytest.mark.parametrize("command", [("check",), ("explain", "web", "box-sendXml")])
+def test_tool_that_is_left_out_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+):
+    """A person who looks for an operation by its name finds the reason once, and no bare names of log events."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as outside of pytest
     uploads = {
         "operationId": "sendXml",
         "requestBody": {"content": {"application/xml": {"schema": {"type": "object"}}}},
@@ -119,9 +125,17 @@ def test_explain_says_why_a_tool_was_left_out(tmp_path: Path):
     (tmp_path / "api.json").write_text(json.dumps(document))
     file = tmp_path / "sayso.yaml"
     file.write_text("tools: [{openapi: api.json, namespace: box}]\nchannels: {web: {platform: console}}")
-    result = run("explain", "-c", file, "--data", tmp_path / "data", "web", "box-sendXml")
-    assert result.exit_code == 2
-    assert "'sendXml' of 'box' is left out: PUT /a: its body is application/xml: JSON, forms" in result.output
+    result = run(command[0], "-c", file, "--data", tmp_path / "data", *command[1:])
+    assert result.exit_code == (0 if command == ("check",) else 2)
+    assert result.output.count("'sendXml' of 'box' is left out: PUT /a: its body is application/xml: JSON, forms") == 1
+    assert "openapi.operation" not in result.output
+
+
+def test_command_that_checks_logs_what_it_does_not_print_itself(capsys: pytest.CaptureFixture[str]):
+    """With its facts, level and time."""
+    with logs_beside_findings():
+        logging.getLogger("sayso.agent").warning("mcp.too_many_tools", extra={"server": "box", "tools": 9})
+    assert capsys.readouterr().err.rstrip().endswith("WARNING mcp.too_many_tools server=box tools=9")
 
 
 def test_problems_of_a_configuration_are_json_too(tmp_path: Path):
