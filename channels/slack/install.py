@@ -97,6 +97,10 @@ class InstallFlow:
         """Return whether an invitation is valid now."""
         return bool(invitation) and self._installations.is_valid(INVITATION, hash_of(invitation))
 
+    def is_begun(self, state: str) -> bool:
+        """Return whether an installation with this state was begun and is not finished."""
+        return bool(state) and self._installations.is_valid(STATE, hash_of(state))
+
     def begin(self, invitation: str, cookie: str) -> InstallStart:
         """Begin an installation. `cookie` is what the browser had, "" for none.
 

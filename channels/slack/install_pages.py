@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 #: How many installations of one app may begin in a minute in one process. Each is stored for
 #: STATE_SECONDS. Those with a valid invitation do not count.
 STARTS_PER_MINUTE = 60
-#: How many may come back in a minute in one process. Each costs a call to Slack.
+#: How many may come back in a minute in one process. Each costs a call to Slack. Those that were
+#: never begun are counted by themselves.
 RETURNS_PER_MINUTE = 120
 _CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -96,7 +97,9 @@ class InstallViews:
         flow = self._flow(name)
         if flask.request.method == "HEAD":  # a filter that looks at a link before its browser opens it uses nothing up
             return flask.make_response("")
-        if not self._may(name, "return", RETURNS_PER_MINUTE):
+        # Strangers who make a state up do not use the places of those who have begun.
+        what = "return" if flow.is_begun(flask.request.args.get("state", "")) else "made-up return"
+        if not self._may(name, what, RETURNS_PER_MINUTE):
             return _too_many()
         cookie = flask.request.cookies.get(self._cookie(name), "")
         try:

@@ -238,6 +238,15 @@ def test_starts_are_limited(open_bot: OpenBot, monkeypatch: pytest.MonkeyPatch):
     assert answers[-1].headers["Retry-After"] == "60"
 
 
+def test_made_up_returns_keep_no_one_from_installing(open_bot: OpenBot, monkeypatch: pytest.MonkeyPatch):
+    """A stranger can call the page as often as they like, without having begun."""
+    monkeypatch.setattr("sayso.channels.slack.install_pages.RETURNS_PER_MINUTE", 3)
+    bot = open_bot()
+    answers = [bot.come_back(code="c", state=f"{number:048d}") for number in range(4)]
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 429]
+    assert bot.install("T01").status_code == 200
+
+
 def test_new_grant_replaces_the_token_of_its_workspace_alone(open_bot: OpenBot):
     """Another person installs with more scopes: one record each workspace, and the new token is used."""
     bot = open_bot()
