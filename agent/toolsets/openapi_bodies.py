@@ -1,4 +1,5 @@
-"""The body of an OpenAPI operation: the media type it is sent in, and the arguments that it is made of.
+"""The body of an OpenAPI operation: the media type it is sent in, and the arguments that it is made
+of.
 
 Of several media types the first in `_PREFERENCE` that a request can express is used. A body that no
 request can express makes its operation unusable, also where the body is optional: without it the
@@ -40,14 +41,15 @@ _FILE_HINT = "The name of a file that the user sent in this conversation."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one argument goes. `name` is the document's name; `where` is path, query, header, cookie or body.
+    """Where one argument goes. `name` is the document's name; `where` is path, query, header,
+    cookie or body.
 
-    `style` and `explode` are OpenAPI's words for how lists and objects are written; a field of a form
-    without a style has "". `is_json` values are written as JSON. `is_whole_body` is the only argument
-    of a body. An argument with `file_types` is the name of a received file, or a list of names where it
-    `is_list`; the types are those that the file may have, and may end in `*`. `part_type` is the media
-    type of a value's part in a multipart body, "" for plain text. A body that is sent has each field
-    that `is_needed`.
+    `style` and `explode` are OpenAPI's words for how lists and objects are written; a field of a
+    form without a style has "". `is_json` values are written as JSON. `is_whole_body` is the only
+    argument of a body. An argument with `file_types` is the name of a received file, or a list of
+    names where it `is_list`; the types are those that the file may have, and may end in `*`.
+    `part_type` is the media type of a value's part in a multipart body, "" for plain text. A body
+    that is sent has each field that `is_needed`.
     """
 
     name: str
@@ -195,8 +197,8 @@ class _BodyReader:
     def _argument(self, schema: Mapping[str, Any], place: Place, field: Any) -> Argument:
         """Return a field of a body as an argument.
 
-        Many documents do not say that a body is required whose fields are: Twilio's never do. Such a field is required
-        where a request without a body makes no sense.
+        Many documents do not say that a body is required whose fields are: Twilio's never do. Such
+        a field is required where a request without a body makes no sense.
         """
         is_needed = place.name in schema.get("required", ())
         is_expected = self.is_required or self.method in _METHODS_WITH_BODIES
@@ -265,7 +267,8 @@ def is_file_list(schema: Any) -> bool:
 
 
 def _may_be_file(schema: Any) -> bool:
-    """Return whether a value of a schema can be a file or a list of files, perhaps beside others, such as an address.
+    """Return whether a value of a schema can be a file or a list of files, perhaps beside others,
+    such as an address.
 
     In a form one file is written as a list of one is.
     """

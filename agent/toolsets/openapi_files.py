@@ -15,7 +15,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from sayso.agent.tools.call_texts import CheckedPreview, default_preview
-from sayso.agent.tools.context import UNKNOWN_MIME_TYPE, FileNotReceived, ReceivedFile, received_file
+from sayso.agent.tools.context import (
+    UNKNOWN_MIME_TYPE,
+    FileNotReceived,
+    ReceivedFile,
+    received_file,
+)
 from sayso.agent.toolsets.base import SourceError
 from sayso.agent.toolsets.openapi_bodies import ANY_TYPE, Place
 from sayso.channels.storage.media import MAX_BYTES, file_label

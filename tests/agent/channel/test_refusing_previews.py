@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, NotFound, OfflineProvider, ScriptedProvider, Tool, ToolCall, ToolError, tool
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    NotFound,
+    OfflineProvider,
+    ScriptedProvider,
+    Tool,
+    ToolCall,
+    ToolError,
+    tool,
+)
 from sayso.agent.channel.channel_agent import ChannelAgent
 from sayso.agent.tools.errors import EffectUnknownError, ToolExecutionError, ToolParameterError
 from sayso.agent.tools.tool import MAX_REFUSAL_CHARS
@@ -105,7 +115,8 @@ def test_other_errors_of_a_preview_are_private(caplog: pytest.LogCaptureFixture)
     bot.ask_channel("ana", "cancel Cy")
     read = provider.requests[1].messages[-1].content
     assert re.fullmatch(
-        r"Error: cannot preview 'cancel_stay' \(KeyError\): nothing was asked \(reference \S+/c1\)", read
+        r"Error: cannot preview 'cancel_stay' \(KeyError\): nothing was asked \(reference \S+/c1\)",
+        read,
     )
     (record,) = [each for each in caplog.records if each.msg == "tool.failed"]
     assert record.reference in read
@@ -154,7 +165,10 @@ def test_long_refusal_is_cut():
 
     bot = ChannelAgent(Agent([cancelling([], refuse)], OfflineProvider()))
     content = bot.ask_channel("ana", "/cancel_stay guest=Cy").content.replace("\\", "")
-    assert (len(content), content.endswith("x [cut, was 100000 characters]")) == (MAX_REFUSAL_CHARS, True)
+    assert (len(content), content.endswith("x [cut, was 100000 characters]")) == (
+        MAX_REFUSAL_CHARS,
+        True,
+    )
 
 
 @pytest.mark.parametrize("how", REFUSALS)

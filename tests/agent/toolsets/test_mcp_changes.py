@@ -85,7 +85,9 @@ def learn(provider: McpToolProvider, name: str) -> None:
 
 
 def wait_for_listing(
-    provider: McpToolProvider, change: Callable[[], object], is_listed: Callable[[dict[str, str]], bool]
+    provider: McpToolProvider,
+    change: Callable[[], object],
+    is_listed: Callable[[dict[str, str]], bool],
 ) -> None:
     """Change something, and wait until the provider's tools, with their versions by name, show it."""
     changed = threading.Event()
@@ -111,7 +113,8 @@ def confirm_after(provider: McpToolProvider, name: str, change: Callable[[], obj
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments"), [("replace", {"announced": True}), ("replace", {"announced": False}), ("forget", {})]
+    ("change", "arguments"),
+    [("replace", {"announced": True}), ("replace", {"announced": False}), ("forget", {})],
 )
 def test_yes_does_not_run_a_tool_that_changed_meanwhile(
     server: McpToolProvider, notes: Notes, name: str, monkeypatch, change: str, arguments: Any
@@ -146,7 +149,10 @@ def test_worker_that_did_not_change_the_tool_refuses_it_too(
 ):
     """Two workers have a session each."""
     monkeypatch.setattr(mcp, "MAX_AGE_SECONDS", -1.0)
-    with closing(McpToolProvider(url=http_server.url)) as one, closing(McpToolProvider(url=http_server.url)) as other:
+    with (
+        closing(McpToolProvider(url=http_server.url)) as one,
+        closing(McpToolProvider(url=http_server.url)) as other,
+    ):
         call(other, "learn", name=name)
         reply = confirm_after(one, name, lambda: call(other, "replace", name=name, announced=True))
     assert f"has changed or removed '{name}'" in reply
@@ -237,7 +243,10 @@ def test_refused_stream_is_not_given_as_the_reason(lister: SilentLister):
     lister.session = "s1"
     lister.may_list.clear()
     no_answer = pytest.raises(SourceUnreachable, match=r"gave no answer within 0\.5 s; check that it runs")
-    with closing(McpToolProvider(url=f"{lister.url}/mcp", connect_seconds=0.5)) as provider, no_answer:
+    with (
+        closing(McpToolProvider(url=f"{lister.url}/mcp", connect_seconds=0.5)) as provider,
+        no_answer,
+    ):
         asyncio.run(provider.list_tools())
 
 

@@ -74,10 +74,16 @@ def test_operation_with_a_body_that_cannot_be_sent_is_left_out(
 @pytest.mark.parametrize(
     ("parameter", "why"),
     [
-        ({"name": "a", "in": "query", "style": "matrix"}, "its parameter 'a' has the style 'matrix'"),
+        (
+            {"name": "a", "in": "query", "style": "matrix"},
+            "its parameter 'a' has the style 'matrix'",
+        ),
         ({"name": "a", "in": "body"}, "its parameter 'a' is in 'body'"),
         ({"name": "a b", "in": "cookie"}, "its parameter 'a b' is no valid name of a cookie"),
-        ({"name": "a", "in": "query", "content": {"application/xml": {}}}, "its parameter 'a' is written as applic"),
+        (
+            {"name": "a", "in": "query", "content": {"application/xml": {}}},
+            "its parameter 'a' is written as applic",
+        ),
         ({"name": "a", "in": "query", "schema": {"$ref": "x.yaml#/A"}}, "it refers to 'x.yaml#/A'"),
     ],
 )
@@ -111,9 +117,15 @@ def test_required_header_of_the_connection_makes_an_operation_unusable(tmp_path:
 )
 def test_operation_that_cannot_be_signed_is_left_out(tmp_path: Path, scheme: dict[str, Any], why: str):
     """One alternative that can be signed is enough."""
-    components = {**PETS["components"], "securitySchemes": {"own": scheme, "key": {"type": "apiKey"}}}
+    components = {
+        **PETS["components"],
+        "securitySchemes": {"own": scheme, "key": {"type": "apiKey"}},
+    }
     for security, reason in (([{"own": []}], why), ([{"own": []}, {"key": []}], "")):
-        document = {**with_operation("/pets/{id}", "delete", security=security), "components": components}
+        document = {
+            **with_operation("/pets/{id}", "delete", security=security),
+            "components": components,
+        }
         pets = provider(tmp_path, document=document)
         assert ("deletePet" in tools_of(pets)) == (reason == "")
         assert reason in pets.left_out.get("deletePet", "")
@@ -243,7 +255,10 @@ FIELDS = {"properties": {"items": {"type": "array", "items": {}}, "meta": {"type
             {"items": {"contentType": "application/json"}},
             {("items", '["a", {"b": 1}]'), ("meta", '{"k": {"l": true}}')},
         ),
-        ({"items": {"style": "pipeDelimited"}}, {("items", 'a|{"b": 1}'), ("meta", '{"k": {"l": true}}')}),
+        (
+            {"items": {"style": "pipeDelimited"}},
+            {("items", 'a|{"b": 1}'), ("meta", '{"k": {"l": true}}')},
+        ),
     ],
 )
 def test_fields_of_a_form_are_written_as_their_encoding_says(tmp_path: Path, api, encoding: Any, sent: set[Any]):
@@ -295,7 +310,10 @@ def test_reference_into_a_path_is_followed(tmp_path: Path):
 def test_fragment_of_a_path_is_not_sent(tmp_path: Path, api):
     """Some documents tell operations of one path apart by it."""
     document = json.loads(json.dumps(PETS))
-    document["paths"]["/pets/{id}#tame"] = {**document["paths"]["/pets/{id}"], "get": {"operationId": "tame"}}
+    document["paths"]["/pets/{id}#tame"] = {
+        **document["paths"]["/pets/{id}"],
+        "get": {"operationId": "tame"},
+    }
     call(provider(tmp_path, api, document), "tame", id="1")
     assert api.asked[-1][1] == "/pets/1"
 

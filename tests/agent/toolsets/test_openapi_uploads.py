@@ -91,7 +91,13 @@ def parts_of(api: Any) -> list[tuple[str, str | None, str, bytes]]:
 
 def test_file_is_sent_as_the_question_named_it(tmp_path: Path, api):
     """The question has name, type, size and digest; after the yes the same bytes are sent with the other fields."""
-    call = set_photo(title="Rex", photo="rex.png", papers=["a.txt", "b.txt"], tags=["x", "y"], owner={"name": "Ana"})
+    call = set_photo(
+        title="Rex",
+        photo="rex.png",
+        papers=["a.txt", "b.txt"],
+        tags=["x", "y"],
+        owner={"name": "Ana"},
+    )
     desk = Desk(provider(tmp_path, api, with_upload("multipart/form-data", FORM)), call)
     photo = desk.file(PNG, "rex.png", "image/png")
     papers = [desk.file(name.encode(), name, "text/plain") for name in ("a.txt", "b.txt")]
@@ -158,7 +164,10 @@ def test_whole_body_is_a_file_of_the_documents_type(
     ("arguments", "reason"),
     [
         ({"photo": "b.png"}, "file 'b.png' was not sent: there are ['rex.png']"),
-        ({"photo": "rex.png", "papers": ["rex.png"] * 10}, "11 files cannot be sent at once: at most 10"),
+        (
+            {"photo": "rex.png", "papers": ["rex.png"] * 10},
+            "11 files cannot be sent at once: at most 10",
+        ),
         ({"photo": ""}, "give the name of a file that the user sent"),
     ],
 )
@@ -186,7 +195,11 @@ def test_size_of_an_upload_is_bounded(tmp_path: Path, api, monkeypatch: pytest.M
 def test_name_of_a_file_cannot_leave_its_part(tmp_path: Path, api):
     """Quotes and folders are a sender's choice."""
     name = 'a/b\\c";x="\u20ac.png'
-    desk = Desk(provider(tmp_path, api, with_upload("multipart/form-data", FORM)), set_photo(photo=name), allow=["*"])
+    desk = Desk(
+        provider(tmp_path, api, with_upload("multipart/form-data", FORM)),
+        set_photo(photo=name),
+        allow=["*"],
+    )
     desk.say("set it", desk.file(PNG, name, "image/png"))
     assert b'; name="photo"; filename="c%22;x=%22\xe2\x82\xac.png"\r\n' in api.asked[-1][3]
     assert [part[3] for part in parts_of(api)] == [PNG]
@@ -230,7 +243,15 @@ def test_file_that_may_be_missing_in_json_leaves_the_operation_out(tmp_path: Pat
 
 def test_text_in_base64_is_no_file(tmp_path: Path):
     """The document asks for its text."""
-    form = {"properties": {"photo": {"type": "string", "contentMediaType": "image/png", "contentEncoding": "base64"}}}
+    form = {
+        "properties": {
+            "photo": {
+                "type": "string",
+                "contentMediaType": "image/png",
+                "contentEncoding": "base64",
+            }
+        }
+    }
     pets = provider(tmp_path, document=with_upload("multipart/form-data", form))
     assert "description" not in tools_of(pets)["setPhoto"].schema()["parameters"]["properties"]["photo"]
 
@@ -247,5 +268,8 @@ def test_part_is_written_as_its_encoding_says(tmp_path: Path, api):
     desk = Desk(pets, set_photo(note="*a*", meta="b"), set_photo(photo="rex.png"), allow=["*"])
     photo = desk.file(PNG, "rex.png", "image/png")
     desk.say("set it", photo)
-    assert parts_of(api) == [("note", None, "text/markdown", b"*a*"), ("meta", None, "application/json", b'"b"')]
+    assert parts_of(api) == [
+        ("note", None, "text/markdown", b"*a*"),
+        ("meta", None, "application/json", b'"b"'),
+    ]
     assert "takes files of the type image/jpeg, and 'rex.png' is image/png" in desk.result

@@ -33,7 +33,16 @@ class Bench:
 
     def erase(self, user: str) -> str:
         """Run the command. Return all that Redis holds then."""
-        given = ["people", "erase", "wa", user, "--config", str(self.config), "--data", str(self.folder)]
+        given = [
+            "people",
+            "erase",
+            "wa",
+            user,
+            "--config",
+            str(self.config),
+            "--data",
+            str(self.folder),
+        ]
         result = CliRunner().invoke(main, given)
         assert result.exit_code == 0, result.output
         read = {"string": self.client.get, "hash": self.client.hgetall}

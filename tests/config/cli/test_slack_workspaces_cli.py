@@ -53,7 +53,8 @@ def test_workspaces_are_listed_without_their_tokens(open_bot: Callable[..., Slac
     assert code == 0
     assert re.fullmatch(r"T01 +Acme  since \S+ \S+  by U0ADMIN  1\d scopes  no rotation", acme)
     assert re.fullmatch(
-        r"E09 +Grid  organization of T91  since \S+ \S+  by U0ADMIN  1\d scopes  rotates, until \S+ \S+", grid
+        r"E09 +Grid  organization of T91  since \S+ \S+  by U0ADMIN  1\d scopes  rotates, until \S+ \S+",
+        grid,
     )
     _, text = run(bot, "workspaces", "desk", "--json")
     assert [(row["id"], row["workspaces"], row["rotates"]) for row in json.loads(text)] == [
@@ -73,7 +74,9 @@ def test_invitation_of_the_command_installs(open_bot: Callable[..., SlackBot]):
     assert bot.client.get(link.removeprefix(PUBLIC_URL), base_url=PUBLIC_URL).status_code == 403
 
 
-def test_invitation_that_is_not_needed_is_refused_with_the_address(open_bot: Callable[..., SlackBot]):
+def test_invitation_that_is_not_needed_is_refused_with_the_address(
+    open_bot: Callable[..., SlackBot],
+):
     """Without `invited` everybody may install at the same address."""
     code, text = run(open_bot(), "invite", "desk")
     assert code == 3
@@ -163,7 +166,10 @@ def test_check_warns_of_a_workspace_and_does_not_fail(open_bot: Callable[..., Sl
     bot.install("T01", "Acme")
     bot.slack.oauth.revoke("T01")
     code, text = run(bot, group="check")
-    assert (code, "desk T01: Slack does not take the token of Acme (token_revoked)" in text) == (0, True)
+    assert (code, "desk T01: Slack does not take the token of Acme (token_revoked)" in text) == (
+        0,
+        True,
+    )
     assert "token_revoked" not in run(bot, "--offline", group="check")[1]
 
 

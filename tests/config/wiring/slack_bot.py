@@ -70,7 +70,10 @@ class SlackBot:
         self.file = folder / "bot.yaml"
         self.file.write_text(BOT.format(url=public_url, api_url=platforms.slack_url, more=more))
         self.services: Services = bootstrap(
-            load_settings(self.file, SECRETS), data=folder / "data", redis_url=redis_url, is_worker=True
+            load_settings(self.file, SECRETS),
+            data=folder / "data",
+            redis_url=redis_url,
+            is_worker=True,
         )
         self.channel: Any = self.services.channels["desk"]
         self.client = self.browser()
@@ -151,7 +154,10 @@ def message(team: str, ts: str, text: str, *, channel: str = "D0ADA", user: str 
 
 def of_workspace(team: str) -> dict[str, Any]:
     """Return the envelope's fields of an event for the installation of a workspace."""
-    return {"team_id": team, "authorizations": [{"team_id": team, "user_id": "U0BOT", "is_bot": True}]}
+    return {
+        "team_id": team,
+        "authorizations": [{"team_id": team, "user_id": "U0BOT", "is_bot": True}],
+    }
 
 
 def of_organization(organization: str, team: str) -> dict[str, Any]:
@@ -171,5 +177,10 @@ def lifecycle(kind: str, team: str, at: float, **outer: Any) -> bytes:
     event: dict[str, Any] = {"type": kind}
     if kind == "tokens_revoked":
         event["tokens"] = {"bot": ["U0BOT"]}
-    envelope = {"type": "event_callback", "team_id": team, "event_id": f"Ev{kind}{at}", "event_time": int(at)}
+    envelope = {
+        "type": "event_callback",
+        "team_id": team,
+        "event_id": f"Ev{kind}{at}",
+        "event_time": int(at),
+    }
     return json.dumps({**envelope, "event": event, **outer}).encode()

@@ -10,7 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from redis import Redis
 
-from sayso.channels.slack.install import INVITATION, INVITATION_SECONDS, MAX_NAME_CHARS, STATE_SECONDS
+from sayso.channels.slack.install import (
+    INVITATION,
+    INVITATION_SECONDS,
+    MAX_NAME_CHARS,
+    STATE_SECONDS,
+)
 from sayso.channels.slack.setup import scopes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import CREDENTIALS

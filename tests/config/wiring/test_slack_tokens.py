@@ -16,10 +16,21 @@ from redis.exceptions import RedisError
 
 from sayso.channels.base import ConversationRateLimited, Refused, Unreachable
 from sayso.channels.slack.clients import ManyWorkspaces
-from sayso.channels.slack.installations import Installation, SlackInstallations, TokenCipher, TokenUnreadable
+from sayso.channels.slack.installations import (
+    Installation,
+    SlackInstallations,
+    TokenCipher,
+    TokenUnreadable,
+)
 from sayso.channels.types import Conversation, Delivery, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
-from tests.config.wiring.slack_bot import SlackBot, lifecycle, message, of_organization, of_workspace
+from tests.config.wiring.slack_bot import (
+    SlackBot,
+    lifecycle,
+    message,
+    of_organization,
+    of_workspace,
+)
 
 OpenBot = Callable[..., SlackBot]
 
@@ -332,7 +343,12 @@ def test_removal_takes_no_installation_that_is_stored_meanwhile(bot: SlackBot):
 def test_organization_without_a_workspace_in_its_event_loses_its_token(bot: SlackBot):
     """An organization is no workspace, so that the event may name none."""
     bot.install("E09", "Grid")
-    outer = {"team_id": None, "enterprise_id": "E09", "is_enterprise_install": True, "authorizations": []}
+    outer = {
+        "team_id": None,
+        "enterprise_id": "E09",
+        "is_enterprise_install": True,
+        "authorizations": [],
+    }
     assert bot.post(lifecycle("app_uninstalled", "E09", time.time() + 5, **outer)) == 200
     assert bot.post(lifecycle("app_uninstalled", "E09", time.time() + 6, team_id=None, enterprise_id="E09")) == 200
     assert bot.channel.installations.ids() == ["T01", "T02"]

@@ -18,7 +18,13 @@ from sayso.channels.types import Media
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.webhooks import slack_interaction
 from tests.channels.harness import fetch_bytes
-from tests.config.wiring.slack_bot import SlackBot, lifecycle, message, of_organization, of_workspace
+from tests.config.wiring.slack_bot import (
+    SlackBot,
+    lifecycle,
+    message,
+    of_organization,
+    of_workspace,
+)
 
 OpenBot = Callable[..., SlackBot]
 #: Messages come at these times, so that none is a repetition of another.
@@ -63,7 +69,12 @@ def tap_last(bot: SlackBot, where: str, **payload: object) -> None:
     entry = next(each for each in reversed(bot.sent) if each.get("team") == TOKENS[where] and each["buttons"])
     block = next(block for block in entry["raw"]["blocks"] if block["type"] == "actions")
     element = block["elements"][0]
-    action = {"type": "button", "action_id": element["action_id"], "block_id": block["block_id"], "action_ts": "1.2"}
+    action = {
+        "type": "button",
+        "action_id": element["action_id"],
+        "block_id": block["block_id"],
+        "action_ts": "1.2",
+    }
     container = {"type": "message", "message_ts": "1795204700.000001", "channel_id": entry["chat"]}
     who = {"user": {"id": "U0ADA", "username": "ada", "team_id": where}, "team": {"id": where}}
     body = slack_interaction(
@@ -157,7 +168,12 @@ def test_tap_of_a_guest_teaches_nothing_of_the_workspace(bot: SlackBot):
 
 def test_event_without_an_authorization_belongs_to_the_workspace_of_its_context(bot: SlackBot):
     """`team_id` and `enterprise_id` are those of the author in a shared channel."""
-    author = {"team_id": "T02", "enterprise_id": "E22", "is_enterprise_install": True, "authorizations": []}
+    author = {
+        "team_id": "T02",
+        "enterprise_id": "E22",
+        "is_enterprise_install": True,
+        "authorizations": [],
+    }
     outer = {**author, "context_team_id": "T01", "context_enterprise_id": None}
     assert bot.post(message("T01", f"{FIRST_TS}.000100", "delete invoice T01-1", **outer)) == 200
     bot.work()
@@ -183,7 +199,12 @@ def test_event_of_a_shared_channel_belongs_to_the_workspace_that_installed_the_a
 )
 def test_slash_command_is_answered_with_the_token_of_its_workspace(bot: SlackBot, team: str, more: dict[str, str]):
     """Its form names workspace and organization in fields of its own."""
-    form = {"command": "/acme", "text": f"delete invoice {team}-1", "user_id": "U0ADA", "channel_id": "C0OPS"}
+    form = {
+        "command": "/acme",
+        "text": f"delete invoice {team}-1",
+        "user_id": "U0ADA",
+        "channel_id": "C0OPS",
+    }
     assert bot.post(urlencode({**form, "trigger_id": "t1", "team_id": team, **more}).encode()) == 200
     bot.work()
     assert [invoices(text) for text in bot.texts(TOKENS[team])] == [{team}]
@@ -204,10 +225,21 @@ def test_file_is_fetched_with_the_token_of_its_workspace(bot: SlackBot, *, is_st
     for team in ("T01", "T02"):
         content = f"a picture of {team}".encode()
         url = bot.slack.host(content, team)
-        file = {"id": "F0FILE", "name": "a.jpg", "mimetype": "image/jpeg", "url_private_download": url}
+        file = {
+            "id": "F0FILE",
+            "name": "a.jpg",
+            "mimetype": "image/jpeg",
+            "url_private_download": url,
+        }
         if is_stub:
             file = {"id": bot.slack.file_id(url), "file_access": "check_file_info"}
-        event = {"type": "message", "subtype": "file_share", "user": "U0ADA", "text": "", "channel": "D0ADA"}
+        event = {
+            "type": "message",
+            "subtype": "file_share",
+            "user": "U0ADA",
+            "text": "",
+            "channel": "D0ADA",
+        }
         envelope = {"type": "event_callback", "event_id": f"Ev{team}", **of_workspace(team)}
         body = json.dumps({**envelope, "event": {**event, "ts": f"{FIRST_TS}.000100", "files": [file]}})
         (turn,) = bot.channel._parser.parse(body.encode()).turns
