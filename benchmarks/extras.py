@@ -33,17 +33,8 @@ class Installation:
 def install(requirement: str) -> Installation:
     """Install a requirement into an empty folder, and measure it. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "uv",
-            "pip",
-            "install",
-            "--quiet",
-            "--target",
-            folder,
-            requirement,
-        ]
+        target = ["--quiet", "--target", folder, requirement]
+        command = [sys.executable, "-m", "uv", "pip", "install", *target]
         subprocess.run(command, check=True, cwd=ROOT)
         files = [file for file in Path(folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
         names = frozenset(file.stem for file in Path(folder).glob("*.dist-info"))

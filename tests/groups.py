@@ -1,5 +1,6 @@
-"""Run groups of tests side by side, as `make test` does: `python -m tests.groups NAME ARGUMENTS
-[NAME ARGUMENTS ...]`.
+"""Run groups of tests side by side, as `make test` does.
+
+    python -m tests.groups NAME ARGUMENTS [NAME ARGUMENTS ...]
 
 Each group is one pytest. Its progress and the names of its failed tests are printed as they come,
 behind the group's name; tracebacks and pytest's closing lines when the group ends. Ctrl-C ends all

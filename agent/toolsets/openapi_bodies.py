@@ -1,5 +1,4 @@
-"""The body of an OpenAPI operation: the media type it is sent in, and the arguments that it is made
-of.
+"""The body of an OpenAPI operation: its media type, and the arguments that it is made of.
 
 Of several media types the first in `_PREFERENCE` that a request can express is used. A body that no
 request can express makes its operation unusable, also where the body is optional: without it the
@@ -82,7 +81,12 @@ class Body:
     is_required: bool = False
 
 
-def body_of(document: Document, inliner: Inliner, method: str, operation: Mapping[str, Any]) -> Body:
+def body_of(
+    document: Document,
+    inliner: Inliner,
+    method: str,
+    operation: Mapping[str, Any],
+) -> Body:
     """Return the body of an operation. Raises SourceError if it has one that cannot be sent."""
     if "requestBody" not in operation:
         return Body()
@@ -93,7 +97,8 @@ def body_of(document: Document, inliner: Inliner, method: str, operation: Mappin
     is_required = definition.get("required") is True
     problems = []
     for kind in sorted(content, key=_preference):
-        reader = _BodyReader(document, inliner, str(kind), as_mapping(content[kind]), is_required, method)
+        media = as_mapping(content[kind])
+        reader = _BodyReader(document, inliner, str(kind), media, is_required, method)
         try:
             return reader.read()
         except SourceError as exc:
@@ -124,7 +129,9 @@ def essence_of(content_type: str) -> str:
 def is_json_type(content_type: str) -> bool:
     """Return whether a media type is JSON: `application/json`, `application/problem+json`."""
     essence = essence_of(content_type)
-    return essence == "application/json" or (essence.startswith("application/") and essence.endswith("+json"))
+    if essence == "application/json":
+        return True
+    return essence.startswith("application/") and essence.endswith("+json")
 
 
 def _is_text_type(essence: str) -> bool:
@@ -221,10 +228,13 @@ class _BodyReader:
 
 def _field(name: str, schema: Any, encoding: Mapping[str, Any], *, is_multipart: bool) -> tuple[Place, Any]:
     """Return the place and the schema of one field of a form. Raises SourceError if it cannot be written."""
-    types = tuple(essence_of(each) for each in str(encoding.get("contentType") or "").split(",") if each.strip())
-    headers = [header for header in as_mapping(encoding.get("headers")) if str(header).lower() != "content-type"]
+    listed_types = str(encoding.get("contentType") or "").split(",")
+    types = tuple(essence_of(each) for each in listed_types if each.strip())
+    all_headers = as_mapping(encoding.get("headers"))
+    headers = [each for each in all_headers if str(each).lower() != "content-type"]
     if headers:
-        raise SourceError(f"the part {name!r} of its body has the header {headers[0]!r}, which is not supported")
+        problem = f"has the header {headers[0]!r}, which is not supported"
+        raise SourceError(f"the part {name!r} of its body {problem}")
 
     only = _without_null(schema)
     if _may_be_file(only) or _is_file_by_encoding(only, types):
@@ -283,9 +293,11 @@ def _alternatives(schema: Any) -> list[Any]:
 
 
 def _is_file_by_encoding(schema: Any, types: Sequence[str]) -> bool:
-    """Return whether a text, or a value of any type, is a file because its encoding has such a media type."""
-    is_open = _is_untyped(schema) or (isinstance(schema, Mapping) and schema.get("type") == "string")
-    return is_open and bool(types) and not any(is_json_type(each) or _is_text_type(each) for each in types)
+    """Return whether a text, or a value of any type, is a file by the media types of its encoding."""
+    is_text = isinstance(schema, Mapping) and schema.get("type") == "string"
+    if not types or not (is_text or _is_untyped(schema)):
+        return False
+    return not any(is_json_type(each) or _is_text_type(each) for each in types)
 
 
 def file_schema(schema: Mapping[str, Any], *, is_list: bool) -> dict[str, Any]:
@@ -323,7 +335,7 @@ def _has_type(schema: Mapping[str, Any], kind: str) -> bool:
 
 
 def _without_null(schema: Any) -> Any:
-    """Return the one alternative of a schema besides null; a schema without such alternatives unchanged."""
+    """Return the one alternative of a schema besides null; any other schema unchanged."""
     if not isinstance(schema, Mapping):
         return schema
     for key in ("anyOf", "oneOf"):
@@ -345,7 +357,9 @@ def _is_object(schema: Any) -> bool:
 
 def _is_list_of_fields(schema: Any) -> bool:
     """Return whether a schema is an object of named properties and nothing more."""
-    if not isinstance(schema, Mapping) or not schema.get("properties") or schema.get("type", "object") != "object":
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        return False
+    if not schema.get("properties"):
         return False
     extra = schema.get("additionalProperties")
     is_open = extra is True or isinstance(extra, Mapping)
@@ -361,7 +375,7 @@ def _is_empty_object(schema: Any) -> bool:
 
 
 def _merged(schema: Any) -> Any:
-    """Return the schema of a form with its `allOf` as one list of properties, where that says the same."""
+    """Return the schema of a form with its `allOf` as one list of properties, if that is the same."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("allOf"), list):
         return schema
     parts = [

@@ -57,7 +57,10 @@ def read_uploads(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> d
     return {**arguments, **uploads}
 
 
-def chosen_files(places: Mapping[str, Place], arguments: Mapping[str, Any]) -> dict[str, list[ReceivedFile]]:
+def chosen_files(
+    places: Mapping[str, Place],
+    arguments: Mapping[str, Any],
+) -> dict[str, list[ReceivedFile]]:
     """Return the files that the arguments name, by argument. Raises SourceError like `read_uploads`."""
     chosen: dict[str, list[ReceivedFile]] = {}
     for name, place in places.items():
@@ -126,13 +129,15 @@ def upload_preview(tool_name: str, places: Mapping[str, Place]) -> Callable[...,
             texts = [_described(file) for file in files]
             described[name] = texts if places[name].is_list else texts[0]
         text = default_preview(tool_name, {**arguments, **described}, optional=places)
-        return CheckedPreview(text, {name: [_facts(file) for file in files] for name, files in chosen.items()})
+        facts = {name: list(map(_facts, files)) for name, files in chosen.items()}
+        return CheckedPreview(text, facts)
 
     return preview
 
 
 def _described(file: ReceivedFile) -> str:
-    return f"{file.filename} ({file.mime_type}; {readable_size(file.size)}; SHA-256 {file.ref[:SHOWN_DIGEST_CHARS]})"
+    digest = file.ref[:SHOWN_DIGEST_CHARS]
+    return f"{file.filename} ({file.mime_type}; {readable_size(file.size)}; SHA-256 {digest})"
 
 
 def _facts(file: ReceivedFile) -> list[Any]:

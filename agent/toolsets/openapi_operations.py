@@ -1,5 +1,4 @@
-"""The operations of an OpenAPI document: the arguments of each and where they go, or why it is left
-out.
+"""The operations of an OpenAPI document: their arguments and where these go, or why one is left out.
 
 An operation is offered only if a request can be written as the document says. Bodies are read in
 `openapi_bodies`.
@@ -136,8 +135,10 @@ class OperationReader:
             except SourceError as exc:
                 self.left_out[str(path)] = f"{path}: {exc}"
                 continue
-            candidates += [(str(path), method, resolved) for method in METHODS if method in resolved]
-            others = {method: resolved[method] for method in _UNSUPPORTED_METHODS if method in resolved}
+            methods = [method for method in METHODS if method in resolved]
+            candidates += [(str(path), method, resolved) for method in methods]
+            unsupported = [method for method in _UNSUPPORTED_METHODS if method in resolved]
+            others = {method: resolved[method] for method in unsupported}
             others |= as_mapping(resolved.get("additionalOperations"))
             for method, operation in others.items():
                 name = _name(operation, str(method).lower(), str(path))
@@ -189,7 +190,8 @@ class OperationReader:
         if len(requirement) > self.keys:
             names = " and ".join(map(repr, requirement))
             return f"it needs {names} at once: name the others than `auth` under `more_auth`"
-        schemes = as_mapping(as_mapping(self.document.root.get("components")).get("securitySchemes"))
+        components = as_mapping(self.document.root.get("components"))
+        schemes = as_mapping(components.get("securitySchemes"))
         for name in requirement:
             scheme = self.document.resolved(schemes.get(name, {}))
             kind = str(scheme.get("type"))
@@ -214,7 +216,8 @@ class OperationReader:
         nothing but what is read. Raises SourceError for any other one.
         """
         both = [*(item.get("parameters") or ()), *(operation.get("parameters") or ())]
-        parameters = {(each.get("in"), each.get("name")): each for each in map(self.document.resolved, both)}
+        resolved = [self.document.resolved(each) for each in both]
+        parameters = {(each.get("in"), each.get("name")): each for each in resolved}
         arguments = []
         for (where, name), parameter in parameters.items():
             header = str(name).lower() if where == "header" else ""
@@ -233,7 +236,10 @@ class OperationReader:
 
 def _name(operation: Any, method: str, path: str) -> str:
     """Return the `operationId`, else method and path: `get_pets_id`."""
-    return str(as_mapping(operation).get("operationId") or "_".join([method, *re.findall(r"[A-Za-z0-9]+", path)]))
+    own_name = as_mapping(operation).get("operationId")
+    if own_name:
+        return str(own_name)
+    return "_".join([method, *re.findall(r"[A-Za-z0-9]+", path)])
 
 
 def _description(item: Mapping[str, Any], operation: Mapping[str, Any], cuts: Sequence[str]) -> str:

@@ -276,8 +276,12 @@ def _meanings(words: Sequence[str]) -> Iterator[_Meaning]:
             yield _Meaning(at, weights)
 
 
-def _phrase_meanings(words: Sequence[str], stems: Sequence[str], phrase_places: set[int]) -> Iterator[_Meaning]:
-    """Yield the meanings of the phrases in a text, and add the places of their words to `phrase_places`."""
+def _phrase_meanings(
+    words: Sequence[str],
+    stems: Sequence[str],
+    phrase_places: set[int],
+) -> Iterator[_Meaning]:
+    """Yield the meanings of the phrases in a text; add the places of their words to `phrase_places`."""
     stop_words = english_words().stop_words
     start = next((at for at, word in enumerate(words) if word not in _POLITE), 0)
     for saying, at in _sayings_in(stems, start):

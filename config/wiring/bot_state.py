@@ -1,4 +1,4 @@
-"""Where commands find the state of a bot: its Redis, its secret keys, and the installations of its Slack apps."""
+"""The state of a bot for commands: its Redis, its secret keys, the installations of its Slack apps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from sayso.pending.redis.client import connect
 
 
 def find_state(settings: Settings, data: Path) -> BotState | None:
-    """Return the state of the bot on a data folder, None where its Redis or its keys are not known. Creates nothing."""
+    """Return the state of the bot on a data folder, None if its Redis or its keys are not known.
+
+    Creates nothing.
+    """
     try:
         keys = known_keys(data)
         redis = connect(find_redis(settings, data))
@@ -28,7 +31,7 @@ def find_state(settings: Settings, data: Path) -> BotState | None:
 
 
 def open_installations(settings: Settings, data: Path, channel: str) -> SlackInstallations:
-    """Return the stored installations of the app of a Slack channel with a client_id. Raises ConfigError."""
+    """Return the stored installations of a Slack channel with a client_id. Raises ConfigError."""
     from sayso.config.wiring.libraries import require_channel_library
 
     require_channel_library(settings, channel)

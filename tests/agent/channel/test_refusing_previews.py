@@ -165,10 +165,8 @@ def test_long_refusal_is_cut():
 
     bot = ChannelAgent(Agent([cancelling([], refuse)], OfflineProvider()))
     content = bot.ask_channel("ana", "/cancel_stay guest=Cy").content.replace("\\", "")
-    assert (len(content), content.endswith("x [cut, was 100000 characters]")) == (
-        MAX_REFUSAL_CHARS,
-        True,
-    )
+    assert len(content) == MAX_REFUSAL_CHARS
+    assert content.endswith("x [cut, was 100000 characters]")
 
 
 @pytest.mark.parametrize("how", REFUSALS)

@@ -33,16 +33,8 @@ class Bench:
 
     def erase(self, user: str) -> str:
         """Run the command. Return all that Redis holds then."""
-        given = [
-            "people",
-            "erase",
-            "wa",
-            user,
-            "--config",
-            str(self.config),
-            "--data",
-            str(self.folder),
-        ]
+        options = ["--config", str(self.config), "--data", str(self.folder)]
+        given = ["people", "erase", "wa", user, *options]
         result = CliRunner().invoke(main, given)
         assert result.exit_code == 0, result.output
         read = {"string": self.client.get, "hash": self.client.hgetall}
