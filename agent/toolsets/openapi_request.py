@@ -198,7 +198,7 @@ def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
 
 
 def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
-    """Return what one field of a form is written as."""
+    """Return the names and values as which one field of a form is written."""
     if place.style or place.is_json:
         return _query_pairs(place, value)
     values = value if isinstance(value, list | tuple) else [value]

@@ -71,7 +71,7 @@ _FILLERS = frozenset(
     """a an the of for to in on by with and or from is are be this that it its as at if you
     your""".split()
 )
-#: Words of names that say nothing about what it is for.
+#: Words of names that say nothing about what a tool is for.
 _NAME_FILLERS = frozenset("id ids api v1 v2 v3 given specified".split())
 #: Most stems that are cached. A catalog of a thousand tools has about 5,000 words.
 _MAX_STEMS = 20_000
@@ -411,7 +411,7 @@ class Saying:
 
     @property
     def length(self) -> int:
-        """How many words it has."""
+        """The number of its words."""
         return len(self.head) + len(self.tail)
 
     def places(self, stems: Sequence[str], at: int) -> list[int] | None:

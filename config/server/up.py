@@ -42,7 +42,7 @@ READY_SECONDS = 60.0
 QUICK_SECONDS, MAX_PAUSE_SECONDS = 10.0, 8.0
 #: How often the parts are checked, in seconds.
 WATCH_SECONDS = 0.5
-#: How long a signal may wait until it is looked at, in seconds.
+#: The longest time until a signal is noticed, in seconds.
 STEP_SECONDS = 0.05
 
 

@@ -291,7 +291,7 @@ def preload(settings: Settings) -> None:
 
 
 def open_inbox(settings: Settings, data: Path) -> tuple[AccessControl, RedisIdentities]:
-    """Return what takes turns in, and what knows the ids of people, for a command. Raises ConfigError."""
+    """Return the access control of turns and the store of people's ids. Raises ConfigError."""
     redis = RedisParts.find(settings, data)
     work = AcknowledgedWork(NoteFiles(settings.state_folder(data) / ACKNOWLEDGED))
     _, access_control = _open_inbox(settings, redis, _texts_for_turn({}), work, {})
