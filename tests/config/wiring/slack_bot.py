@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -140,6 +141,8 @@ class SlackBot:
         return file.read_text().split() if file.exists() else []
 
 
+#: Opens a bot with more keys of its channel, as YAML.
+OpenBot = Callable[..., SlackBot]
 #: The first message of the thread in which people write.
 THREAD_TS = "1795204700.000100"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,16 +18,7 @@ from sayso.channels.slack.install import (
 from sayso.channels.slack.setup import scopes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import CREDENTIALS
-from tests.config.wiring.slack_bot import PUBLIC_URL, SlackBot
-
-OpenBot = Callable[..., SlackBot]
-
-
-@pytest.fixture
-def open_bot(tmp_path: Path, redis_client: Redis, redis_url: str) -> Iterator[OpenBot]:
-    """Return a function that opens a bot with more keys of its channel."""
-    with FakePlatforms() as platforms:
-        yield lambda more="": SlackBot(tmp_path, redis_url, platforms, more)
+from tests.config.wiring.slack_bot import PUBLIC_URL, OpenBot, SlackBot
 
 
 def invite(bot: SlackBot) -> str:

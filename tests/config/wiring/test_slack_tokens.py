@@ -6,9 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from redis import Redis
@@ -23,23 +21,14 @@ from sayso.channels.slack.installations import (
     TokenUnreadable,
 )
 from sayso.channels.types import Conversation, Delivery, Reply
-from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.wiring.slack_bot import (
+    OpenBot,
     SlackBot,
     lifecycle,
     message,
     of_organization,
     of_workspace,
 )
-
-OpenBot = Callable[..., SlackBot]
-
-
-@pytest.fixture
-def open_bot(tmp_path: Path, redis_client: Redis, redis_url: str) -> Iterator[OpenBot]:
-    """Return a function that opens a bot with more keys of its channel."""
-    with FakePlatforms() as platforms:
-        yield lambda more="messages_per_second: 0": SlackBot(tmp_path, redis_url, platforms, more)
 
 
 @pytest.fixture

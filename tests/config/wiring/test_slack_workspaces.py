@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -15,10 +13,10 @@ from redis import Redis
 from sayso.channels.base import FetchError
 from sayso.channels.slack.installations import SlackInstallations
 from sayso.channels.types import Media
-from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.webhooks import slack_interaction
 from tests.channels.harness import fetch_bytes
 from tests.config.wiring.slack_bot import (
+    OpenBot,
     SlackBot,
     lifecycle,
     message,
@@ -26,7 +24,6 @@ from tests.config.wiring.slack_bot import (
     of_workspace,
 )
 
-OpenBot = Callable[..., SlackBot]
 #: Messages come at these times, so that none is a repetition of another.
 FIRST_TS = 1795204800
 #: The workspaces T91 and T92 belong to the organization E09, which has installed the app for them.
@@ -39,13 +36,6 @@ ENVELOPES = {
 }
 #: Whose token each workspace uses.
 TOKENS = {"T01": "T01", "T02": "T02", "T91": ORGANIZATION, "T92": ORGANIZATION}
-
-
-@pytest.fixture
-def open_bot(tmp_path: Path, redis_client: Redis, redis_url: str) -> Iterator[OpenBot]:
-    """Return a function that opens a bot with more keys of its channel."""
-    with FakePlatforms() as platforms:
-        yield lambda more="messages_per_second: 0": SlackBot(tmp_path, redis_url, platforms, more)
 
 
 @pytest.fixture
