@@ -131,7 +131,11 @@ class OutcomeHistory:
         report = ""
         if is_plan or not is_settled_now:  # what ended before may have been undone since
             report = await self._store.settlement.report(context.turn.scope, stored, results=False)
-        answer = _own_words(stored, outcome_text, report)
+        asked = [stored]
+        if is_plan and stored.state == "failed":
+            steps = await self._read_by_id(context.turn.scope, step_ids(action))
+            asked += [step for step in steps.values() if step is not None]
+        answer = _own_words(stored, outcome_text, report, asked)
 
         ids = action_ids(stored)
         is_linked = any(link.id in ids for link in _links(context))
@@ -246,6 +250,12 @@ class OutcomeHistory:
             entry["note"] = _RUNNING
             return entry
 
+        # A plan is refused as a whole: the step because of which it was says why.
+        plan = records.get(stored.action.plan) if stored.action.plan else None
+        if plan is not None and link.outcome == "dropped" and _refusal_in(plan.outcome_text, stored):
+            entry["error"] = await self._for_model(message.tool_name, plan.outcome_text)
+            return entry
+
         raw = _raw_text(stored)
         if raw and link.outcome in ("done", "undone", "failed"):
             text = await self._for_model(message.tool_name, raw)
@@ -262,17 +272,27 @@ class OutcomeHistory:
         return await result_for_model(tool, raw)
 
 
-def _own_words(stored: StoredAction, outcome_text: str, report: str) -> str:
+def _refusal_in(outcome_text: str, asked: StoredAction) -> str:
+    """Return the words with which a yes was refused because of this action or step; "" if it was not."""
+    texts = texts_for(asked.action.language)
+    refusals = (texts.tool_changed(asked.action.preview), texts.unsafe(asked.action.preview))
+    return next((each for each in refusals if outcome_text.startswith(each)), "")
+
+
+def _own_words(stored: StoredAction, outcome_text: str, report: str, asked: Iterable[StoredAction]) -> str:
     """Return what the bot itself says about the end of an action, without what a tool returned or raised.
 
-    `report`: what is known of the steps of a plan, or of an undo; "" for none.
+    `report`: what is known of the steps of a plan, or of an undo; "" for none. `asked`: the action, and
+    the steps of a plan, because of which a yes may have been refused.
     """
     action = stored.action
     texts = texts_for(action.language)
-    refusals = (texts.tool_changed(action.preview), texts.unsafe(action.preview))
     # A refused yes ran no tool: the history keeps the refusal, which is all that the user read.
-    if stored.state == "failed" and outcome_text.startswith(refusals):
-        return next(each for each in refusals if outcome_text.startswith(each))
+    if stored.state == "failed":
+        refusals = (_refusal_in(outcome_text, each) for each in asked)
+        refusal = next(filter(None, refusals), "")
+        if refusal:
+            return refusal
     if report:
         return report
     if action.kind == PLAN_KIND or stored.state == "unknown":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -180,6 +181,24 @@ def test_preview_that_refuses_at_the_yes_says_why(how: str, monkeypatch: pytest.
     GUESTS.clear()
     changed = "This has changed since I asked you: Cancel the stay of Cy\nNothing was done. Please ask again."
     assert (bot.ask_channel("ana", "yes").content, ran) == (f"{changed}\n{words}", [])
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_model_reads_why_a_step_was_refused_at_the_yes(how: str, monkeypatch: pytest.MonkeyPatch):
+    """The guest of the second step has left between question and yes, so no step is done."""
+    refuse, words = REFUSALS[how]
+    provider = ScriptedProvider([[call("Bo"), call("Cy", 2)], "Cy has left."])
+    bot = ChannelAgent(Agent([cancelling([], refuse)], provider))
+    monkeypatch.setattr("tests.agent.channel.test_refusing_previews.GUESTS", ["Bo", "Cy"])
+    bot.ask_channel("ana", "cancel both")
+    GUESTS.remove("Cy")
+    bot.ask_channel("ana", "yes")
+    bot.ask_channel("ana", "why?")
+    first, second = [each.content for each in provider.requests[1].messages if each.role.value == "tool"]
+    changed = "This has changed since I asked you: Cancel the stay of Cy\nNothing was done. Please ask again."
+    assert json.loads(second)["error"] == f"{changed}\n{words}"
+    assert "error" not in json.loads(first)
+    assert provider.requests[1].messages[-2].content == changed
 
 
 @pytest.mark.parametrize("how", REFUSALS)
