@@ -164,8 +164,8 @@ class ChannelAgent:
     ) -> TurnChange:
         """Return everything that a turn of a mailbox changes.
 
-        `hear` receives the text while it arrives, unless a check follows. `steps` receives the tool calls. Raises
-        LeaseLost, StaleTurn and JournalUnreadable.
+        `hear` receives the text while it arrives, unless a check follows. `steps` receives the tool
+        calls. Raises LeaseLost, StaleTurn and JournalUnreadable.
         """
         summarizes = self.agent.config.summarize_on_trim
         memory = memory_from_json(queued.history, self.agent.memory, summarizes=summarizes)
@@ -677,8 +677,9 @@ def read_results(result: AgentResult, tools: Iterable[Tool], *, shown: Collectio
 def not_done_beside(result: AgentResult, tools: Iterable[Tool], proposal: Proposal, texts: Texts) -> list[str]:
     """Return what the user is told of calls that did nothing beside a question: they failed, or found no target.
 
-    The run has ended before a model could report them. Calls of tools that only read are left out. So are the names of
-    failed tools that the question is about: they would be read as if the question had failed.
+    The run has ended before a model could report them. Calls of tools that only read are left out.
+    So are the names of failed tools that the question is about: they would be read as if the
+    question had failed.
     """
     last = max((at for at, message in enumerate(result.messages) if message.tool_calls), default=len(result.messages))
     asking: set[str] = set()

@@ -49,11 +49,13 @@ _END: Any = object()
 class ProviderError(Exception):
     """Raised when a model could not be called, or did not answer in time.
 
-    `retry_after` is the pause that the vendor asks for, in seconds; a retry can help unless `retryable` is False.
-    `status`, `code` and `model` are the HTTP status, the vendor's error code and the model's name, if known. `settings`
-    names the operator's model settings in a refused request. `refusal` is the model's own text for a refusal, to show
-    to the user. `fitting_share` is the share of a request that was too long which the model would take, if its message
-    names both sizes. `has_no_credit` is true where the account has no money, or its quota or budget is used up.
+    `retry_after` is the pause that the vendor asks for, in seconds; a retry can help unless
+    `retryable` is False. `status`, `code` and `model` are the HTTP status, the vendor's error code
+    and the model's name, if known. `settings` names the operator's model settings in a refused
+    request. `refusal` is the model's own text for a refusal, to show to the user. `fitting_share`
+    is the share of a too long request that the model would take, if the vendor's message names both
+    sizes. `has_no_credit` is true where the account has no money, or its quota or budget is
+    used up.
     """
 
     kind: FailureKind = "away"

@@ -83,7 +83,8 @@ class ModelCaller:
         self._usage = usage
         self._sleep = sleep
         self._conversation_keys = ConversationKeys(config)
-        #: Context windows that are known from refused requests, in tokens as they are estimated here, by model.
+        #: Context windows that are known from refused requests, in tokens as they are estimated
+        #: here, by model.
         self._learned_windows: dict[str, int] = {}
         self.name = name_of(provider)
         settings = getattr(provider, "model_settings", None)
@@ -228,7 +229,10 @@ class ModelCaller:
         return sum(len(message.content) for message in messages) < most
 
     def _window(self, model: str) -> int:
-        """Return the context window of a model in tokens: as configured or known, and at most what it has taken."""
+        """Return the context window of a model in tokens.
+
+        It is the configured one, else the known one, and never more than refused requests have shown.
+        """
         window = self._config.context_tokens
         if window is None:
             known_window = getattr(self._provider, "context_tokens", None)
@@ -238,7 +242,7 @@ class ModelCaller:
         return min(window, self._learned_windows.get(name, window))
 
     def _other_tokens(self, run: RunState, prompt: str, schemas: Sequence[ResponseSchema]) -> int:
-        """Return an estimate of the tokens of a request beside its transcript, with those kept for the answer."""
+        """Return an estimate of the tokens beside the transcript, including those for the answer."""
         texts = (prompt, run.background, run.related_facts, json.dumps(list(schemas), default=str))
         return self._config.max_tokens + sum(map(text_tokens, texts))
 
@@ -333,9 +337,10 @@ class ModelCaller:
     async def _call_with_reductions(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
-        """Call the model. If the vendor rejects the transcript, send less of it. Raises ProviderError.
+        """Call the model, with less of the transcript if the vendor rejects it. Raises ProviderError.
 
-        A window that was learned so is kept: later turns, of all conversations, stay below it.
+        The size that the model then takes is remembered: later requests of all conversations stay
+        below it.
         """
         limit_before = run.max_transcript_tokens
         for _ in range(MAX_HALVINGS + 2):
@@ -364,9 +369,10 @@ class ModelCaller:
     ) -> Sequence[Message] | None:
         """Return less of a rejected transcript, also for the rest of the run; None if nothing more can be left out.
 
-        A transcript that is too long is cut to the size that the vendor names, or else halved. Otherwise its files are
-        only named, since one may be damaged or larger than it looks. If a content filter rejected it, the history is
-        left out, so that one message does not block all that follow.
+        A transcript that is too long is cut to the size that the vendor names, or else halved.
+        Otherwise its files are only named, since one may be damaged or larger than it looks. If a
+        content filter rejected it, the history is left out, so that one message does not block all
+        that follow.
         """
         if error.kind == "too_long":
             tokens = _spoken_tokens(request.messages)
@@ -391,7 +397,10 @@ class ModelCaller:
         return self._build_messages(run, request.model, request.system_prompt, request.tools or ())
 
     def _fitting_tokens(self, run: RunState, request: ProviderRequest, tokens: int, share: float | None) -> int:
-        """Return the tokens that a rejected transcript of `tokens` may take: `share` is that of the whole request."""
+        """Return how many tokens a rejected transcript of `tokens` may have.
+
+        `share` is the share of the whole request that the model would take, None if it is unknown.
+        """
         if share is None:
             return tokens // 2
         others = self._other_tokens(run, request.system_prompt, request.tools or ())

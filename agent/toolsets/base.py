@@ -142,10 +142,12 @@ def provided(
 ) -> list[Tool]:
     """Return listed definitions as tools that can run: each calls `provider.execute_tool` by its listed name.
 
-    `namespace` is put before every name, as in `files-read`; `confirm` says which tools need a confirmation. A provider
-    that lists tools under other names than its source has a method `own_name`, from the listed to the source's name.
-    One with previews of its own has `own_preview`, which takes a tool's listed name and its name here. One whose tools
-    may change meanwhile has `execute_listed`, which is called in place of `execute_tool` and gets the listed Tool.
+    `namespace` is put before every name, as in `files-read`; `confirm` says which tools need a
+    confirmation. A provider that lists tools under other names than its source has a method
+    `own_name`, from the listed to the source's name. One with previews of its own has
+    `own_preview`, which takes a tool's listed name and its name here. One whose tools may change
+    meanwhile has `execute_listed`, which is called in place of `execute_tool` and gets the listed
+    Tool.
     """
     listed = list(tools)
     names = legal_names([tool.name for tool in listed], namespace)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Most vectors that are cached: of tools, and of recent messages.
 MAX_VECTORS = 1024
-#: Most rankings that are cached. One takes 8 ms with 240 tools, which would be for each step of a turn.
+#: Most rankings that are cached. One takes 8 ms with 240 tools, which would be for each step of a
+#: turn.
 MAX_RANKINGS = 16
 #: Time limit of an embedder, in seconds. After it, all tools are shown.
 EMBED_SECONDS = 10.0
@@ -75,9 +76,10 @@ class _RankedTool(NamedTuple):
 class EmbeddingSelector:
     """Selects the `top_k` tools nearest to the user's latest message, by the cosine of their vectors (seed).
 
-    Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters (`WordRanking`),
-    then by letters (`NgramEmbedder`); `model` is then only a name. Vectors of tools are cached by a hash of model, name
-    and description, so a changed tool is embedded again. All missing vectors are fetched in one call.
+    Without an `embedder` it ranks offline: first by the words of names, descriptions and parameters
+    (`WordRanking`), then by letters (`NgramEmbedder`); `model` is then only a name. Vectors of
+    tools are cached by a hash of model, name and description, so a changed tool is embedded again.
+    All missing vectors are fetched in one call.
 
     If the embedder fails, takes longer than EMBED_SECONDS or returns invalid vectors, all tools are shown, it is not
     called for RETRY_SECONDS, and one warning is logged until it works again: a failure may cost tokens, but never an

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: The parts of a definition that a tool needs. The others inform only, or say that it is harmless.
 _NEEDED = ("name", "description", "inputSchema")
-#: Why a tool that only runs as a task is left out (protocol of 2025-11-25, `execution.taskSupport`).
+#: Why a tool that only runs as a task is left out (protocol of 2025-11-25,
+#: `execution.taskSupport`).
 AS_TASK = "it must be called as a task, with an answer that is fetched later, which is not supported"
 #: The parts of a schema whose null means that there are none.
 _NULLABLE = ("properties", "required", "$defs", "definitions")

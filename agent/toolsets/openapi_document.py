@@ -49,7 +49,7 @@ class Document:
             raise SourceError(f"it refers to {reference!r}: bundle the document into one file")
         value: Any = self.root
         for part in filter(None, reference.removeprefix("#").split("/")):
-            # A reference is a URI, which writes braces of paths as %7B and %7D (RFC 6901, section 6).
+            # A reference is a URI, which writes braces of paths as %7B and %7D (RFC 6901, 6).
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             try:
                 value = value[int(key)] if isinstance(value, list) else value[key]
@@ -211,7 +211,7 @@ def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
 
 
 def server_url(document: Document) -> str:
-    """Return the first server's URL, which may be relative to the document's own; "/" if there is none.
+    """Return the first server's URL, "/" if there is none. It may be relative to the document's own.
 
     A document without servers of its own has those of its first path. Raises SourceError.
     """

@@ -1,4 +1,4 @@
-"""The operations of an OpenAPI document: their arguments and where these go, or why one is left out.
+"""The operations of an OpenAPI document: their arguments, and where each argument goes.
 
 An operation is offered only if a request can be written as the document says. Bodies are read in
 `openapi_bodies`.

@@ -160,7 +160,8 @@ class SaysoGroup(SaysoCommand, click.Group):
         return super().resolve_command(ctx, args)
 
 
-#: The ends of events that a command prints itself, with their line and cure: `mcp.tool_left_out` and others.
+#: The ends of events that a command prints itself, with their line and cure: `mcp.tool_left_out`
+#: and others.
 _OWN_FINDINGS = ("_left_out", "_incomplete")
 
 

@@ -139,7 +139,8 @@ def test_text_that_is_a_download_reaches_the_user_and_the_model(tmp_path: Path, 
     ],
 )
 def test_name_of_a_file_is_read_as_http_says(tmp_path: Path, api, header: str, name: str):
-    """RFC 6266 and 8187: quotes, `filename*` before `filename`, and no path. Without a name, path and type give one.
+    """RFC 6266 and 8187: quotes, `filename*` before `filename`, and no path. Without a name, path
+    and type give one.
 
     The forms that browsers read are read, too, and the name is one that every file system takes.
     """

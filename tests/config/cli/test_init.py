@@ -11,7 +11,8 @@ import pytest
 from tests.config.processes import PATIENCE, sayso
 
 ROOT = Path(__file__).parents[3]
-#: Right and wrong calls of tools. A wrong one that is no error any more is an unused `type: ignore`, which is an error.
+#: Right and wrong calls of tools. A wrong one that is no error any more is an unused `type:
+#: ignore`, which is an error.
 TYPED_CALLS = ROOT / "tests/agent/tools/typed_calls.py"
 
 
