@@ -356,6 +356,10 @@ def _http_refusal(status: int) -> str:
     return f"; it answered {status}{cure}" if status >= HTTPStatus.BAD_REQUEST else ""
 
 
+#: How the SDK says, before a version, that it does not know the one that the server has.
+_OTHER_VERSION = "Unsupported protocol version from the server: "
+
+
 def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
     """Return why it failed; of other libraries' errors only the type, since their text may hold a URL with a secret."""
     cause = exc
@@ -371,6 +375,9 @@ def _reason(exc: BaseException, secrets: Sequence[str]) -> str:
         return f"{cause.filename!r}: {cause.strerror}"
     if isinstance(cause, ValidationError):
         return f"its answer does not follow the protocol: {validation_reason(cause)}"
+    if isinstance(cause, RuntimeError) and str(cause).startswith(_OTHER_VERSION):
+        version = _first_line(str(cause).removeprefix(_OTHER_VERSION), secrets)
+        return f"it has the version {version!r} of the protocol, which is not supported"
     return type(cause).__name__
 
 

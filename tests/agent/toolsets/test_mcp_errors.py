@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sayso.agent import ToolOutcome
-from sayso.agent.toolsets.base import UnclearOutcome
+from sayso.agent.toolsets.base import SourceError, UnclearOutcome
 from sayso.agent.toolsets.mcp import McpToolProvider
 from tests.agent.toolsets.conftest import Api
 
@@ -24,6 +24,7 @@ class McpApi(Api):
 
     description = ""
     session = ""
+    version = "2025-06-18"
     begun = 0
 
     def default(self, headers: dict[str, str]) -> Answered:
@@ -34,7 +35,7 @@ class McpApi(Api):
             case "initialize":
                 self.begun += 1
                 held = {
-                    "protocolVersion": "2025-06-18",
+                    "protocolVersion": self.version,
                     "capabilities": {},
                     "serverInfo": {"name": "a", "version": "1"},
                 }
@@ -176,3 +177,11 @@ def test_cut_text_contains_no_part_of_a_secret(far, provider, before: int):
     provider.close()
     (tool,) = asyncio.run(provider.list_tools())
     assert "tok-" not in tool.description
+
+
+def test_server_with_another_version_of_the_protocol_is_named_with_it(far, provider):
+    """The operator cannot see from a RuntimeError what to update. A secret in its answer is not shown."""
+    far.version = f"2099-{TOKEN}"
+    with pytest.raises(SourceError, match=r"it has the version '2099-[^']*' of the protocol") as caught:
+        asyncio.run(provider.list_tools())
+    assert TOKEN not in str(caught.value)
