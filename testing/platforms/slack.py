@@ -588,9 +588,7 @@ def _missing_addresses(settings: SlackPayload) -> Iterator[dict[str, str]]:
 
 
 def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
-    """Return the errors of an app's view: its scope and its event, each of which Slack refuses
-    without the other.
-    """
+    """Return the errors of a view. Slack refuses its scope and its event without each other."""
     features = manifest.get("features", {})
     views = [view for view in VIEW_EVENTS if view in features]
     if "assistant:write" in _scopes(manifest) and not views:

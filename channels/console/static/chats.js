@@ -77,17 +77,24 @@ async function deleteChat(button, id) {
     button.classList.add("sure");
     button.textContent = "Delete?";
     button.ariaLabel = button.ariaLabel.replace("Delete", "Really delete");
-    setTimeout(() => button.isConnected && (button.classList.remove("sure"), loadChats()), SURE_MS);
+    setTimeout(() => notSure(button), SURE_MS);
     return;
   }
   button.disabled = true;
-  const isForgotten = !page.commands || (await forget(id));
-  const found = isForgotten && (await askChats({ delete: id }));
-  if (!isForgotten) chatsProblem.textContent = UNREACHED;
+  let found = null;
+  if (page.commands && !(await forget(id))) chatsProblem.textContent = UNREACHED;
+  else found = await askChats({ delete: id });
   button.classList.remove("sure");
   button.disabled = false;
   if (found && id === page.chat) return location.assign(page.home);
   await loadChats();
+}
+
+// The second press did not come: shows the list anew, unless that was done meanwhile.
+function notSure(button) {
+  if (!button.isConnected) return;
+  button.classList.remove("sure");
+  loadChats();
 }
 
 // Clears the history of a conversation and cancels its open question, and waits some seconds for the bot to do so.
@@ -118,7 +125,10 @@ function writeSeen(seen) {
   } catch {} // some browsers do not allow it
 }
 
-menu.onclick = () => (chatsPanel.showModal(), loadChats());
+menu.onclick = () => {
+  chatsPanel.showModal();
+  loadChats();
+};
 byId("close-chats").onclick = () => chatsPanel.close();
 chatsPanel.onclick = ({ target }) => {
   if (target === chatsPanel) chatsPanel.close(); // a press beside the panel
@@ -126,10 +136,14 @@ chatsPanel.onclick = ({ target }) => {
 chatsPanel.onclose = () => input.focus();
 
 async function beginChat() {
-  if (!log.childElementCount) return chatsPanel.close(), input.focus();
+  if (!log.childElementCount) {
+    chatsPanel.close();
+    input.focus();
+    return;
+  }
   const found = await askChats({ new: true });
   if (found) location.assign(chatAddress(found.id));
-  else chatsPanel.open || (notice.textContent = UNREACHED);
+  else if (!chatsPanel.open) notice.textContent = UNREACHED;
 }
 
 // The name goes with the next message. The server cuts it to one short line.

@@ -39,7 +39,14 @@ let wasTextSent = false; // whether a text that closes questions is shown
 const lateEdits = new Map(); // id of a message that is not loaded -> the newest edit of it
 const lateTaps = new Set(); // data of tapped buttons that are not loaded
 const stepsOf = new Map(); // event id -> the view of its tool calls
-const STEP_WORDS = { running: "running", done: "done", failed: "failed", waits: "asked for your yes", unknown: "outcome unknown", stopped: "stopped" };
+const STEP_WORDS = {
+  running: "running",
+  done: "done",
+  failed: "failed",
+  waits: "asked for your yes",
+  unknown: "outcome unknown",
+  stopped: "stopped",
+};
 let loadedActs = []; // messages and taps of the first page: event id and time
 let draft = null; // the unfinished answer
 let stream = null; // the event stream; none while the feed is polled
@@ -203,7 +210,8 @@ function addSteps(event) {
 
 function stepRow({ name, state, seconds }, at) {
   const row = element("li", state);
-  const time = element("span", "time", state === "waits" || (state === "unknown" && !seconds) ? "" : secondsText(seconds));
+  const hasTime = state !== "waits" && (state !== "unknown" || seconds);
+  const time = element("span", "time", hasTime ? secondsText(seconds) : "");
   row.append(element("code", "", name), element("span", "state", STEP_WORDS[state] ?? state), time);
   if (state === "running") time.dataset.began = at.getTime() - seconds * 1000;
   return row;
@@ -215,8 +223,9 @@ function summarizeSteps(view) {
   const [details, rows] = [view.firstChild, [...view.querySelectorAll("li")]];
   const running = rows.filter((row) => row.matches(".running"));
   const bad = rows.filter((row) => row.matches(".failed, .unknown, .stopped")).length;
-  const all = rows.length === 1 ? [...rows[0].children].map((each) => each.textContent).join(" ").trim() : `${rows.length} tool calls${bad ? `, ${bad} not done` : ""}`;
-  const words = running.length ? `Running ${running.map((row) => row.firstChild.textContent).join(", ")}` : all;
+  let words = `${rows.length} tool calls${bad ? `, ${bad} not done` : ""}`;
+  if (rows.length === 1) words = [...rows[0].children].map((each) => each.textContent).join(" ").trim();
+  if (running.length) words = `Running ${running.map((row) => row.firstChild.textContent).join(", ")}`;
   if (details.firstChild.textContent !== words) details.firstChild.textContent = words;
   view.hidden = !rows.length;
   view.classList.toggle("busy", running.length > 0);
@@ -867,7 +876,11 @@ document.onpaste = (event) => {
 
 const holdsFiles = (event) => event.dataTransfer.types.includes("Files");
 const dropping = (shown) => document.body.classList.toggle("dropping", shown);
-document.ondragover = (event) => holdsFiles(event) && (event.preventDefault(), dropping(true));
+document.ondragover = (event) => {
+  if (!holdsFiles(event)) return;
+  event.preventDefault();
+  dropping(true);
+};
 document.ondragleave = (event) => event.relatedTarget || dropping(false);
 document.ondrop = (event) => {
   dropping(false);
