@@ -47,8 +47,8 @@ tools:
   - toolbox: {sorted({*FAMILIES} - {"files"})}
 media: {{store: s3://files}}
 channels:
-  web: {{platform: console}} desk: {{platform: slack, client_id: '${{KEY}}', client_secret:
-  '${{KEY}}', signing_secret: '${{KEY}}'}}
+  web: {{platform: console}}
+  desk: {{platform: slack, client_id: '${{KEY}}', client_secret: '${{KEY}}', signing_secret: '${{KEY}}'}}
 """
 #: The module that is missing without any extra, the extra that brings it, and the line of EVERYTHING that needs it.
 MISSING = [
