@@ -250,8 +250,8 @@ class OutcomeHistory:
             entry["note"] = _RUNNING
             return entry
 
-        # A plan is refused as a whole: the step because of which it was says why.
-        plan = records.get(stored.action.plan) if stored.action.plan else None
+        # A plan is refused as a whole. Only the step that caused it gets the reason.
+        plan = records.get(stored.action.plan)
         if plan is not None and link.outcome == "dropped" and _refusal_in(plan.outcome_text, stored):
             entry["error"] = await self._for_model(message.tool_name, plan.outcome_text)
             return entry

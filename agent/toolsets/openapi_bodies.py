@@ -277,10 +277,10 @@ def is_file_list(schema: Any) -> bool:
 
 
 def _may_be_file(schema: Any) -> bool:
-    """Return whether a value of a schema can be a file or a list of files, perhaps beside others,
-    such as an address.
+    """Return whether a value of a schema can be a file or a list of files.
 
-    In a form one file is written as a list of one is.
+    It may have other alternatives, such as an address. A form writes one file as it writes a list
+    of one.
     """
     return any(is_file(each) or is_file_list(each) for each in _alternatives(schema))
 
@@ -288,8 +288,11 @@ def _may_be_file(schema: Any) -> bool:
 def _alternatives(schema: Any) -> list[Any]:
     """Return the alternatives of a schema; one without alternatives has itself alone."""
     given = as_mapping(schema)
-    lists = [given.get(key) for key in ("anyOf", "oneOf")]
-    return [each for found in lists if isinstance(found, list) for each in found] or [schema]
+    alternatives: list[Any] = []
+    for key in ("anyOf", "oneOf"):
+        if isinstance(given.get(key), list):
+            alternatives += given[key]
+    return alternatives or [schema]
 
 
 def _is_file_by_encoding(schema: Any, types: Sequence[str]) -> bool:
