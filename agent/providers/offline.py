@@ -162,7 +162,8 @@ def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema
     name = head.partition("@")[0]  # in Telegram groups commands are written /name@the_bot
     tool = next((tool for tool in tools if tool["name"] == name), None)
     if tool is not None:
-        return tool, [_command_arguments(rest, tool)]
+        args, unplaced = _command_arguments(rest, tool)
+        return _unplaced_text(tool, unplaced) if unplaced else (tool, [args])
     if any(each["name"] == name for each in hidden):
         return NOT_ALLOWED
     if name.lower() in HELP_COMMANDS:
@@ -170,8 +171,18 @@ def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema
     return f"There is no command /{name}. /help lists them all."
 
 
-def _command_arguments(text: str, tool: ToolSchema) -> dict[str, Any]:
-    """Return the `key=value` pairs, converted. Words without a key are the first required parameter without a value."""
+def _unplaced_text(tool: ToolSchema, words: str) -> str:
+    """Return what a person is told of words in a command that are no argument: a call without them is another call."""
+    names = list(tool["parameters"]["properties"])
+    cure = f"write {' or '.join(f'{name}=...' for name in names)}" if names else "it takes no arguments"
+    return f"{tool['name']} cannot run like this: {words!r} has no name; {cure}. For example: {example_command(tool)}"
+
+
+def _command_arguments(text: str, tool: ToolSchema) -> tuple[dict[str, Any], str]:
+    """Return the `key=value` pairs, converted, and the words that are no argument.
+
+    Words without a key are the first required parameter without a value.
+    """
     properties = tool["parameters"]["properties"]
     args: dict[str, Any] = {}
     words: list[str] = []
@@ -188,7 +199,8 @@ def _command_arguments(text: str, tool: ToolSchema) -> dict[str, Any]:
     open_names = [name for name in tool["parameters"].get("required", ()) if name not in args]
     if words and open_names:
         args[open_names[0]] = convert(" ".join(words), properties[open_names[0]])
-    return args
+        words = []
+    return args, " ".join(words)
 
 
 def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) -> str:

@@ -337,6 +337,8 @@ def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how)
         ("/find_invoice query=a limit=many", "'limit' is 'many': Input should be a valid integer"),
         ("/find_invoice query=a colour=red", "Unexpected parameter(s): 'colour'"),
         ("/sales_chart period=year", "'period' is 'year': Input should be 'week' or 'month'"),
+        ("/sales_chart year", "'year' has no name; write period=..."),
+        ("/find_invoice query=a many of them", "'many of them' has no name; write query=... or limit=..."),
     ],
 )
 def test_wrong_arguments_of_a_command_are_told_in_one_plain_line(text, issue):
