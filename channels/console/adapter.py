@@ -204,7 +204,10 @@ class ConsoleChannel:
         if not self.settings.steps:
             return ""
         event = turn.tap.callback_id if turn.tap else turn.message_id
-        rows = [{"name": one_line(step.name), "state": step.state, "seconds": round(step.seconds, 3)} for step in steps]
+        rows = []
+        for step in steps:
+            seconds = round(step.seconds, 3)
+            rows.append({"name": one_line(step.name), "state": step.state, "seconds": seconds})
         return await _reach(
             self.feed.append,
             turn.conversation.id,

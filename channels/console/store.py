@@ -157,8 +157,12 @@ class Chats:
     def all(self, channel: str, user_id: str) -> list[Chat]:
         """Return the conversations of a person, the one that was used last first."""
         fields: dict[str, str] = self._run(lambda: self._client.hgetall(self._key(channel, user_id)))
-        rows = {name.removeprefix("chat:"): json.loads(row) for name, row in fields.items() if name.startswith("chat:")}
-        chats = [Chat(chat_id, fields.get(f"title:{chat_id}", ""), row["at"]) for chat_id, row in rows.items()]
+        chats = []
+        for name, record in fields.items():
+            kind, _, chat_id = name.partition(":")
+            if kind == "chat":
+                title = fields.get(f"title:{chat_id}", "")
+                chats.append(Chat(chat_id, title, json.loads(record)["at"]))
         return sorted(chats, key=lambda chat: chat.at or math.inf, reverse=True)
 
     def has(self, channel: str, user_id: str, chat_id: str) -> bool:

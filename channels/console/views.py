@@ -180,8 +180,10 @@ class Views:
     def older(self, name: str) -> flask.Response:
         """Return a page of entries before the given one, and whether there are older ones."""
         channel = self._channel(name)
-        entries, has_more = channel.older_entries(self._conversation(channel), flask.request.args.get("before", ""))
-        return flask.jsonify(entries=[{"at": entry_id, **entry} for entry_id, entry in entries], more=has_more)
+        before = flask.request.args.get("before", "")
+        entries, has_more = channel.older_entries(self._conversation(channel), before)
+        shown = [{"at": entry_id, **entry} for entry_id, entry in entries]
+        return flask.jsonify(entries=shown, more=has_more)
 
     def events(self, name: str = "") -> flask.Response:
         """Stream the entries of the feed after the given one."""
@@ -208,7 +210,8 @@ class Views:
         """Return the conversations of the person, the one that was used last first."""
         channel = self._channel(name)
         listed = channel.chats.all(channel.name, self._visitor(channel))
-        return flask.jsonify(chats=[{"id": chat.id, "title": chat.title, "at": chat.at} for chat in listed])
+        chats = [{"id": chat.id, "title": chat.title, "at": chat.at} for chat in listed]
+        return flask.jsonify(chats=chats)
 
     def edit_chats(self, name: str) -> flask.Response:
         """Begin, rename or delete a conversation of the person. Returns the id of a new one."""

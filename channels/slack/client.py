@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -185,6 +185,19 @@ def _error_of(response: Any) -> SendError:
     if code == "missing_scope" and re.fullmatch(r"[\w:.,]{1,200}", needed):
         cure = f"add the scope {needed} and install the app again"
     return kinds.get(reaction, Refused)(f"Slack error {code}{f': {cure}' if cure else ''}")
+
+
+def missing_scopes(needed: Mapping[str, Sequence[str]], header: str) -> dict[str, str]:
+    """Return the scopes that Slack's header x-oauth-scopes lacks, each with what it is for.
+
+    `needed`: what needs each scope.
+    """
+    given = {scope.strip() for scope in header.split(",")}
+    missing = {}
+    for scope, users in needed.items():
+        if scope not in given:
+            missing[scope] = f"{scope} (for {', '.join(users)})"
+    return missing
 
 
 def setup_problem(exc: Exception) -> Problem | None:

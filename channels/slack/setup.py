@@ -25,7 +25,14 @@ from sayso.channels.setup import (
     one_line,
     platform_calls,
 )
-from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, reaction_to, setup_problem
+from sayso.channels.slack.client import (
+    TOKEN_ERRORS,
+    error_code,
+    missing_scopes,
+    new_client,
+    reaction_to,
+    setup_problem,
+)
 from sayso.channels.slack.incoming import slack_hook
 from sayso.channels.slack.settings import InstallSettings, SlackSettings, View
 from sayso.channels.types import SignedWebhook
@@ -245,15 +252,14 @@ class SlackSetup(PlatformSetup):
         )
 
     def _scopes(self, header: str) -> CheckResult:
-        given = {scope.strip() for scope in header.split(",") if scope.strip()}
         needed = scopes(self._settings.view)
-        missing = [f"{scope} (for {', '.join(what)})" for scope, what in needed.items() if scope not in given]
+        missing = missing_scopes(needed, header)
         if not missing:
             return self._ok("scopes", f"all {len(needed)} that it needs")
         cure = f"add them under OAuth & Permissions and install again; `sayso channel manifest {self._name}` lists all"
-        if VIEW_SCOPE in needed and VIEW_SCOPE not in given:
+        if VIEW_SCOPE in missing:
             cure = f"{cure}; Slack gives {VIEW_SCOPE} only to apps with a view: for one without, write view: none"
-        return self._fail("scopes", f"missing: {'; '.join(missing)}", cure)
+        return self._fail("scopes", f"missing: {'; '.join(missing.values())}", cure)
 
 
 def _token_problem(exc: Exception) -> Problem | None:

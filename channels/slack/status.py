@@ -138,7 +138,8 @@ class ConversationStatus:
             is_outdated = after and self._turns.get((chat, ts), after) != after
             if is_outdated or not self._uses_sessions(chat):
                 return
-            if self._sessions.of(chat) == "later" and state == "active" and (chat, ts) not in self._working:
+            is_working = (chat, ts) in self._working
+            if self._sessions.of(chat) == "later" and state == "active" and not is_working:
                 return  # nothing was shown
             if await self._set_session(chat, ts, state) == "later":
                 self._set_later(chat, ts, state)

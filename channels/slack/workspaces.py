@@ -10,7 +10,13 @@ from typing import Any
 from sayso.channels.http import PooledSessions
 from sayso.channels.records import OtherVersion
 from sayso.channels.setup import CheckResult, SetupError, connection_problem, platform_calls
-from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, setup_problem
+from sayso.channels.slack.client import (
+    TOKEN_ERRORS,
+    error_code,
+    missing_scopes,
+    new_client,
+    setup_problem,
+)
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
 from sayso.channels.slack.settings import SlackSettings
 
@@ -124,10 +130,9 @@ class WorkspaceChecks:
         except SetupError as exc:
             return self._fail(installation.id, exc.says, exc.cure, id="workspace-token")
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        given = {scope.strip() for scope in str(headers.get("x-oauth-scopes", "")).split(",")}
-        missing = [f"{scope} (for {', '.join(what)})" for scope, what in self._scopes.items() if scope not in given]
+        missing = missing_scopes(self._scopes, str(headers.get("x-oauth-scopes", "")))
         if missing:
-            says = f"{label} lacks scopes: {'; '.join(missing)}"
+            says = f"{label} lacks scopes: {'; '.join(missing.values())}"
             return self._warn(installation.id, says, self._cure, id="workspace-scopes")
         return self._ok(installation.id, f"{label}: bot @{answer.get('user')}, all scopes")
 

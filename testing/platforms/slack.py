@@ -370,7 +370,9 @@ class FakeSlack:
         """Return whether the ts is of a message that the bot posted in a thread, and so opens none."""
         match = _TS.fullmatch(ts)
         number = int(match[1]) if match else 0
-        return 0 < number <= len(self._ledger.sent) and bool(self._ledger.sent[number - 1]["thread"])
+        if not 0 < number <= len(self._ledger.sent):
+            return False
+        return bool(self._ledger.sent[number - 1]["thread"])
 
     def _end_status(self, params: dict[str, Any]) -> None:
         """Remove the status of the thread that a message or file was posted in. An edit removes none."""
