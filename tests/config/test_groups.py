@@ -41,7 +41,8 @@ def groups(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.groups", *given]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         yield running
-        running.kill()
+        # Killed, it would leave its groups behind where a test has failed.
+        running.send_signal(signal.SIGINT)
 
 
 def test_failure_is_named_while_other_tests_run(groups: subprocess.Popen[str], tmp_path: Path):
