@@ -12,19 +12,21 @@ demo: $(VENV)/ready  ## the bot in your browser, with nothing else installed
 	@echo "Sayso is installed in $(VENV). Run it yourself with $(BIN)/sayso, as in: $(BIN)/sayso --help"
 	$(BIN)/sayso demo
 
-# Five groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
+# Six groups of about the same length. Those that start systems or commands mostly wait: they run beside the others.
 SERVERS := tests/deploy $(addprefix tests/flows/test_,$(addsuffix .py,backup bucket cluster lossy_failover rollback sentinel upgrade))
 SYSTEMS := tests/flows tests/browser
 AGENT := tests/agent tests/examples
-COMMANDS := tests/config tests/channels/console tests/docs
+COMMANDS := tests/config
+PAGES := tests/config/settings tests/config/wiring tests/channels/console tests/docs
 
-test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in five processes at a time, each failure named at once; ROOM=pending for those of one package
+test: $(VENV)/ready-dev .venv-models/ready  ## all tests, in six processes at a time, each failure named at once; ROOM=pending for those of one package
 ifdef ROOM
 	$(BIN)/python -m pytest tests/$(ROOM)
 else
 	@$(BIN)/python -m tests.groups \
-	  rest "$(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS))" \
-	  commands "-p no:cacheprovider $(COMMANDS)" \
+	  rest "$(addprefix --ignore=,$(SERVERS) $(SYSTEMS) $(AGENT) $(COMMANDS) $(PAGES))" \
+	  commands "-p no:cacheprovider $(addprefix --ignore=,$(PAGES)) $(COMMANDS)" \
+	  pages "-p no:cacheprovider $(PAGES)" \
 	  agent "-p no:cacheprovider $(AGENT)" \
 	  servers "-p no:cacheprovider $(SERVERS)" \
 	  systems "-p no:cacheprovider $(addprefix --ignore=,$(SERVERS)) $(SYSTEMS)"

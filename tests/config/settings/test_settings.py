@@ -235,7 +235,7 @@ def test_empty_secret_is_refused(file: Path):
 )
 def test_half_a_slack_app_is_refused_with_its_cure(file: Path, keys: str, problem: str):
     """An app has one token, or what many workspaces install it with."""
-    said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="secret")
+    said = refusal(file, f"channels:\n  a: {{platform: slack, signing_secret: '${{T}}', {keys}}}\n", T="hush-hush")
     assert problem in said
     assert "channels.a" in said
 
