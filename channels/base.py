@@ -364,7 +364,8 @@ class RecognizesPeople(Protocol):
         history, replies.
 
         With `store` the ids that the turn names are remembered as those of the sender, and for an
-        hour with `briefly`: then the sender may not talk, and is told so. Raises redis.RedisError.
+        hour with `briefly`, which is for a sender whom the access rules refuse. Raises
+        redis.RedisError.
         """
 
     def conversation_of(self, conversation: Conversation) -> Conversation:

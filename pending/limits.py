@@ -10,7 +10,7 @@ KEEP_CONVERSATION_MS = 30 * 24 * 3600 * 1000
 KEEP_OPT_OUT_MS = 365 * 24 * 3600 * 1000
 #: How long the ids of a person are stored after the last message: as long as a platform's others.
 KEEP_IDENTITY_MS = 90 * 24 * 3600 * 1000
-#: How long the ids of a person are stored who may not talk and was told so.
+#: How long the ids of a person are stored whom the access rules have refused.
 KEEP_STRANGER_MS = 3600 * 1000
 #: The most ids of one person that are stored.
 MAX_IDS = 8

@@ -283,7 +283,7 @@ def _own_words(stored: StoredAction, outcome_text: str, report: str, asked: Iter
     """Return what the bot itself says about the end of an action, without what a tool returned or raised.
 
     `report`: what is known of the steps of a plan, or of an undo; "" for none. `asked`: the action, and
-    the steps of a plan, because of which a yes may have been refused.
+    the steps of a plan. Each of them may be why a yes was refused.
     """
     action = stored.action
     texts = texts_for(action.language)

@@ -163,7 +163,9 @@ def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema
     tool = next((tool for tool in tools if tool["name"] == name), None)
     if tool is not None:
         args, unplaced = _command_arguments(rest, tool)
-        return _unplaced_text(tool, unplaced) if unplaced else (tool, [args])
+        if unplaced:
+            return _unplaced_text(tool, unplaced)
+        return tool, [args]
     if any(each["name"] == name for each in hidden):
         return NOT_ALLOWED
     if name.lower() in HELP_COMMANDS:
@@ -172,9 +174,14 @@ def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema
 
 
 def _unplaced_text(tool: ToolSchema, words: str) -> str:
-    """Return what a person is told of words in a command that are no argument: a call without them is another call."""
-    names = list(tool["parameters"]["properties"])
-    cure = f"write {' or '.join(f'{name}=...' for name in names)}" if names else "it takes no arguments"
+    """Return the answer to a command with words that are no argument.
+
+    Nothing runs: a call without these words would be another call.
+    """
+    spellings = [f"{name}=..." for name in tool["parameters"]["properties"]]
+    cure = "it takes no arguments"
+    if spellings:
+        cure = f"write {' or '.join(spellings)}"
     return f"{tool['name']} cannot run like this: {words!r} has no name; {cure}. For example: {example_command(tool)}"
 
 

@@ -98,7 +98,8 @@ class InstallViews:
         if flask.request.method == "HEAD":  # a filter that looks at a link before its browser opens it uses nothing up
             return flask.make_response("")
         # Strangers who make a state up do not use the places of those who have begun.
-        what = "return" if flow.is_begun(flask.request.args.get("state", "")) else "made-up return"
+        is_begun = flow.is_begun(flask.request.args.get("state", ""))
+        what = "return" if is_begun else "made-up return"
         if not self._may(name, what, RETURNS_PER_MINUTE):
             return _too_many()
         cookie = flask.request.cookies.get(self._cookie(name), "")

@@ -147,6 +147,9 @@ class FakeInstallations:
             rotation = {"refresh_token": grant.refresh_token, "expires_in": ROTATION_SECONDS}
         team = {"id": grant.id, "name": grant.name}
         organization = grant.id if grant.is_organization else grant.organization
+        enterprise = None
+        if organization:
+            enterprise = {"id": organization, "name": grant.name}
         return {
             "ok": True,
             "access_token": grant.token,
@@ -155,7 +158,7 @@ class FakeInstallations:
             "bot_user_id": "U0BOT",
             "app_id": self.app_id,
             "team": None if grant.is_organization else team,
-            "enterprise": {"id": organization, "name": grant.name} if organization else None,
+            "enterprise": enterprise,
             "is_enterprise_install": grant.is_organization,
             "authed_user": {"id": "U0ADMIN"},
             **rotation,

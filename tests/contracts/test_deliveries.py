@@ -307,7 +307,7 @@ def test_repeated_report_of_an_opt_out_does_not_close_the_address_again(rig):
 
 
 def test_opt_out_of_a_person_who_never_wrote_holds(rig):
-    """They get no message that nobody asked for; a message of theirs ends it."""
+    """The bot sends them nothing on its own, until a message of theirs ends it."""
     rig.outbox.forward(Delivery("chat:x#1", CHAT, Reply("hi")))
     held, reply = lease(rig)
     rig.outbox.mark_delivered(held, reply, GivenUp("OptedOut: 63050", end="opted_out"))
