@@ -1,0 +1,206 @@
+"""What a person's text means for a search of tools: words of tools, and what is to be done.
+
+Tools have the words of an API ("revoke", "collaborator"), people have their own ("she should not
+get in any more"). So each word or phrase of a text stands for a few words that tools may have for
+it: itself, its synonyms, and what a saying means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from sayso.agent.toolsets.english_words import Saying, english_words
+from sayso.agent.toolsets.stems import spoken_words, stem_of
+
+#: The weights of the words that a phrase, one word with a saying of its own, or a synonym stand
+#: for; the word itself has 1. A saying's first two words are nearer than the others.
+_PHRASE_WEIGHT = 1.0
+_SAYING_WEIGHT = 0.75
+_SYNONYM_WEIGHT = 0.5
+_HINT_WEIGHT = 0.4
+_LATER_WORD_SHARE = 0.8
+#: The weight of a word inside a phrase, such as "link" in "stop using the link".
+_WORD_IN_PHRASE_WEIGHT = 0.5
+#: The weight of the word that says what to do ("list ..."), as a word: what a tool does is compared
+#: by itself.
+_VERB_SHARE = 0.5
+
+
+class WordMeaning(NamedTuple):
+    """What tools may call one word or phrase of a text: weights of stems, and where it stands."""
+
+    position: int
+    stems: dict[str, float]
+
+
+class RequestMeaning(NamedTuple):
+    """A text: what its words mean, and what it asks for, as weights of actions."""
+
+    meanings: list[WordMeaning]
+    actions: dict[str, float]
+
+
+@lru_cache(maxsize=64)
+def meaning_of(text: str, language: str) -> RequestMeaning:
+    """Return what a text means. In other languages than English each word is only itself."""
+    words = spoken_words(text)
+    if language != "en":
+        stems = [stem_of(word, language) for word in words]
+        return RequestMeaning([WordMeaning(at, {stem: 1.0}) for at, stem in enumerate(stems)], {})
+    meanings = [*_meanings(words), *_hints(text, len(words))]
+    meanings.sort(key=lambda each: each.position)
+    actions = english_words().actions
+    with_verbs = [each for each in meanings if not actions.keys().isdisjoint(each.stems)]
+    wanted = _wanted_actions(text, with_verbs)
+    for meaning in with_verbs:
+        if meaning.position == with_verbs[0].position:
+            for stem in actions.keys() & meaning.stems.keys():
+                meaning.stems[stem] *= _VERB_SHARE
+    return RequestMeaning(meanings, wanted)
+
+
+def _meanings(words: Sequence[str]) -> Iterator[WordMeaning]:
+    """Yield the meanings of the phrases in a text, then those of the words outside them."""
+    stems = [stem_of(word, "en") for word in words]
+    phrase_places: set[int] = set()
+    yield from _phrase_meanings(words, stems, phrase_places)
+    english = english_words()
+    for at, word in enumerate(words):
+        if at in phrase_places:
+            continue
+        meant = english.words.get(stems[at], ())
+        weights = _weighed(meant, _SAYING_WEIGHT)
+        if word not in english.stop_words:
+            for synonym in english.synonyms.get(stems[at], ()):
+                weights[synonym] = max(weights.get(synonym, 0.0), _SYNONYM_WEIGHT)
+            weights[stems[at]] = 1.0
+        if weights:
+            yield WordMeaning(at, weights)
+
+
+def _phrase_meanings(
+    words: Sequence[str],
+    stems: Sequence[str],
+    phrase_places: set[int],
+) -> Iterator[WordMeaning]:
+    """Yield the meanings of the phrases in a text.
+
+    The places of their words are added to `phrase_places`.
+    """
+    stop_words = english_words().stop_words
+    start = next((at for at, word in enumerate(words) if word not in _POLITE), 0)
+    for saying, at in _sayings_in(stems, start):
+        places = saying.phrase.places(stems, at)
+        if places is None:
+            continue
+        is_taken = not phrase_places.isdisjoint(places)
+        if is_taken and not saying.phrase.only_at_start:
+            continue
+        yield WordMeaning(at, _weighed(saying.means, _PHRASE_WEIGHT))
+        if saying.phrase.only_at_start:
+            continue
+        phrase_places.update(places)
+        if saying.phrase.tail or not saying.means:
+            continue
+        for place in places:
+            if words[place] not in stop_words:
+                yield WordMeaning(place, {stems[place]: _WORD_IN_PHRASE_WEIGHT})
+
+
+#: Words before what a person asks for: "could you please ...".
+_POLITE = frozenset(
+    """can could would will you please pls i we want need to lets let us me kindly hey hi the just
+    now id like""".split()
+)
+
+
+def _sayings_in(stems: Sequence[str], start: int) -> list[tuple[Saying, int]]:
+    """Return the phrases that may be in a text and where they would begin, the longest first."""
+    by_first = english_words().phrases
+    found: list[tuple[Saying, int]] = []
+    for at, stem in enumerate(stems):
+        sayings = by_first.get(stem, ())
+        if at != start:
+            sayings = tuple(each for each in sayings if not each.phrase.only_at_start)
+        found += [(saying, at) for saying in sayings]
+    return sorted(found, key=lambda each: -each[0].phrase.length)
+
+
+def _weighed(stems: Sequence[str], weight: float) -> dict[str, float]:
+    weights = dict.fromkeys(stems[:2], weight)
+    return weights | dict.fromkeys(stems[2:], weight * _LATER_WORD_SHARE)
+
+
+#: Things that are recognized by how they are written, and the words for them.
+_HINTS = tuple(
+    (re.compile(pattern), words.split())
+    for pattern, words in (
+        (r"\S+@\S+\.\w+", "email user member invite address"),
+        (r"(?<!\S)@\w+", "user member group"),
+        (r"\b\d+\.\d+\.\d+\.\d+\b", "ip address record dns"),
+        (r"(?<![@\w.])\w+(?:\.\w+)*\.(?:com|org|net|dev|io|app|example)\b", "domain website url"),
+        (
+            r"[$€£]\s?\d|\d\s?(?:dollars?|euros?|pounds|bucks)\b",
+            "payment amount charge price refund",
+        ),
+        (r"(?<!\S)#[a-z]\w*", "channel conversation"),
+        (r"(?<!\S)#\d+|\b[A-Z]{2,}-\d+", "issue ticket"),
+        (r"\b[A-Z]{2,}_[A-Z_]+\b", "environment variable"),
+        (r"\b\w+\.(?:pdf|docx?|xlsx?|png|jpe?g|txt|csv|zip)\b", "file document"),
+        (r"\+\d{6,}|\b\d{3}-\d{4}\b", "phone number"),
+        # A name inside a sentence, or after a title. Days and months are none.
+        (
+            r"(?:(?<=[a-z,] )|\b(?:Mr|Mrs|Ms|Dr)\.? )"
+            r"(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|May|June"
+            r"|July|August|September|October|November|December)[A-Z][a-z]+\b",
+            "user member person people customer",
+        ),
+    )
+)
+
+
+def _hints(text: str, position: int) -> Iterator[WordMeaning]:
+    for pattern, words in _HINTS:
+        for _ in pattern.finditer(text):
+            yield WordMeaning(position, {stem_of(word, "en"): _HINT_WEIGHT for word in words})
+
+
+#: How a question begins that wants to know something, and a request that only looks polite.
+_QUESTION = re.compile(
+    r"(?:who|what|which|where|when|how|is|are|do|does|did|has|have|any|show|list)s?\b",
+    re.IGNORECASE,
+)
+_POLITE_QUESTION = re.compile(r"(?:can|could|would|will) (?:you|we|i)\b", re.IGNORECASE)
+#: How people say that something is to end.
+_END = re.compile(
+    r"\b(?:no longer|any ?more|any longer|must not|shouldn.?t|d(?:on|oesn).?t want)\b",
+    re.IGNORECASE,
+)
+_QUESTION_WEIGHT = 2.0
+_END_WEIGHT = 1.5
+
+
+def _wanted_actions(text: str, meanings: Sequence[WordMeaning]) -> dict[str, float]:
+    """Return what a text asks for, as weights of actions; the first words count most.
+
+    `meanings` are those that have a word for an action.
+    """
+    actions = english_words().actions
+    wanted: dict[str, float] = defaultdict(float)
+    stripped = text.strip()
+    is_question = "?" in text or _QUESTION.match(stripped) is not None or " show " in text.lower()
+    if is_question and not _POLITE_QUESTION.match(stripped):
+        wanted["read"] += _QUESTION_WEIGHT
+    if _END.search(text):
+        wanted["delete"] += _END_WEIGHT
+    for place, meaning in enumerate(meanings):
+        verbs = {stem: weight for stem, weight in meaning.stems.items() if stem in actions}
+        near = max(verbs.values()) * _LATER_WORD_SHARE
+        kinds = sorted({actions[stem] for stem, weight in verbs.items() if weight >= near})
+        for kind in kinds:
+            wanted[kind] += 1 / (1 + place / 2) / len(kinds)
+    return dict(wanted)

@@ -1,0 +1,35 @@
+"""Stems of words: "collaborators" and "collaborator" have one."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from sayso.agent.providers.offline import words_of
+
+#: Most stems that are cached. A catalog of a thousand tools has about 5,000 words.
+_MAX_STEMS = 20_000
+#: Snowball's names of the languages it has a stemmer for.
+_STEMMERS = {
+    "ar": "arabic", "de": "german", "en": "english", "es": "spanish", "fr": "french",
+    "hi": "hindi", "id": "indonesian", "it": "italian", "nl": "dutch", "pt": "portuguese",
+    "ru": "russian", "tr": "turkish",
+}  # fmt: skip
+_APOSTROPHE = re.compile("['\u2019]")
+
+
+def spoken_words(text: str) -> list[str]:
+    """Return the words of a text that a person wrote: "don't" is one word, "dont"."""
+    return words_of(_APOSTROPHE.sub("", text))
+
+
+@lru_cache(maxsize=_MAX_STEMS)
+def stem_of(word: str, language: str) -> str:
+    """Return the stem of a word; the word itself in a language without a stemmer."""
+    if language not in _STEMMERS:
+        return word
+    from snowballstemmer import stemmer  # imported late: two dozen modules, for this selector only
+
+    # A new one each time, since a stemmer is not thread-safe.
+    stem: str = stemmer(_STEMMERS[language]).stemWord(word)
+    return stem
