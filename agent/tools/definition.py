@@ -292,7 +292,14 @@ class ToolDefinition:
             return
         takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in signature.values())
         positional = [param.name for param in signature.values() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
-        unknown = [name for name in names if name not in signature or name in positional]
+        unnamed = [name for name in names if name in positional]
+        if unnamed and not takes_any:
+            raise self._undefinable(
+                f"its function takes {unnamed!r} by position only, and a model gives arguments by name: write a "
+                "function around it, or remove the `/` from its parameters",
+                unnamed,
+            )
+        unknown = [name for name in names if name not in signature]
         if unknown and not takes_any:
             raise self._undefinable(f"its function takes no {unknown!r} by name", unknown)
         given = {*names, *self.injected_kwargs, *context_parameters(function)}

@@ -17,7 +17,7 @@ from sayso.agent.tools.call_texts import ToolOutcome
 from sayso.agent.tools.definition import ToolOptions, normalize_namespace
 from sayso.agent.tools.errors import ToolError, ToolExecutionError, ToolNotFoundError, ToolValidationError
 from sayso.agent.tools.screening import result_for_model
-from sayso.agent.tools.signature import name_of
+from sayso.agent.tools.signature import is_method, name_of
 from sayso.agent.tools.tool import FunctionP, FunctionR, Tool
 from sayso.agent.tools.vendor_schemas import ApiFormat
 from sayso.channels.spelling import nearest
@@ -34,7 +34,7 @@ def tools_of(target: Any, namespace: bool | str = False) -> list[Tool]:
     """
     tools = [
         # A lambda gets the name of its attribute.
-        each if isinstance(each, Tool) else Tool.from_function(each, name=name if name_of(each) == "<lambda>" else None)
+        Tool.from_function(each, name=name if name_of(each) == "<lambda>" else None)
         for name, each in (_functions_of(target) if isinstance(target, ModuleType) else _methods_of(target))
     ]
     if not tools:
@@ -122,9 +122,15 @@ class ToolRegistry:
     def register(self, tool: Tool[FunctionP, FunctionR] | Callable[FunctionP, FunctionR]) -> Tool[FunctionP, FunctionR]:
         """Add a tool, or a function as a tool, and return it as it is registered.
 
-        Raises ToolValidationError if another tool has its name.
+        Raises ToolValidationError if another tool has its name, and for a method without its instance.
         """
-        given = tool if isinstance(tool, Tool) else Tool.from_function(tool)
+        given = Tool.from_function(tool)
+        if is_method(given.function):
+            raise ToolValidationError(
+                f"{given.name!r} is a method without its instance, so no call could be made: give the method of an "
+                "instance, or the class to ToolRegistry.register_from",
+                tool_name=given.name,
+            )
         with self._changes:
             if given.name in self._tools and self._tools[given.name].given is not given:
                 self._check_free([given])

@@ -20,7 +20,33 @@ from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.parameter import Parameters, ToolParameter, default_description, is_union, may_be_none
 from sayso.pending.context import is_context, own_function
 
+#: Most characters of a wrong value in an error.
+MAX_SHOWN = 40
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def check_function(function: Any) -> None:
+    """Raise ToolValidationError, with the cure, for what is no function that a model could call."""
+    cure = ""
+    if isinstance(function, str):
+        cure = f"give options by name, as in @tool(name={function[:MAX_SHOWN]!r})"
+    elif inspect.isclass(function):
+        cure = "register its methods with ToolRegistry.register_from, or write a function that makes one"
+    elif isinstance(function, classmethod):
+        cure = "put @classmethod above @tool"
+    elif inspect.isawaitable(function) or inspect.isgenerator(function) or inspect.isasyncgen(function):
+        cure = "give the function without calling it"
+    elif not callable(function):
+        cure = "give a function, with a docstring and type hints"
+    if cure:
+        raise ToolValidationError(f"no tool can be made of {_kind_of(function)}: {cure}")
+
+
+def _kind_of(value: Any) -> str:
+    """Return what a value is in a few words: its own text may be long, or private."""
+    if inspect.isclass(value):
+        return f"the class {value.__name__!r}"
+    return f"an object of type {type(value).__name__!r}"
 
 
 def infer_parameters(
@@ -59,7 +85,8 @@ def _signature(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(function).parameters
     except (ValueError, TypeError) as exc:
         raise ToolValidationError(
-            f"no tool can be read from {function!r} ({exc}): give Tool(name, description, parameters, function)"
+            f"no tool can be made of {name_of(function)!r}: Python knows no signature of it; write a function with "
+            "type hints around it, or give Tool(name, description, parameters, function)"
         ) from exc
 
 
@@ -156,7 +183,9 @@ def call_method(instance: Any) -> Any:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return a function's name; for a callable instance, the name of its class."""
+    """Return a function's name, also behind partials; for a callable instance, the name of its class."""
+    while isinstance(function, functools.partial):
+        function = function.func
     return getattr(function, "__name__", "") or type(function).__name__
 
 

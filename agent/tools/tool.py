@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from types import GenericAlias, MethodType
-from typing import Any, ClassVar, Concatenate, Generic, Self, Unpack, overload
+from typing import Any, ClassVar, Concatenate, Generic, Self, Unpack, cast, overload
 
 from pydantic import BaseModel
 from pydantic_core import CoreSchema, SchemaSerializer, core_schema
@@ -50,7 +50,13 @@ from sayso.agent.tools.errors import (
     ToolValidationError,
 )
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
-from sayso.agent.tools.signature import describe, infer_parameters, is_method, name_of
+from sayso.agent.tools.signature import (
+    check_function,
+    describe,
+    infer_parameters,
+    is_method,
+    name_of,
+)
 from sayso.agent.tools.vendor_schemas import ApiFormat, vendor_schema
 from sayso.pending.action import encode_canonical
 from sayso.pending.concurrency import (
@@ -66,6 +72,8 @@ from sayso.pending.proposals import current_context, running_tool
 #: Most characters of the words with which a preview refuses. They are stored, and people read them
 #: in a chat.
 MAX_REFUSAL_CHARS = 2_000
+#: How many decorators and partials around a function are looked through.
+MAX_WRAPPERS = 100
 #: Runs a sync function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -138,7 +146,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     @classmethod
     def from_function(
         cls,
-        func: Callable[P, R_co],
+        func: Callable[FunctionP, FunctionR],
         name: str | None = None,
         description: str | None = None,
         namespace: str | None = None,
@@ -148,13 +156,20 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         param_metadata: Mapping[str, Mapping[str, Any]] | None = None,
         injected_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
-    ) -> Tool[P, R_co]:
+    ) -> Tool[FunctionP, FunctionR]:
         """Return the Tool of a function; what is not given comes from its signature and docstring (seed: Tool).
 
         With a `namespace` its name is `{namespace}-{method_name}`. `options` are other fields of ToolDefinition.
-        Whether the function is async is detected, whatever `metadata.is_async` says (seed: Tool). Raises ValueError for
-        a lambda without a name, ToolValidationError for a function that cannot be a tool.
+        Whether the function is async is detected, whatever `metadata.is_async` says (seed: Tool). A function that is a
+        tool already is returned unchanged. Raises ValueError for a lambda without a name, ToolValidationError for what
+        cannot be a tool, and for a tool that is given options.
         """
+        given = [name, description, namespace, method_name, metadata, param_metadata, injected_kwargs]
+        has_options = bool(options) or any(each is not None for each in given)
+        existing = _existing_tool(func, has_options=has_options)
+        if existing is not None:
+            return cast("Tool[FunctionP, FunctionR]", existing)
+        check_function(func)
         if name_of(func) == "<lambda>" and not (name or method_name):
             raise ValueError("a lambda has no name: give the tool one with name=")
         documented, descriptions = describe(func)
@@ -170,7 +185,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             method_name=method_name,
             **options,
         )
-        return tool.update_namespace(namespace, force=True)
+        return cast("Tool[FunctionP, FunctionR]", tool.update_namespace(namespace, force=True))
 
     @property
     def takes_hidden_arguments(self) -> bool:
@@ -563,6 +578,46 @@ class Tool(ToolDefinition, Generic[P, R_co]):
                 tool_name=self.name,
             )
         return self.function
+
+
+def _existing_tool(function: Any, *, has_options: bool) -> Tool | None:
+    """Return the tool that a function is already; None for a function without a tool behind it.
+
+    Since Python 3.13 a method under @classmethod and @tool is a bound method of the tool.
+
+    Raises ToolValidationError for a tool with other options, and for a decorator or a partial above a
+    tool: a tool made of that would have lost the options of the first, such as `requires_approval`.
+    """
+    existing = _tool_behind(function)
+    if existing is None:
+        return None
+    if isinstance(function, MethodType) and function.__func__ is existing:
+        existing = function = existing.__get__(function.__self__)
+    issue = ""
+    if function is not existing:
+        issue = "is wrapped by a decorator or a partial: put @tool above that, around the function"
+    elif has_options:
+        issue = (
+            "is a tool already: give all options to its @tool, or make another tool of it with "
+            "dataclasses.replace(tool, name=...)"
+        )
+    if issue:
+        raise ToolValidationError(f"{existing.name!r} {issue}", tool_name=existing.name, issue=issue)
+    return existing
+
+
+def _tool_behind(function: Any) -> Tool | None:
+    """Return the tool behind decorators, partials and bound methods; None where there is none."""
+    for _ in range(MAX_WRAPPERS):
+        if isinstance(function, Tool):
+            return function
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        else:
+            function = getattr(function, "__dict__", {}).get("__wrapped__")
+    return None
 
 
 _AS_DUMPED = core_schema.plain_serializer_function_ser_schema(Tool.model_dump)

@@ -282,11 +282,10 @@ def test_hints_that_cannot_be_resolved_name_the_function(hint):
         tool(do)
 
 
-@pytest.mark.parametrize("thing", [max, dict, 3, None])
-def test_what_has_no_signature_is_refused_with_the_cure(thing):
-    """Built-ins that Python cannot look into, and what cannot be called."""
+def test_what_has_no_signature_is_refused_with_the_cure():
+    """Built-ins that Python cannot look into."""
     with pytest.raises(ToolValidationError, match="give Tool\\(name"):
-        Tool.from_function(thing)
+        Tool.from_function(max)
 
 
 @pytest.mark.parametrize("default", [math.inf, math.nan, "three", 99, object()])
