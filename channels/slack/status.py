@@ -52,6 +52,8 @@ _APP_ERRORS = frozenset(
         *("ekm_access_denied", "enterprise_is_restricted", "not_agent_app", "not_authorized"),
     }
 )
+#: What follows from errors that concern a chat, whatever the thread.
+_CHAT_REACTIONS = ("closed", "chat_barred")
 #: What became of a call: Slack took it, asks to call later, refuses it here, or the call failed.
 Outcome = Literal["taken", "later", "refused", "failed"]
 #: A chat and the ts of a thread's first message, or of another message for the older status.
@@ -81,7 +83,7 @@ class ConversationStatus:
         self._client_of = client_of
         self._has_sessions = has_sessions
         self._sleep = sleep
-        self._sessions = Refusals(channel, "agents.sessions.setStatus", clock)
+        self._sessions = Refusals(channel, "agents.sessions.setStatus", clock, by_thread=True)
         self._statuses = Refusals(channel, "assistant.threads.setStatus", clock)
         #: Keeps the calls for one message in their order: a status that is shown after its removal would stay.
         self._locks: WeakValueDictionary[StatusPlace, asyncio.Lock] = WeakValueDictionary()
@@ -110,7 +112,7 @@ class ConversationStatus:
         """
         self.begin(chat, ts, event_id)
         async with self._lock(chat, ts):
-            if self._uses_sessions(chat):
+            if self._uses_sessions(chat, ts):
                 outcome = await self._set_session(chat, ts, "processing")
                 if outcome == "taken":
                     _remember(self._working, (chat, ts), None)
@@ -124,7 +126,7 @@ class ConversationStatus:
 
         Best effort; never raises.
         """
-        if not self._uses_sessions(chat):
+        if not self._uses_sessions(chat, ts):
             async with self._lock(chat, ts):
                 await self._set_status(chat, ts, "")
 
@@ -136,10 +138,10 @@ class ConversationStatus:
         """
         async with self._lock(chat, ts):
             is_outdated = after and self._turns.get((chat, ts), after) != after
-            if is_outdated or not self._uses_sessions(chat):
-                return
             is_working = (chat, ts) in self._working
-            if self._sessions.of(chat) == "later" and state == "active" and not is_working:
+            if is_outdated or not (is_working or self._uses_sessions(chat, ts)):
+                return
+            if self._sessions.of(chat, ts) == "later" and state == "active" and not is_working:
                 return  # nothing was shown
             if await self._set_session(chat, ts, state) == "later":
                 self._set_later(chat, ts, state)
@@ -147,20 +149,23 @@ class ConversationStatus:
     def _lock(self, chat: str, ts: str) -> asyncio.Lock:
         return self._locks.setdefault((chat, ts), asyncio.Lock())
 
-    def _uses_sessions(self, chat: str) -> bool:
-        return self._has_sessions and self._sessions.of(chat) != "refused"
+    def _uses_sessions(self, chat: str, ts: str) -> bool:
+        return self._has_sessions and self._sessions.of(chat, ts) != "refused"
 
     async def _set_session(self, chat: str, ts: str, state: ShownState) -> Outcome:
-        """Set the state of a thread's session unless Slack refused that lately."""
-        known = self._sessions.of(chat)
-        if known:
+        """Set the state of a thread's session unless Slack refused that lately.
+
+        The end of what this process shows as working is tried in any case.
+        """
+        known = self._sessions.of(chat, ts)
+        if known == "later" or (known and (chat, ts) not in self._working):
             return known
 
         async def call(client: AsyncWebClient, channel_id: str) -> Any:
             return await client.agents_sessions_setStatus(channel_id=channel_id, thread_ts=ts, status=state)
 
-        outcome, answer = await self._call(chat, self._sessions, call)
-        if outcome == "taken" and state != "processing":
+        outcome, answer = await self._call(chat, ts, self._sessions, call)
+        if outcome == "refused" or (outcome == "taken" and state != "processing"):
             self._working.pop((chat, ts), None)
         if answer is not None and NO_STOP_BUTTON in str(answer.data) and not self._misses_stop_button:
             self._misses_stop_button = True
@@ -169,19 +174,20 @@ class ConversationStatus:
 
     async def _set_status(self, chat: str, ts: str, status: str) -> Outcome:
         """Set "is thinking…", or remove it with "", unless Slack refused that lately."""
-        known = self._statuses.of(chat)
+        known = self._statuses.of(chat, ts)
         if known:
             return known
 
         async def call(client: AsyncWebClient, channel_id: str) -> Any:
             return await client.assistant_threads_setStatus(channel_id=channel_id, thread_ts=ts, status=status)
 
-        outcome, _ = await self._call(chat, self._statuses, call)
+        outcome, _ = await self._call(chat, ts, self._statuses, call)
         return outcome
 
     async def _call(
         self,
         chat: str,
+        ts: str,
         refusals: Refusals,
         call: Callable[[AsyncWebClient, str], Awaitable[Any]],
     ) -> tuple[Outcome, Any]:
@@ -194,7 +200,7 @@ class ConversationStatus:
         try:
             return "taken", await call(await self._client_of(chat), split_place(chat).id)
         except SlackApiError as exc:
-            return refusals.learn(chat, exc), None
+            return refusals.learn(chat, ts, exc), None
         except Exception:  # noqa: BLE001  # best effort: the network, or an unreadable answer
             return "failed", None
 
@@ -210,7 +216,7 @@ class ConversationStatus:
 
     async def _keep_setting(self, chat: str, ts: str, state: ShownState) -> None:
         for _ in range(MAX_TRIES):
-            await self._sleep(self._sessions.seconds_left(chat))
+            await self._sleep(self._sessions.seconds_left(chat, ts))
             async with self._lock(chat, ts):
                 if await self._set_session(chat, ts, state) != "later":
                     break
@@ -221,35 +227,44 @@ class ConversationStatus:
 class Refusals:
     """Remembers where Slack refuses one of its methods, and until when.
 
-    Lives as long as its status.
+    Lives as long as its status. `by_thread`: a refusal whose code names neither the app nor the
+    chat concerns one thread. Without threads each message would be refused anew.
     """
 
-    def __init__(self, channel: str, method: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        channel: str,
+        method: str,
+        clock: Callable[[], float],
+        *,
+        by_thread: bool = False,
+    ) -> None:
         self._channel = channel
         self._method = method
         self._clock = clock
-        #: Until when, and why, by chat. The id of a workspace stands for all of its chats, ""
-        #: without one.
+        self._by_thread = by_thread
+        #: Until when, and why, by chat or thread. The id of a workspace stands for all of its
+        #: chats, "" without one.
         self._until: dict[str, tuple[float, Literal["later", "refused"]]] = {}
 
-    def of(self, chat: str) -> Literal["", "later", "refused"]:
+    def of(self, chat: str, ts: str) -> Literal["", "later", "refused"]:
         """Return whether Slack asked to call later, or refused a call here lately; "" if neither."""
         now = self._clock()
-        kinds = [kind for until, kind in self._known(chat) if now < until]
+        kinds = [kind for until, kind in self._known(chat, ts) if now < until]
         if not kinds:
             return ""
         return "refused" if "refused" in kinds else "later"
 
-    def seconds_left(self, chat: str) -> float:
+    def seconds_left(self, chat: str, ts: str) -> float:
         """Return the seconds until a call may be made, 0 for now."""
-        return max(0.0, *(until - self._clock() for until, _ in self._known(chat)), 0.0)
+        return max(0.0, *(until - self._clock() for until, _ in self._known(chat, ts)), 0.0)
 
-    def _known(self, chat: str) -> list[tuple[float, Literal["later", "refused"]]]:
-        places = (split_place(chat).team, chat)
+    def _known(self, chat: str, ts: str) -> list[tuple[float, Literal["later", "refused"]]]:
+        places = (split_place(chat).team, chat, _thread_place(chat, ts))
         return [self._until[place] for place in places if place in self._until]
 
-    def learn(self, chat: str, error: SlackApiError) -> Outcome:
-        """Remember a refusal, of the app in a workspace or of one chat.
+    def learn(self, chat: str, ts: str, error: SlackApiError) -> Outcome:
+        """Remember a refusal, of the app in a workspace, of one chat or of one thread.
 
         Return what became of the call.
 
@@ -270,7 +285,11 @@ class Refusals:
         if len(self._until) >= MAX_CHATS:
             self._until.clear()
         is_of_app = is_limited or code in _APP_ERRORS or reaction in ("down", "scope")
-        place = split_place(chat).team if is_of_app else chat
+        place = chat
+        if is_of_app:
+            place = split_place(chat).team
+        elif self._by_thread and reaction not in _CHAT_REACTIONS:
+            place = _thread_place(chat, ts)
         self._until[place] = (self._clock() + seconds, outcome)
         extra = {
             "channel": self._channel,
@@ -281,6 +300,10 @@ class Refusals:
         }
         log.info("status.refused", extra=extra)
         return outcome
+
+
+def _thread_place(chat: str, ts: str) -> str:
+    return f"{chat} {ts}"
 
 
 def _remember(known: OrderedDict[StatusPlace, Any], place: StatusPlace, value: Any) -> None:

@@ -15,11 +15,15 @@ from typing import Any, BinaryIO, TypeVar
 
 from sayso.channels.base import AdapterDeps, BadHook, FetchError, Forbidden, RateLimit, SendError, WebhookConflict
 from sayso.channels.http import ANSWER_SECONDS, PooledSessions, SafeDownload, tls
+from sayso.channels.markdown import telegram_length
+from sayso.channels.markdown.split import fits
 from sayso.channels.telegram.client import TELEGRAM, new_bot, reaction, send_error
 from sayso.channels.telegram.incoming import ALLOWED_UPDATES, UpdateParser
 from sayso.channels.telegram.missing import MissingFeatures
 from sayso.channels.telegram.outgoing import (
+    TEXT_LIMIT,
     BotApiCall,
+    PartRefused,
     alternative,
     as_new_message,
     beginning,
@@ -37,6 +41,7 @@ from sayso.channels.types import (
     Reply,
     Turn,
     WebhookRequest,
+    digest,
 )
 
 T = TypeVar("T")
@@ -210,11 +215,26 @@ class TelegramChannel:
         """
         reply = delivery.reply
         is_rich = False
-        if self._sends_rich_messages:
-            is_rich = await asyncio.to_thread(self._is_rich, reply)
-        call = BotApiCall(delivery.conversation.chat, _thread(delivery), reply, rich=is_rich)
+        sent_parts = 0
+        if self._sends_rich_messages or len(reply.text) > TEXT_LIMIT:
+            sent_parts = await asyncio.to_thread(self._sent_parts, delivery)
+            is_rich = not sent_parts and await asyncio.to_thread(self._is_rich, reply)
+        call = BotApiCall(
+            delivery.conversation.chat,
+            _thread(delivery),
+            reply,
+            rich=is_rich,
+            sent_parts=sent_parts,
+        )
         impossible = reply.edits and (reply.media or not _MESSAGE_ID.fullmatch(reply.edits))
-        return await self._translated(self._deliver(as_new_message(call) if impossible else call))
+        sending = self._deliver(as_new_message(call) if impossible else call, delivery)
+        return await self._translated(sending)
+
+    def _sent_parts(self, delivery: Delivery) -> int:
+        """Return how many parts of a text that was to be one message earlier attempts have sent."""
+        if fits(delivery.reply.text, TEXT_LIMIT, telegram_length):
+            return 0
+        return int(self._cache.get(_parts_key(delivery)) or 0)
 
     async def _translated(self, sending: Awaitable[T]) -> T:
         """Return what the call returns. Raises SendError in place of PTB's errors."""
@@ -225,7 +245,8 @@ class TelegramChannel:
         except TelegramError as exc:
             raise send_error(exc) from exc
 
-    async def _deliver(self, call: BotApiCall | Receipt) -> Receipt:
+    async def _deliver(self, call: BotApiCall | Receipt, delivery: Delivery | None = None) -> Receipt:
+        """Send a call, in another form where Telegram refuses one. `delivery` is None for a draft."""
         from telegram.error import TelegramError
 
         home = call.chat if isinstance(call, BotApiCall) else ""
@@ -236,12 +257,16 @@ class TelegramChannel:
         while isinstance(call, BotApiCall):
             try:
                 receipt = await call.to(self._bots.here(), self._media)
-            except TelegramError as exc:
-                other = await asyncio.to_thread(alternative, call, exc, self._media)
+            except (TelegramError, PartRefused) as exc:
+                error: Any = exc
+                if isinstance(exc, PartRefused):
+                    error = exc.__cause__
+                    call = replace(call, sent_parts=exc.sent)
+                    await self._note_parts(delivery, exc.sent)
+                other = await asyncio.to_thread(alternative, call, error, self._media)
                 if other is None:
-                    raise
-                if isinstance(call, BotApiCall):
-                    self._learn(call, exc)
+                    raise error from None
+                self._learn(call, error)
                 if isinstance(other, BotApiCall) and other.chat != call.chat:
                     await asyncio.to_thread(self._note_move, call.chat, other.chat)
             else:
@@ -250,6 +275,11 @@ class TelegramChannel:
                 return replace(other, message_id=_full_id(other.message_id, call.chat, home))
             call = other
         return call
+
+    async def _note_parts(self, delivery: Delivery | None, sent: int) -> None:
+        """Note how many parts of a text have arrived: the next attempt sends the others."""
+        if delivery:
+            await asyncio.to_thread(self._cache.put, _parts_key(delivery), str(sent))
 
     def _learn(self, call: BotApiCall, exc: Exception) -> None:
         """Note what the Bot API server does not know.
@@ -341,6 +371,11 @@ def _full_id(message_id: str, chat: str, home: str) -> str:
     if not message_id or chat == home:
         return message_id
     return f"{chat}:{message_id}"
+
+
+def _parts_key(delivery: Delivery) -> str:
+    """Return the key of the note on a text's parts. A text that is marked as repeated has other parts."""
+    return f"telegram:parts:{delivery.id}:{digest(delivery.reply.text)}"
 
 
 def _in_chat(call: BotApiCall, chat: str) -> BotApiCall | Receipt:

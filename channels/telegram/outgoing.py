@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from sayso.channels.base import DeliveryUncertain, MediaStore
+from sayso.channels.base import MediaStore
 from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.literal import as_markdown
 from sayso.channels.markdown.rich import has_table, rich_blocks
@@ -94,13 +94,22 @@ def format_preview(md: str) -> str:
     return md
 
 
+class PartRefused(Exception):
+    """Raised when Telegram took the first `sent` parts of a text and not the next one. Its cause is PTB's error."""
+
+    def __init__(self, sent: int) -> None:
+        super().__init__(sent)
+        self.sent = sent
+
+
 @dataclass(frozen=True, slots=True)
 class BotApiCall:
     """One reply to one chat, as plain text if not `formatted`.
 
     `moved`: Telegram gave this chat in place of another. `shape`: "caption" edits the text under a file, "document"
     sends a file without showing it. `draft_id`: the text is a draft in a private chat, in place of the one with this
-    id. `rich`: the text is a rich message.
+    id. `rich`: the text is a rich message. `sent_parts`: how many parts of a text that is too long for one message
+    have arrived.
     """
 
     chat: str
@@ -111,9 +120,13 @@ class BotApiCall:
     shape: Literal["", "caption", "document"] = ""
     draft_id: int = 0
     rich: bool = False
+    sent_parts: int = 0
 
     async def to(self, bot: Bot, source: MediaStore) -> Receipt:
-        """Send the reply or edit the message. Raises PTB's errors, and Refused if the file is gone."""
+        """Send the reply or edit the message.
+
+        Raises PTB's errors, PartRefused, and Refused if the file is gone.
+        """
         if self.reply.answers_tap:
             text = head(plain(self.reply.text), ALERT_LIMIT, telegram_length)
             await bot.answer_callback_query(self.reply.answers_tap, text, show_alert=True)
@@ -170,7 +183,8 @@ class BotApiCall:
         """Send a text that was to be one rich message as several others, the buttons under the
         last.
 
-        Raises DeliveryUncertain if one is refused after the first.
+        Parts that arrived are not sent again. Raises PTB's errors for the first part, PartRefused
+        for a later one.
         """
         from telegram.error import TelegramError
 
@@ -180,12 +194,14 @@ class BotApiCall:
         ]
         receipt = Receipt("")
         for number, piece in enumerate(pieces):
+            if number < self.sent_parts:
+                continue
             try:
                 receipt = await replace(self, reply=piece).formatted_or_plain(bot, source)
             except TelegramError as exc:
                 if not number:
                     raise
-                raise DeliveryUncertain("a part of the text arrived") from exc
+                raise PartRefused(number) from exc
         return receipt
 
     async def formatted_or_plain(self, bot: Bot, source: MediaStore) -> Receipt:

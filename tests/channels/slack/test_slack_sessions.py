@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -121,6 +122,45 @@ def test_app_without_the_agent_view_is_learned_and_shows_the_older_status(
 
     asyncio.run(scene())
     assert methods(platforms) == [SESSION, STATUS, STATUS, STATUS, STATUS]
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [("invalid_thread_ts", "active"), ("session_closed", "suspended"), ("not_in_channel", "active")],
+)
+def test_refusal_in_one_thread_leaves_no_other_one_working(
+    channel: SlackChannel, fake: FakeSlack, error: str, state: str
+):
+    """Slack would show "Working…" and a stop button there for an hour."""
+    other = ("D0ADA", "1795204900.000200")
+
+    async def scene() -> None:
+        await channel.show_typing(message())
+        fake.session_error = error
+        await channel.show_typing(replace(message("e2"), conversation=Conversation("sl", *other)))
+        fake.session_error = ""
+        await channel.show_state(THREAD, state, after="e1")
+
+    asyncio.run(scene())
+    assert fake.sessions == {PLACE: state}
+    assert fake.statuses == {other: "is thinking…"}
+
+
+def test_refusal_of_a_thread_concerns_that_thread_alone(
+    channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
+):
+    """A direct message has many threads in the agent view. Slack names no list of its errors."""
+    next_one = replace(message("e3"), conversation=Conversation("sl", "D0ADA", "1795204900.000200"))
+
+    async def scene() -> None:
+        fake.session_error = "session_closed"
+        for event_id in ("e1", "e2"):
+            await channel.show_typing(message(event_id))
+        fake.session_error = ""
+        await channel.show_typing(next_one)
+
+    asyncio.run(scene())
+    assert methods(platforms) == [SESSION, STATUS, STATUS, SESSION]
 
 
 class Pauses:

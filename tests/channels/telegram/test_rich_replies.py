@@ -11,13 +11,14 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.replies import KINDS, long_text
-from sayso.channels.base import DeliveryUncertain, RateLimited
+from sayso.channels.base import AddressClosed, DeliveryUncertain, RateLimited, Refused
 from sayso.channels.markdown import plain
 from sayso.channels.markdown.rich import MAX_COLUMNS, rich_blocks
 from sayso.channels.types import Button, Conversation, Delivery, Receipt, Reply
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.telegram import SERVER_VERSION
 from sayso.testing.platforms.telegram_rich import rich_text
+from sayso.testing.stores import MemorySharedCache
 from tests.channels.harness import IMAGE, MemoryMedia, telegram
 
 CHAT = Conversation("tg", "5123456789")
@@ -148,23 +149,64 @@ def test_wait_is_no_refusal(channel, platforms: FakePlatforms):
     assert platforms.sent == []
 
 
-def test_refusal_after_the_first_part_is_uncertain(channel, platforms: FakePlatforms, monkeypatch):
-    """The first part stands in the chat, so the text counts as one that may have arrived."""
+def refuse_after(platforms: FakePlatforms, parts: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fake, which knows no rich messages, take so many parts and answer the next one with `kind`."""
     platforms.ledger.state[SERVER_VERSION] = (10, 1)
     fake = platforms.fakes["telegram"]
-    taken = []
     answer = fake._send
+    taken = []
 
-    def once(*args):
-        if taken:
-            return fake.failure("403")
+    def send_or_refuse(*args):
         taken.append(args)
-        return answer(*args)
+        return fake.failure(kind) if len(taken) == parts + 1 else answer(*args)
 
-    monkeypatch.setattr(fake, "_send", once)
+    monkeypatch.setattr(fake, "_send", send_or_refuse)
+
+
+def paragraphs(platforms: FakePlatforms) -> list[int]:
+    """Return how often each paragraph of LONG stands in the chat."""
+    words = " ".join(entry["text"] for entry in platforms.sent)
+    return [words.count(f"Paragraph {number}:") for number in range(20)]
+
+
+@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("429", RateLimited), ("403", AddressClosed), ("Bad Request: no", Refused)],
+)
+def test_parts_that_arrived_are_not_sent_again(
+    platforms: FakePlatforms, media: MemoryMedia, monkeypatch, kind: str, error: type, *, rich: bool
+):
+    """The next attempt begins with the part that Telegram did not take, also in another process and
+    without the setting.
+    """
+    cache = MemorySharedCache()
+    refuse_after(platforms, 1, kind, monkeypatch)
+    first = telegram(media, platforms.telegram_url, rich_messages=True, cache=cache)
+    with pytest.raises(error):
+        send(first, Reply(LONG))
+    begun = paragraphs(platforms)
+    platforms.ledger.state[SERVER_VERSION] = (10, 3)
+    second = telegram(media, platforms.telegram_url, rich_messages=rich, cache=cache)
+    asyncio.run(second.send(Delivery("d", CHAT, Reply(LONG), attempt=2)))
+    assert (0 < sum(begun) < 20, paragraphs(platforms)) == (True, [1] * 20)
+
+
+def test_text_whose_part_may_have_arrived_is_uncertain(channel, platforms: FakePlatforms, monkeypatch):
+    """It is sent again as a whole, below a note that says so."""
+    refuse_after(platforms, 1, "502", monkeypatch)
     with pytest.raises(DeliveryUncertain):
         send(channel, Reply(LONG))
-    assert len(platforms.sent) == 1
+    marked = Reply(f"(sent again)\n\n{LONG}")
+    asyncio.run(channel.send(Delivery("d", CHAT, marked, attempt=2)))
+    assert set(paragraphs(platforms)) == {1, 2}
+
+
+def test_part_into_a_topic_that_is_gone_goes_to_the_chat(channel, platforms: FakePlatforms, monkeypatch):
+    """The parts before it stay where they are."""
+    refuse_after(platforms, 1, "Bad Request: message thread not found", monkeypatch)
+    send(channel, Reply(LONG), TOPIC)
+    assert ([entry["thread"] for entry in platforms.sent], paragraphs(platforms)) == (["77", ""], [1] * 20)
 
 
 def test_part_that_an_earlier_attempt_has_edited_is_no_end(channel, platforms: FakePlatforms, monkeypatch):
@@ -174,12 +216,12 @@ def test_part_that_an_earlier_attempt_has_edited_is_no_end(channel, platforms: F
     shown = send(channel, Reply("…"))[0].message_id
     answer = fake._send
     monkeypatch.setattr(fake, "_send", lambda *_: fake.failure("403"))
-    with pytest.raises(DeliveryUncertain):
+    with pytest.raises(AddressClosed):
         send(channel, Reply(LONG, edits=shown))
     monkeypatch.setattr(fake, "_send", answer)
-    asyncio.run(channel.send(Delivery("d", CHAT, Reply(LONG, edits=shown), attempt=2)))
-    words = " ".join(entry["text"] for entry in platforms.sent)
-    assert [words.count(f"Paragraph {number}:") for number in range(20)] == [1] * 20
+    other = Delivery("another id", CHAT, Reply(LONG, edits=shown), attempt=2)
+    asyncio.run(channel.send(other))
+    assert paragraphs(platforms) == [1] * 20
 
 
 @pytest.mark.parametrize(
