@@ -1,17 +1,22 @@
-// The list of the user's conversations: open, begin, rename and delete them. Uses what console.js defines.
+// The list of the user's conversations: open, begin, rename and delete them; and the user's name.
 "use strict";
 
-const [chatsPanel, chatsList, menu, fresh, chatsProblem] = ["chats", "chat-list", "menu", "fresh", "chats-problem"].map(byId);
+const chatsPanel = byId("chats");
+const chatsList = byId("chat-list");
+const chatsProblem = byId("chats-problem");
+const menu = byId("menu");
 const LIST_MS = 30_000; // how often the list is loaded for the mark of unread conversations
+const SURE_MS = 4000; // for the second press on Delete
 const SEEN = `sayso:seen:${page.hook}`; // when each conversation was opened last
 const UNREACHED = "The list cannot be reached. Please try again.";
 
 const chatAddress = (id) => `${page.home}?chat=${id}`;
 
 async function askChats(change) {
-  const options = change && { method: "POST", headers: { "Content-Type": "application/json", ...HEADERS }, body: JSON.stringify(change) };
-  const answer = await fetch(page.chats, { signal: AbortSignal.timeout(POLL_TIMEOUT_MS), ...options }).catch(() => null);
-  const found = answer?.ok ? await answer.json().catch(() => null) : null;
+  const signal = AbortSignal.timeout(POLL_TIMEOUT_MS);
+  const options = change ? { ...jsonPost(change), signal } : { signal };
+  const answer = await fetch(page.chats, options).catch(() => null);
+  const found = await jsonOf(answer);
   chatsProblem.textContent = found || answer?.status === 404 ? "" : UNREACHED;
   return found;
 }
@@ -26,10 +31,13 @@ async function loadChats() {
   const unread = listed.filter(isUnread);
   menu.classList.toggle("unread", unread.length > 0);
   menu.ariaLabel = unread.length ? "Conversations, with new messages" : "Conversations";
-  if (chatsList.querySelector("input, .sure")) return; // do not take away what the user is about to do
+  if (chatsList.querySelector("input, .sure")) return; // the user is about to rename or delete
   const focused = document.activeElement?.closest("#chat-list li")?.dataset.chat;
   chatsList.replaceChildren(...listed.map((chat) => chatRow(chat, unread.includes(chat))));
-  if (focused !== undefined) [...chatsList.children].find(({ dataset }) => dataset.chat === focused)?.querySelector("a").focus();
+  if (focused !== undefined) {
+    const row = [...chatsList.children].find(({ dataset }) => dataset.chat === focused);
+    row?.querySelector("a").focus();
+  }
   if (listed.length > 1 && !location.search) history.replaceState(null, "", chatAddress(page.chat));
 }
 
@@ -37,14 +45,20 @@ function chatRow(chat, isUnread) {
   const row = element("li");
   row.dataset.chat = chat.id;
   const title = chat.title || (chat.at ? "Conversation" : "New conversation");
-  const link = Object.assign(element("a", isUnread ? "unread" : ""), { href: chatAddress(chat.id) });
-  link.append(element("span", "title", title), element("small", "", isUnread ? "new messages" : chat.at ? timeOf(new Date(chat.at * 1000)).textContent : ""));
+  const link = element("a", isUnread ? "unread" : "");
+  link.href = chatAddress(chat.id);
+  link.append(element("span", "title", title), element("small", "", chatNote(chat, isUnread)));
   link.querySelector(".title").dir = "auto";
   if (chat.id === page.chat) link.setAttribute("aria-current", "page");
   const rename = iconButton("rename", `Rename ${title}`, () => editTitle(row, title, chat.id));
   const remove = iconButton("remove", `Delete ${title}`, () => deleteChat(remove, chat.id));
   row.append(link, rename, remove);
   return row;
+}
+
+function chatNote(chat, isUnread) {
+  if (isUnread) return "new messages";
+  return chat.at ? timeOf(new Date(chat.at * 1000)).textContent : "";
 }
 
 function iconButton(name, label, onclick) {
@@ -54,7 +68,8 @@ function iconButton(name, label, onclick) {
 }
 
 function editTitle(row, title, id) {
-  const field = Object.assign(element("input"), { value: title, maxLength: page.maxTitle, ariaLabel: "Title" });
+  const field = element("input");
+  Object.assign(field, { value: title, maxLength: page.maxTitle, ariaLabel: "Title" });
   const done = async (isSaved) => {
     field.onblur = null; // it is removed below, which would save again
     field.remove();
@@ -71,7 +86,7 @@ function editTitle(row, title, id) {
   field.select();
 }
 
-// The bot forgets the conversation, then the page does. The second press within some seconds counts.
+// The bot forgets the conversation, then the page does. The second press counts.
 async function deleteChat(button, id) {
   if (!button.classList.contains("sure")) {
     button.classList.add("sure");
@@ -97,7 +112,7 @@ function notSure(button) {
   loadChats();
 }
 
-// Clears the history of a conversation and cancels its open question, and waits some seconds for the bot to do so.
+// Clears the history of a conversation and cancels its open question. Waits for the bot to do so.
 async function forget(chat) {
   const id = newId();
   if (await post({ id, text: "/reset", chat })) return false;
@@ -149,17 +164,24 @@ async function beginChat() {
 // The name goes with the next message. The server cuts it to one short line.
 byId("naming").onsubmit = async (event) => {
   event.preventDefault();
-  const [field, hint] = [byId("person"), byId("person-hint")];
-  const options = { method: "POST", headers: { "Content-Type": "application/json", ...HEADERS }, body: JSON.stringify({ name: field.value }) };
-  const answer = await fetch(page.namePath, options).catch(() => null);
-  const found = answer?.ok ? await answer.json().catch(() => null) : null;
-  if (found) page.person = field.value = found.name;
+  const field = byId("person");
+  const hint = byId("person-hint");
+  const answer = await fetch(page.namePath, jsonPost({ name: field.value })).catch(() => null);
+  const found = await jsonOf(answer);
   hint.role = "status";
-  hint.textContent = found ? (found.name ? "Saved." : "You have no name now.") : "Not saved. Please try again.";
+  if (!found) {
+    hint.textContent = "Not saved. Please try again.";
+    return;
+  }
+  page.person = found.name;
+  field.value = found.name;
+  hint.textContent = found.name ? "Saved." : "You have no name now.";
 };
 
-fresh.onclick = beginChat;
+byId("fresh").onclick = beginChat;
 byId("new-chat").onclick = beginChat;
 
 loadChats();
-setInterval(() => document.hidden || loadChats(), LIST_MS);
+setInterval(() => {
+  if (!document.hidden) loadChats();
+}, LIST_MS);

@@ -1,9 +1,9 @@
-// Code in answers: a button that copies it, and colors for the languages that highlight.min.js knows.
+// Code in answers: a button that copies it, and colors for the languages of highlight.min.js.
 "use strict";
 
 const MAX_COLORED_CHARS = 50_000;
 const HIGHLIGHTER = document.currentScript.dataset.highlighter;
-let highlighter = null; // the promise of the library, which is loaded with the first code that has a language
+let highlighter = null; // the promise of the library, which is loaded when code has a language
 
 // Puts each code block of an answer into a box with its language and a copy button.
 function dressCode(text) {
@@ -11,7 +11,8 @@ function dressCode(text) {
     const code = pre.querySelector("code");
     if (!code) continue;
     const language = /(?:^|\s)language-([\w+#.-]{1,30})/.exec(code.className)?.[1] ?? "";
-    const [box, bar] = [element("div", "code"), element("div", "bar")];
+    const box = element("div", "code");
+    const bar = element("div", "bar");
     const button = pressable("copy-code", "Copy", () => copyCode(code, button));
     button.ariaLabel = `Copy ${language || "the"} code`;
     bar.append(element("span", "", language), button);
@@ -25,7 +26,9 @@ function dressCode(text) {
 async function copyCode(code, button) {
   await copyText(code.textContent.replace(/\n$/, ""));
   button.textContent = "Copied";
-  setTimeout(() => (button.textContent = "Copy"), 1500);
+  setTimeout(() => {
+    button.textContent = "Copy";
+  }, COPIED_MS);
 }
 
 // The library escapes the code that it colors. Code in an unknown language keeps one color.
@@ -34,7 +37,8 @@ async function colorCode(code, language) {
   if (source.length > MAX_COLORED_CHARS) return;
   highlighter ??= loadHighlighter();
   const library = await highlighter;
-  if (library?.getLanguage(language)) code.innerHTML = library.highlight(source, { language, ignoreIllegals: true }).value;
+  if (!library?.getLanguage(language)) return;
+  code.innerHTML = library.highlight(source, { language, ignoreIllegals: true }).value;
 }
 
 function loadHighlighter() {
