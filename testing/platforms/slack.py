@@ -413,10 +413,8 @@ class FakeSlack:
         """Edit one of our own messages in its channel. `blocks` is required: without it Slack keeps the old ones."""
         blocks = params.get("blocks")
         error = _message_error("chat.update", params, blocks or [])
-        number, entry = self._sent_message(params)
-        is_of_team = entry.get("team", "") == getattr(self._calling, "team", "")
-        place = (entry.get("platform"), entry.get("chat"))
-        if error or not is_of_team or place != ("slack", params["channel"]) or entry["media"]:
+        number, entry = self._own_message(params)
+        if error or not entry or entry["media"]:
             return self.failure(error or "message_not_found")
         if blocks is None:
             blocks = entry["raw"].get("blocks") or []
@@ -426,20 +424,26 @@ class FakeSlack:
         event = {"channel": params["channel"], "ts": params["ts"], "text": params["text"], "message": message}
         return json_response({"ok": True, **event})
 
-    def _sent_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Return the number and the ledger's entry of the message with a ts, an empty entry for
-        another ts.
+    def _own_message(self, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the number and the ledger's entry of the message with a ts in a channel.
+
+        The entry is empty for another ts or channel, and for a message that was sent with the token
+        of another workspace.
         """
         match = _TS.fullmatch(str(params.get("ts", "")))
         number = int(match.group(1)) if match else 0
         if not 0 < number <= len(self._ledger.sent):
             return number, {}
-        return number, self._ledger.sent[number - 1]
+        entry = self._ledger.sent[number - 1]
+        place = (entry["platform"], entry["chat"], entry.get("team", ""))
+        if place != ("slack", params.get("channel"), getattr(self._calling, "team", "")):
+            return number, {}
+        return number, entry
 
     def _delete(self, params: dict[str, Any]) -> FakeResponse:
         """Delete one of our own messages: the ledger keeps it without words."""
-        number, entry = self._sent_message(params)
-        if (entry.get("platform"), entry.get("chat")) != ("slack", params.get("channel")):
+        number, entry = self._own_message(params)
+        if not entry:
             return self.failure("message_not_found")
         self._ledger.edit(number, text="", buttons=[], raw={"method": "chat.delete", **params})
         return json_response({"ok": True, "channel": params["channel"], "ts": params["ts"]})

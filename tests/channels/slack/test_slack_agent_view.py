@@ -18,7 +18,7 @@ from sayso.channels.types import Conversation, Received, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.stores import MemorySharedCache
-from tests.channels.harness import MemoryMedia, slack, slack_hook
+from tests.channels.harness import slack, slack_hook
 from tests.contracts.rigs import MemoryRig, make_processor, make_sender
 from tests.workers.fakes import Bot
 
@@ -31,16 +31,6 @@ STOP = {
     "user": "U0ADA",
     "event_ts": "2.1",
 }
-
-
-@pytest.fixture
-def read(media: MemoryMedia):
-    """Return a function that reads a body with the adapter."""
-
-    def read(body: bytes, **settings: Any) -> Received:
-        return slack(media, None, **settings).receive(slack_hook(body))
-
-    return read
 
 
 def turn(received: Received) -> Turn:

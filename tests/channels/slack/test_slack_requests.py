@@ -12,19 +12,8 @@ from sayso.channels.base import BadHook
 from sayso.channels.slack.threads import new_thread
 from sayso.channels.types import Conversation, Received, Turn
 from sayso.testing.platforms import webhooks as signing
-from tests.channels.harness import MemoryMedia, slack, slack_hook
 
 ROOT = "1795204800.000100"
-
-
-@pytest.fixture
-def read(media: MemoryMedia):
-    """Return a function that reads a body with the adapter."""
-
-    def read(body: bytes, **settings: Any) -> Received:
-        return slack(media, None, **settings).receive(slack_hook(body))
-
-    return read
 
 
 def turn(received: Received) -> Turn:

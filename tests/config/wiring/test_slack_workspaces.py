@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -12,10 +13,11 @@ from redis import Redis
 
 from sayso.channels.base import FetchError
 from sayso.channels.slack.installations import SlackInstallations
-from sayso.channels.types import Media
+from sayso.channels.types import Conversation, Delivery, Media, Reply
 from sayso.testing.platforms.webhooks import slack_interaction
 from tests.channels.harness import fetch_bytes
 from tests.config.wiring.slack_bot import (
+    THREAD_TS,
     OpenBot,
     SlackBot,
     lifecycle,
@@ -234,6 +236,16 @@ def test_file_is_fetched_with_the_token_of_its_workspace(bot: SlackBot, *, is_st
         body = json.dumps({**envelope, "event": {**event, "ts": f"{FIRST_TS}.000100", "files": [file]}})
         (turn,) = bot.channel._parser.parse(body.encode()).turns
         assert fetch_bytes(bot.channel, turn.media[0]) == content
+
+
+def test_draft_of_another_workspace_is_not_removed(bot: SlackBot):
+    """The same channel and message may be there in both: each token reaches the messages of its own."""
+    say(bot, "T01", 1, "<@U0BOT> delete invoice T01-1", channel="C0OPS")
+    draft = Reply("removed", edits="1795204700.000001", optional=True, removes=True)
+    for team in ("T02", "T01"):
+        there = Conversation("desk", f"{team}/C0OPS", THREAD_TS)
+        asyncio.run(bot.channel.send(Delivery("d", there, draft)))
+        assert bool(bot.sent[0]["text"]) == (team == "T02")
 
 
 def test_file_of_another_workspace_is_not_fetched(bot: SlackBot):
