@@ -80,9 +80,15 @@ def test_yes_with_media_forwarded_or_from_an_advertisement_decides_nothing(field
     assert not found.decides
 
 
-@pytest.mark.parametrize("fields", [{}, {"MessageType": ""}, REPLIED, {"Forwarded": "false"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"MessageType": ""}, REPLIED, {"Forwarded": "false"}, {"OptOutType": "START"}],
+)
 def test_typed_text_decides(fields: dict[str, str]):
-    """platforms.md 1.1: a reply to a message decides too; Twilio does not send the text of the quoted message."""
+    """platforms.md 1.1: a reply to a message decides too; Twilio does not send the text of the quoted message.
+
+    A Messaging Service may take a yes for a keyword of its own, and it is an answer all the same.
+    """
     found = turn("yes", **fields)
     assert (found.text, found.decides, found.quoted) == ("yes", True, "")
 

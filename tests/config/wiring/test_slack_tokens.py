@@ -343,6 +343,15 @@ def test_organization_without_a_workspace_in_its_event_loses_its_token(bot: Slac
     assert bot.channel.installations.ids() == ["T01", "T02"]
 
 
+def test_event_about_a_workspace_without_a_token_of_its_own_takes_none_from_its_organization(bot: SlackBot):
+    """All other workspaces of the organization go on. Slack refuses the token if it is over."""
+    bot.install("E09", "Grid")
+    bot.channel.installations.note_organization("T91", "E09")
+    removal = lifecycle("app_uninstalled", "T91", time.time() + 5, enterprise_id="E09")
+    assert bot.post(removal) == 200
+    assert bot.channel.installations.ids() == ["E09", "T01", "T02"]
+
+
 def test_record_of_another_workspace_is_refused(bot: SlackBot, redis_client: Redis):
     """Who can write to Redis cannot send with a foreign token."""
     (key,) = redis_client.scan_iter("*:installed")
