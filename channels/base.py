@@ -44,6 +44,7 @@ from sayso.channels.types import (
     Received,
     RefusedTemplate,
     Reply,
+    Sender,
     SenderIds,
     ToolStep,
     Turn,
@@ -366,6 +367,12 @@ class RecognizesPeople(Protocol):
         With `store` the ids that the turn names are remembered as those of the sender, and for an
         hour with `briefly`, which is for a sender whom the access rules refuse. Raises
         redis.RedisError.
+        """
+
+    def sender(self, turn: Turn) -> Sender | None:
+        """Return what a turn tells of its sender, None if it names no id of theirs.
+
+        The mailbox finds the person and stores the turn in one step.
         """
 
     def conversation_of(self, conversation: Conversation) -> Conversation:

@@ -126,6 +126,18 @@ class SenderIds:
     number: str = ""
     parent: str = ""
 
+    def as_identity(self) -> Identity:
+        """Return the person of these ids, as they are if none of the ids came before or if no id
+        ever changed.
+        """
+        names = (self.parent, self.number, self.user_id)
+        return Identity(
+            key=self.user_id or self.number,
+            number=self.number,
+            user_id=self.user_id,
+            ids=tuple(name for name in names if name),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -141,6 +153,15 @@ class Identity:
     number: str = ""
     user_id: str = ""
     ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """What a message tells of its sender. `turn_of` returns its turn once the person is known."""
+
+    channel: str
+    ids: SenderIds
+    turn_of: Callable[[Identity], Turn]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sayso.channels.i18n.texts import TextsForTurn
-from sayso.channels.types import Delivery, Reply, Turn, digest, shown_to
+from sayso.channels.types import Delivery, Reply, Sender, Turn, digest, shown_to
 from sayso.pending.limits import (
     BARRED_MS,
     BUSY_NOTICE_MS,
@@ -48,6 +48,7 @@ from sayso.testing.conversation import (
     remember,
 )
 from sayso.testing.deliveries import MemoryDeliveries
+from sayso.testing.stores import MemoryIdentities
 from sayso.workers.deliveries import (
     DeliveryStatus,
 )
@@ -88,8 +89,11 @@ class MemoryConversations(MemoryDeliveries):
         clock: Callable[[], float] = time.time,
         limits: InboxLimits | None = None,
         max_conversations: int = MAX_CONVERSATIONS,
+        identities: MemoryIdentities | None = None,
     ) -> None:
         super().__init__(actions, clock)
+        #: The ids of the people of all channels.
+        self.identities = identities or MemoryIdentities(clock=clock)
         actions.conversations = self
         self._channels: dict[str, ChannelPace] = {}
         self._texts_for = texts_for
@@ -133,6 +137,12 @@ class MemoryConversations(MemoryDeliveries):
             if turn.message_id and turn.content:
                 remember(state.contents, turn.message_key, (turn.kind, turn.content, now), MAX_EVENTS)
             return Accepted("new", state.received)
+
+    def accept_from(self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Find the sender of a turn, note their ids, and store the turn once."""
+        with self._lock:
+            person = self.identities.recognize(sender.channel, sender.ids, store=True)
+            return self.accept(sender.turn_of(person), tapped=tapped, waited_seconds=waited_seconds)
 
     async def lease(self, conversation: str, token: str) -> tuple[Lease, NextItem] | None:
         """Take the lease of a conversation and return it with what is next. None while another worker has it."""

@@ -335,9 +335,10 @@ class MemoryIdentities:
             by_id = self._holder(channel, ids.user_id) or self._holder(channel, ids.parent)
             key = by_id or self._key_by_number(channel, ids)
             person = self._person(channel, key) or Identity(key)
+            sender = self._with_ids(channel, person, ids)
             if store or briefly:
-                person = self._store(channel, person, ids, briefly=briefly)
-            return self._shown(channel, person)
+                self._store(channel, person, sender, ids, briefly=briefly)
+            return sender
 
     def _key_by_number(self, channel: str, ids: SenderIds) -> str:
         """Return the key of a sender whose ids of the platform are unknown."""
@@ -347,29 +348,40 @@ class MemoryIdentities:
         person = self._person(channel, holder)
         return holder if person and not person.user_id else ids.user_id
 
-    def _store(self, channel: str, person: Identity, ids: SenderIds, *, briefly: bool) -> Identity:
-        new = [name for name in (ids.parent, ids.number, ids.user_id) if name]
-        names = [name for name in person.ids if name not in new] + new
-        for name in names[:-MAX_IDS]:
-            if self._holder(channel, name) == person.key:
-                del self._holders[channel, name]
-        person = replace(
+    def _with_ids(self, channel: str, person: Identity, ids: SenderIds) -> Identity:
+        """Return a person with the ids of a message, as far as there is room."""
+        new = ids.as_identity().ids
+        names = [name for name in person.ids if name not in new]
+        return replace(
             person,
-            number=ids.number or person.number,
+            number=ids.number or self._shown(channel, person).number,
             user_id=ids.user_id or person.user_id,
-            ids=tuple(names[-MAX_IDS:]),
+            ids=(*names, *new)[-MAX_IDS:],
         )
-        kept_ms = KEEP_IDENTITY_MS if person.user_id else KEEP_CONVERSATION_MS
+
+    def _store(
+        self,
+        channel: str,
+        before: Identity,
+        sender: Identity,
+        ids: SenderIds,
+        *,
+        briefly: bool,
+    ) -> None:
+        """Store the sender of a message with these ids, who was known as `before`."""
+        for name in before.ids:
+            if name not in sender.ids and self._holder(channel, name) == sender.key:
+                del self._holders[channel, name]
+        kept_ms = KEEP_IDENTITY_MS if sender.user_id else KEEP_CONVERSATION_MS
         if briefly:
             kept_ms = KEEP_STRANGER_MS
         until = self._clock() + kept_ms / 1000
         if briefly:
-            until = max(until, self._people.get((channel, person.key), (person, 0.0))[1])
-        self._people[channel, person.key] = (person, until)
-        for name in person.ids:
-            if name in new or self._holder(channel, name) == person.key:
-                self._holders[channel, name] = (person.key, until)
-        return person
+            until = max(until, self._people.get((channel, sender.key), (sender, 0.0))[1])
+        self._people[channel, sender.key] = (sender, until)
+        for name in sender.ids:
+            if name in ids.as_identity().ids or self._holder(channel, name) == sender.key:
+                self._holders[channel, name] = (sender.key, until)
 
     def find(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""

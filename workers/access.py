@@ -204,8 +204,7 @@ class AccessControl:
         turn = at_first_address(self._channel_of(turn), turn)
         rules, config = self._rules(turn), self._config
         if not (rules and config):
-            turn = self._recognized(turn, store=True)
-            return self._inbox.accept(turn, tapped=tapped, waited_seconds=waited_seconds)
+            return self._store(turn, tapped=tapped, waited_seconds=waited_seconds)
         received = turn
         turn = self._recognized(received)  # nothing is stored of people who may not talk
         match self.judge(turn):
@@ -217,13 +216,12 @@ class AccessControl:
                 self._refuse_unknown_sender(received, turn, rules, config.people)
                 return Accepted("unknown_sender", 0)
             case Admitted(admitted):
-                stored = self._recognized(received, store=True)
-                admitted = replace(stored, addressed=admitted.addressed)
+                received = replace(received, addressed=admitted.addressed)
                 # Turns that waited elsewhere were not sent all at once.
                 is_limited = rules.per_minute is not None and not (admitted.tap or admitted.is_stop or waited_seconds)
                 if config.quota and is_limited:
-                    return self._accept_within_limit(admitted, rules, config.quota)
-                return self._inbox.accept(admitted, tapped=tapped, waited_seconds=waited_seconds)
+                    return self._accept_within_limit(received, admitted, rules, config.quota)
+                return self._store(received, tapped=tapped, waited_seconds=waited_seconds)
 
     def why_not(self, turn: Turn) -> str:
         """Return why the rules do not admit the sender of a turn, "" if they do. Raises redis.RedisError."""
@@ -234,15 +232,23 @@ class AccessControl:
                 return "on no list of who may talk"
         return ""
 
-    def _recognized(self, turn: Turn, *, store: bool = False, briefly: bool = False) -> Turn:
+    def _recognized(self, turn: Turn, *, briefly: bool = False) -> Turn:
         """Return the turn under the id that everything of its sender is stored under.
 
-        `store` the sender's ids, or `briefly` for an hour.
+        The sender's ids are noted for an hour with `briefly`, and otherwise not at all.
         """
         people = self._people.get(turn.conversation.channel)
         if people is None:
             return turn
-        return people.recognize(turn, store=store, briefly=briefly)
+        return people.recognize(turn, store=False, briefly=briefly)
+
+    def _store(self, received: Turn, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Put a turn into the mailbox, and note its sender's ids where people have several."""
+        people = self._people.get(received.conversation.channel)
+        sender = people.sender(received) if people else None
+        if sender is None:
+            return self._inbox.accept(received, tapped=tapped, waited_seconds=waited_seconds)
+        return self._inbox.accept_from(sender, tapped=tapped, waited_seconds=waited_seconds)
 
     def _may_have_another_address(self, turn: Turn) -> bool:
         """Return whether the chat of a turn may have an address that the turn does not name."""
@@ -256,17 +262,24 @@ class AccessControl:
     def _rules(self, turn: Turn) -> AccessRules | None:
         return self._config.rules.get(turn.conversation.channel) if self._config else None
 
-    def _accept_within_limit(self, turn: Turn, rules: AccessRules, quota: Quota) -> Accepted:
+    def _accept_within_limit(
+        self,
+        received: Turn,
+        turn: Turn,
+        rules: AccessRules,
+        quota: Quota,
+    ) -> Accepted:
         """Accept a turn unless its sender has sent too many. Answers to a question, taps and stops always pass.
 
-        A turn that was received before does not count again, and its sender is not told of the limit.
+        `received` is the turn as it came in, and `turn` that of the recognized sender. A turn that
+        was received before does not count again, and its sender is not told of the limit.
         """
         counter = (turn.conversation.channel, next(iter(rules.ids(turn)), ""), rules.per_minute or 0)
         if quota.is_used_up(*counter) and not self._inbox.is_question_open(turn):
             if turn.addressed:
                 self._inbox.notify(turn, refusal(self._texts_for(turn), "too_fast"))
             return Accepted("rate_limited", 0)
-        accepted = self._inbox.accept(turn)
+        accepted = self._store(received)
         if accepted.outcome == "new":
             quota.book(*counter)
         return accepted

@@ -16,9 +16,9 @@ class RedisIdentities:
     Each call is one script, and safe to repeat. All methods raise redis.RedisError.
 
     Two messages of one person at the same moment, in two processes, find the same person: the
-    script that looks stores too. It runs before the script that stores the turn, so a process that
-    is killed between the two leaves ids and no turn, and the platform's repetition finds the same
-    person.
+    script that looks stores too. On a cluster it runs before the script that stores the turn, so a
+    process that is killed between the two leaves ids and no turn, and the platform's repetition
+    finds the same person.
     """
 
     def __init__(self, scripts: LuaScripts) -> None:
@@ -34,7 +34,7 @@ class RedisIdentities:
     ) -> Identity:
         """Return the sender of a message with these ids; `store` them, or `briefly` for an hour."""
         args = {**asdict(ids), "store": store or briefly, "briefly": briefly}
-        return _identity(self._scripts.run_for_people("identify", channel, args))
+        return parse_identity(self._scripts.run_for_people("identify", channel, args))
 
     def find(self, channel: str, name: str) -> Identity | None:
         """Return the person who has this id now, None for an unknown one."""
@@ -50,10 +50,10 @@ class RedisIdentities:
 
     def _read(self, channel: str, name: str, *, is_key: bool) -> Identity | None:
         record = self._scripts.run_for_people("identity", channel, {"name": name, "is_key": is_key})
-        return _identity(record) if record else None
+        return parse_identity(record) if record else None
 
 
-def _identity(record: str) -> Identity:
+def parse_identity(record: str) -> Identity:
     """Return the identity of a record. Raises OtherVersion."""
     fields = json.loads(check_version(record))
     return Identity(fields["key"], fields["number"], fields["user_id"], tuple(fields["ids"]))

@@ -19,13 +19,14 @@ from sayso.channels.types import (
     Received,
     RefusedTemplate,
     Reply,
+    Sender,
     StatusUpdate,
     Turn,
     digest,
     shown_to,
 )
 from sayso.pending.action import split_button_token
-from sayso.pending.redis.scripts import NO_JOB, SHARDS, LuaScripts, WakeUp, no_wake_up
+from sayso.pending.redis.scripts import NO_ARGUMENTS, NO_JOB, SHARDS, Arguments, LuaScripts, WakeUp, no_wake_up
 from sayso.pending.repository import StoredAction
 from sayso.pending.turns import (
     ABOUT,
@@ -47,6 +48,7 @@ from sayso.pending.turns import (
 )
 from sayso.workers.alerts import RedisAlerts
 from sayso.workers.deliveries import REPORTS, RedisDeliveries, split_id
+from sayso.workers.identities import RedisIdentities, parse_identity
 from sayso.workers.lease import LEASE_MS, worker_of
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ log = logging.getLogger(__name__)
 
 #: How long an event id is remembered, in milliseconds. Telegram repeats for 24 h, Slack for as long if asked to.
 SEEN_MS = 72 * 3600 * 1000
+#: For how many persons `accept_from` runs its script. More than two need ids that change meanwhile.
+MOST_ATTEMPTS = 3
+#: The answer of `accept_from` when the ids belong to another person than the supposed one.
+_OTHER_PERSON = "other"
 #: How the scripts write the silence of a conversation without any message, or without a known time of the last one.
 _SILENCES = {-1: -1.0, -2: inf}
 #: Names of tools in the record of a turn.
@@ -145,6 +151,7 @@ class RedisMailbox:
     ) -> None:
         """`note_turn` is called with each new turn once Redis has it."""
         self._scripts = scripts
+        self._identities = RedisIdentities(scripts)
         self._texts_for = texts_for
         self._wake_up = wake_up
         self._limits = limits or InboxLimits()
@@ -156,6 +163,56 @@ class RedisMailbox:
         A turn that waited elsewhere for `waited_seconds` counts as received so much earlier. Its sender gets no notice
         of a refusal: it waits on.
         """
+        answer = self._run_accept("accept", turn, NO_ARGUMENTS, tapped=tapped, waited_seconds=waited_seconds)
+        return self._accepted(turn, *answer, waited_seconds=waited_seconds)
+
+    def accept_from(self, sender: Sender, *, tapped: str = "", waited_seconds: float = 0.0) -> Accepted:
+        """Find the sender of a turn, note their ids, and accept the turn as `accept` does.
+
+        That is one script, except on a cluster, which has the ids apart from the shards.
+        """
+        if not self._scripts.in_cluster:
+            accepted = self._accept_in_one_step(sender, tapped=tapped, waited_seconds=waited_seconds)
+            if accepted:
+                return accepted
+        person = self._identities.recognize(sender.channel, sender.ids, store=True)
+        return self.accept(sender.turn_of(person), tapped=tapped, waited_seconds=waited_seconds)
+
+    def _accept_in_one_step(
+        self,
+        sender: Sender,
+        *,
+        tapped: str,
+        waited_seconds: float,
+    ) -> Accepted | None:
+        """Accept a turn and note its sender's ids. None if the ids change all the time.
+
+        The script runs in the shard of a conversation, and only the ids tell which one. So it runs
+        for the person that they suggest, and does nothing if they belong to another one, whom it
+        names.
+        """
+        ids = sender.ids
+        named = {"user_id": ids.user_id, "number": ids.number, "parent": ids.parent}
+        people = self._scripts.people_key(sender.channel)
+        supposed = ids.as_identity()
+        for _ in range(MOST_ATTEMPTS):
+            turn = sender.turn_of(supposed)
+            args = {**named, "people": people, "supposed": supposed}
+            answer = self._run_accept("accept_from", turn, args, tapped=tapped, waited_seconds=waited_seconds)
+            if answer[0] != _OTHER_PERSON:
+                return self._accepted(turn, *answer, waited_seconds=waited_seconds)
+            supposed = parse_identity(answer[1])
+        return None
+
+    def _run_accept(
+        self,
+        script: str,
+        turn: Turn,
+        args: Arguments,
+        *,
+        tapped: str,
+        waited_seconds: float,
+    ) -> Any:
         conversation, limits = turn.conversation.id, self._limits
         job = self._wake_up(conversation)
         # What concerns a whole chat is in the shard of the chat. A conversation without a thread is the chat.
@@ -165,10 +222,11 @@ class RedisMailbox:
             chat_barred = bool(self._scripts.run("is_chat_barred", turn.conversation.chat_id))
         elif turn.conversation.thread:
             chat_lane = self._scripts.numbers_key(turn.conversation.chat_id)
-        outcome, seq = self._scripts.run(
-            "accept",
+        return self._scripts.run(
+            script,
             conversation,
             {
+                **args,
                 "event": turn.event_hash,
                 "message": digest(turn.message_key) if turn.message_id else "",
                 "content": turn.content if turn.message_id else "",
@@ -192,6 +250,8 @@ class RedisMailbox:
             turn.to_json(),
             *job.fields,
         )
+
+    def _accepted(self, turn: Turn, outcome: Outcome, seq: str, *, waited_seconds: float) -> Accepted:
         accepted = Accepted(outcome, int(seq))
         if outcome == "new":
             self._note_turn(turn)

@@ -30,6 +30,7 @@ from sayso.channels.types import (
     Receipt,
     Received,
     Reply,
+    Sender,
     Turn,
     WebhookRequest,
 )
@@ -106,6 +107,10 @@ class WhatsAppChannel:
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
         """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
         return self._people.recognize(turn, store=store, briefly=briefly)
+
+    def sender(self, turn: Turn) -> Sender | None:
+        """Return what a turn tells of its sender, None if it names no id of theirs."""
+        return self._people.sender(turn)
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
         """Return the conversation of the person who has this address now."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 from sayso.channels.base import Identities
-from sayso.channels.types import Conversation, Identity, SenderIds, Turn
+from sayso.channels.types import Conversation, Identity, Sender, SenderIds, Turn
 
 #: The prefix of WhatsApp addresses.
 ADDRESS = "whatsapp:"
@@ -59,19 +60,18 @@ class WhatsAppPeople:
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
         """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
+        sender = self.sender(turn)
+        if sender is None:
+            return turn
+        identity = self._identities.recognize(self._channel, sender.ids, store=store, briefly=briefly)
+        return sender.turn_of(identity)
+
+    def sender(self, turn: Turn) -> Sender | None:
+        """Return what a turn tells of its sender, None if it names no id of theirs."""
         ids = sender_ids(turn)
         if not (ids.user_id or ids.number):
-            return turn
-        identity = self._identities.recognize(self._channel, ids, store=store, briefly=briefly)
-        if identity.user_id and not ids.user_id:
-            turn = _undecided(turn)
-        names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
-        return replace(
-            turn,
-            conversation=replace(turn.conversation, chat=identity.key),
-            user_id=identity.key,
-            aliases=tuple(name for name in dict.fromkeys(names) if name not in ("", identity.key)),
-        )
+            return None
+        return Sender(self._channel, ids, partial(_turn_of, turn, ids))
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
         """Return the conversation of the person who has this address now, the same one for an
@@ -93,6 +93,19 @@ class WhatsAppPeople:
         if identity is None:
             return conversation.chat
         return identity.number or identity.user_id or identity.key
+
+
+def _turn_of(turn: Turn, ids: SenderIds, identity: Identity) -> Turn:
+    """Return the turn of a person under their first id. `ids` are those that it names."""
+    if identity.user_id and not ids.user_id:
+        turn = _undecided(turn)
+    names = (turn.conversation.chat, turn.user_id, *turn.aliases, *current_ids(identity))
+    return replace(
+        turn,
+        conversation=replace(turn.conversation, chat=identity.key),
+        user_id=identity.key,
+        aliases=tuple(name for name in dict.fromkeys(names) if name not in ("", identity.key)),
+    )
 
 
 def _undecided(turn: Turn) -> Turn:

@@ -68,8 +68,8 @@ LOOKS = frozenset({
 #: Scripts whose writes must survive a failover before something is acknowledged, sent or run because of them. WAIT is
 #: about all that was written before, too: a worker with a lease sends no reply that only the primary has.
 DURABLE = frozenset({
-    "accept", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "identify", "journal", "lease",
-    "notify", "stash", "start",
+    "accept", "accept_from", "change", "claim", "commit", "decide", "delivered", "finish", "forward", "identify",
+    "journal", "lease", "notify", "stash", "start",
 })  # fmt: skip
 #: The prefix of the scripts that prepare a halted server for going on.
 RESUME = "resume"
@@ -114,6 +114,11 @@ _LIMITS = {name: value for name, value in vars(limits).items() if name.isupper()
 def shard_of(conversation: str) -> int:
     """Return the shard of a conversation. It never changes."""
     return crc32(conversation.encode()) % SHARDS
+
+
+def _people_tag(channel: str) -> Tag:
+    """Return the hash tag of the ids of a channel's people."""
+    return f"ids:{channel}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,11 @@ class LuaScripts:
         They are together on one node, so that a person with several ids is found in one step.
         Raises redis.RedisError.
         """
-        return run_without_loop(self._run(name, f"ids:{channel}", "-", args, ()))
+        return run_without_loop(self._run(name, _people_tag(channel), "-", args, ()))
+
+    def people_key(self, channel: str) -> str:
+        """Return the prefix of the keys with the ids of a channel's people."""
+        return f"{self._prefix}{{{_people_tag(channel)}}}"
 
     def numbers_key(self, conversation: str) -> str:
         """Return the key with the numbers and marks of a conversation, its `lane` in the scripts."""

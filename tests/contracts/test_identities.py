@@ -98,6 +98,21 @@ def test_looking_stores_nothing(identities):
     assert (identities.find("wa", NUMBER), identities.of_key("wa", ANA)) == (None, None)
 
 
+def test_looking_says_what_storing_would(identities):
+    """The mailbox accepts a turn for the person that a look named."""
+    writes(identities, ANA, NUMBER)
+    for ids in (SenderIds(ANA, OTHER_NUMBER), SenderIds(ANA), SenderIds(BEN, NUMBER, PARENT), SenderIds("", NUMBER)):
+        looked = identities.recognize("wa", ids, store=False)
+        assert identities.recognize("wa", ids, store=True) == looked
+
+
+def test_person_whose_ids_never_changed_is_the_supposed_one(identities):
+    """Then the first try of the mailbox is right, at the first message and later."""
+    for ids in (SenderIds(ANA, NUMBER, PARENT), SenderIds(BEN), SenderIds("", OTHER_NUMBER)):
+        for _ in range(2):
+            assert identities.recognize("wa", ids, store=True) == ids.as_identity()
+
+
 def test_channels_know_nothing_of_each_other(identities):
     """Another account of the bot's owner may be of another business."""
     writes(identities, ANA, NUMBER)

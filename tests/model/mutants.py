@@ -106,7 +106,7 @@ _FENCE_OF_CLAIM = "if fenced and not holds_lease() then return {'lost', ''} end"
 _FENCE_OF_START = "if args.epoch and not holds_lease() then return 'lost' end"
 _FENCE_UNLESS_STEP = _FENCE_OF_CLAIM.replace("fenced", "fenced and not redis.call('HGET', action_key(pid), 'plan')")
 _LIVE_LEASE = "if held and redis.call('HGET', lane, 'token') ~= args.token then return false end"
-_WAKE = "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end\nreturn {'new'"
+_WAKE = "if not coming or (hurried and lane_number('until') <= now()) then wake_worker(3, hurried) end"
 _SAME = "rec ~= ARGV[2] or mac ~= args.mac"
 _AUDIT = "append_audit(pid, states, by or '', mac or '')"
 _AUDIT_FIRST = "for _, arm in ipairs(args.change.arms) do append_audit(arm.pid, {'armed'}, '', arm.mac) end\n"
@@ -122,7 +122,7 @@ _LANE = (
     _cut("burial of the living", release_dead_worker="string.sub(token, 1, #prefix) == prefix and "),
     _swap("no dedup in accept", accept=("if first then", "if false then")),
     _swap("dedup without storing", accept=("redis.call('RPUSH', inbox, ", "tostring(")),
-    _swap("no index of work", accept=(_WAKE, "return {'new'")),
+    _swap("no index of work", accept=(_WAKE, "")),
     Mutant(
         "a commit sent twice is done twice",
         {

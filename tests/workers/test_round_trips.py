@@ -8,8 +8,10 @@ import pytest
 from redis import Redis
 
 from sayso.channels.types import Conversation, Received, Turn
+from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.threads import LoopThread
+from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.rq.bookkeeping import JobRegistry
 from sayso.workers.rq.jobs import QUEUE, WakeUps
@@ -71,6 +73,21 @@ def test_webhook_is_one_round_trip(asked, mailbox):
     client = browser(FakeChannel(Received(turns=(turn(event="e1"),))), mailbox)
     assert asked(lambda: client.post("/hooks/shop")) == ["accept"]
     assert asked(lambda: client.post("/hooks/shop")) == ["accept"]
+
+
+def test_webhook_of_a_person_with_several_ids_is_one_round_trip(asked, mailbox):
+    """The script that stores the turn finds the person too. Another person than the ids suggest costs one more."""
+    people = WhatsAppPeople("wa", RedisIdentities(mailbox._scripts))
+    number, user_id = "whatsapp:+4915100000042", "whatsapp:DE.1"
+
+    def write(event: str, user: str, *aliases: str) -> list[str]:
+        received = Turn(event, Conversation("wa", user), user, "hello", aliases=aliases)
+        sender = people.sender(received)
+        return asked(lambda: mailbox.accept_from(sender))
+
+    assert write("e1", number, user_id) == ["accept_from", "EVAL"], "the server did not know the script"
+    assert write("e2", number, user_id) == ["accept_from"]
+    assert write("e3", user_id) == ["accept_from", "accept_from"]
 
 
 def test_turn_with_one_reply_is_three_round_trips(asked, redis_client):

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sayso.channels.base import Forbidden
-from sayso.channels.types import Conversation, Delivery, Reply, SenderIds, WebhookRequest
+from sayso.channels.types import Conversation, Delivery, Reply, SenderIds, Turn, WebhookRequest
+from sayso.channels.whatsapp.people import WhatsAppPeople
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import (
     TWILIO_ACCOUNT_SID,
@@ -19,6 +20,7 @@ from sayso.testing.platforms.fake_platforms import (
     FakePlatforms,
 )
 from sayso.testing.stores import MemoryAlerts, MemoryIdentities, MemoryPeople, MemorySharedCache
+from sayso.workers import mailbox
 from sayso.workers.access import AccessConfig, AccessControl, AccessRules
 from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA, Ingress
@@ -53,6 +55,8 @@ class Clinic:
 
     def restart(self, rules: AccessRules | None = None) -> None:
         """Start other processes on the same stores."""
+        if isinstance(self.rig, MemoryRig):
+            self.rig.deliveries.identities = self.identities
         parts = {"identities": self.identities, "cache": MemorySharedCache()}
         self.channel = whatsapp(None, self.platforms.twilio_url, **parts)
         channels = {"wa": self.channel}
@@ -346,3 +350,20 @@ def test_person_approved_with_a_number_stays_approved_with_the_id(platforms: Fak
     clinic.say("hello", ANA, NUMBER)
     clinic.say("hello", ANA)
     assert len(platforms.sent) == 2
+
+
+@pytest.mark.parametrize("attempts", [0, 3], ids=["in two steps", "in one step"])
+def test_turn_is_stored_for_the_person_who_has_the_ids_now(redis_client, monkeypatch, attempts: int):
+    """The ids suggest another person at first.
+
+    Ids that change all the time, and a cluster, need two steps.
+    """
+    monkeypatch.setattr(mailbox, "MOST_ATTEMPTS", attempts)
+    rig = RedisRig(redis_client)
+    people = WhatsAppPeople("wa", RedisIdentities(rig.scripts))
+    for event, user, aliases in (("e1", NUMBER, ()), ("e2", NUMBER, (ANA,)), ("e3", ANA, ()), ("e3", ANA, ())):
+        sender = people.sender(Turn(event, Conversation("wa", user), user, "hello", aliases=aliases))
+        accepted = rig.mailbox.accept_from(sender)
+    assert (accepted.outcome, accepted.seq) == ("duplicate", 3)
+    (inbox,) = redis_client.keys("*:in:*")
+    assert inbox.endswith(f":in:{Conversation('wa', NUMBER).id}")

@@ -46,5 +46,5 @@ def test_every_constant_is_used():
 def test_unknown_part_is_refused(redis_client, tmp_path):
     """At start, with the names that there are."""
     (tmp_path / "stray.lua").write_text("-- needs: keys, clocks\nreturn 1")
-    with pytest.raises(ValueError, match=r"stray.lua needs the unknown part 'clocks'; known: \['actions', "):
+    with pytest.raises(ValueError, match=r"stray.lua needs the unknown part 'clocks'; known: \['accept_turn', "):
         LuaScripts(redis_client, tmp_path)

@@ -1,10 +1,12 @@
 -- Which ids belong to one person of a channel. Ids are hashed in names of keys. A record has `key`
 -- (the id under which everything of the person is stored), `number`, `user_id` and `ids`, as
 -- Identity in Python.
+-- args: people (the prefix of the keys of the channel's people, if it is not the script's own).
+local people = args.people or shard
 
 -- The key of the person who has an id now.
 local function holder_key(name)
-  return shard .. ':holder:' .. redis.sha1hex(name)
+  return people .. ':holder:' .. redis.sha1hex(name)
 end
 
 local function holder_of(name)
@@ -12,7 +14,7 @@ local function holder_of(name)
 end
 
 local function person_key(key)
-  return shard .. ':person:' .. redis.sha1hex(key)
+  return people .. ':person:' .. redis.sha1hex(key)
 end
 
 local function person_of(key)
@@ -20,9 +22,8 @@ local function person_of(key)
   return record and cjson.decode(record) or nil
 end
 
--- Return a record as its caller reads it: without a number that another person has now.
-local function shown(person)
-  if not person then return '' end
+-- Take away a number that another person has now. Return the person as a caller reads them.
+local function without_lost_number(person)
   if holder_of(person.number) ~= person.key then person.number = '' end
-  return cjson.encode(person)
+  return person
 end
