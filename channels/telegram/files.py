@@ -19,16 +19,21 @@ _FILES = {
     "audio": "audio/mpeg",
     "video": "video/mp4",
     "video_note": "video/mp4",
+    "live_photo": "video/mp4",
 }
 
 
 def files_of(message: TelegramJson) -> tuple[Media, ...]:
     """Return the files of a message: one, or those of paid media that the bot may see."""
     paid = (message.get("paid_media") or {}).get("paid_media") or ()
-    return (
-        *media_of(message),
-        *chain.from_iterable(media_of(part) for part in paid if part.get("type") != "preview"),
-    )
+    shown = (part for part in paid if part.get("type") != "preview")
+    return (*media_of(message), *chain.from_iterable(map(_paid_file, shown)))
+
+
+def _paid_file(part: TelegramJson) -> tuple[Media, ...]:
+    """Return the file of a part of paid media. A live photo is its still picture, as in other messages."""
+    live_photo = part.get("live_photo") or {}
+    return media_of({"photo": live_photo.get("photo"), **part})
 
 
 def media_of(message: TelegramJson) -> tuple[Media, ...]:

@@ -303,11 +303,22 @@ def test_paid_media_that_the_bot_may_see_are_files(media: MemoryMedia):
     """Such as those that it sent itself."""
     paid = {
         "star_count": 5,
-        "paid_media": [photo("a"), {"type": "video", "video": {"file_id": "b"}}],
+        "paid_media": [
+            photo("a"),
+            {"type": "video", "video": {"file_id": "b"}},
+            {"type": "live_photo", "live_photo": {"file_id": "moving", "photo": [{"file_id": "c"}]}},
+            {"type": "live_photo", "live_photo": {"file_id": "d"}},
+        ],
     }
     turn = read(media, signing.telegram_text(1, "", paid_media=paid))
-    assert [each.ref for each in turn.media] == ["a", "b"]
+    assert [each.ref for each in turn.media] == ["a", "b", "c", "d"]
     assert turn.notes == ("paid media for 5 Stars",)
+
+
+def test_live_photo_is_its_still_picture(media: MemoryMedia):
+    """Telegram names both files, and models read pictures."""
+    update = signing.telegram_photo(1, "still", "look", live_photo={"file_id": "moving"})
+    assert [each.ref for each in read(media, update).media] == ["still"]
 
 
 @pytest.mark.parametrize("field", ["business_connection_id", "guest_query_id"])
