@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from sayso.agent.messages import NOT_JSON, AnswerDetails, FailureKind, Message, Role, ToolCall, UsageStats, countable
-from sayso.agent.providers.error_texts import fitting_share, says_no_credit, says_too_long
+from sayso.agent.providers.error_texts import AccessFault, fitting_share, says_no_credit, says_too_long
 from sayso.agent.providers.reasoning import ReasoningFilter, Voided, split_reasoning
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.json_validation import read_json
@@ -54,8 +54,7 @@ class ProviderError(Exception):
     and the model's name, if known. `settings` names the operator's model settings in a refused
     request. `refusal` is the model's own text for a refusal, to show to the user. `fitting_share`
     is the share of a too long request that the model would take, if the vendor's message names both
-    sizes. `has_no_credit` is true where the account has no money, or its quota or budget is
-    used up.
+    sizes. `access_fault` is what the operator has to mend, if more is known of it than the status.
     """
 
     kind: FailureKind = "away"
@@ -65,7 +64,7 @@ class ProviderError(Exception):
     settings: str = ""
     refusal: str = ""
     fitting_share: float | None = None
-    has_no_credit: bool = False
+    access_fault: AccessFault | None = None
 
     def __init__(self, message: str, *, retry_after: float | None = None, retryable: bool = True) -> None:
         super().__init__(message)
@@ -77,9 +76,7 @@ class ProviderError(Exception):
         """What the operator can do, "" where the error passes by itself or concerns the content of a request."""
         if self.kind != "no_access":
             return ""
-        if self.has_no_credit:
-            return _CREDIT_ADVICE
-        return _ACCESS_ADVICE.get(self.status or 0, _ACCESS_ADVICE[401])
+        return _ADVICE[self.access_fault or _FAULTS_BY_STATUS.get(self.status or 0, "key")]
 
     @property
     def cause(self) -> str:
@@ -88,13 +85,18 @@ class ProviderError(Exception):
         return " ".join(f"{name}={value}" for name, value in facts.items() if value)
 
 
-#: What the operator can do where a vendor gives no access, by HTTP status.
-_ACCESS_ADVICE = {
-    401: "the vendor refuses the key: see agent.api_key",
-    403: "this key may not use the model: see the rights of agent.api_key",
-    404: "the vendor does not know the model or the address: see agent.model and agent.base_url",
+#: What the operator has to mend by HTTP status, where the vendor does not say it.
+_FAULTS_BY_STATUS: Mapping[int, AccessFault] = {402: "credit", 403: "rights", 404: "model"}
+#: What the operator can do where a vendor gives no access.
+_ADVICE: Mapping[AccessFault, str] = {
+    "credit": "the quota or credit of the account is used up: see the vendor's page for billing",
+    "key": "the vendor refuses the key: see agent.api_key",
+    "rights": "this key may not use the model: see the rights of agent.api_key",
+    "model": "the vendor does not know the model or the address: see agent.model and agent.base_url",
+    "setting": "the model refuses a setting: see agent.model_settings and agent.max_tokens",
+    "tools": "the model takes no tools, or refuses one of them: see agent.model and the tools of the bot",
+    "region": "the vendor does not serve the country of this server",
 }
-_CREDIT_ADVICE = "the quota or credit of the account is used up: see the vendor's page for billing"
 
 
 class RateLimitedError(ProviderError):
@@ -459,7 +461,7 @@ def _as_provider_error(exc: Exception) -> ProviderError:
     elif says_no_credit(text):
         error.kind = "no_access"
         error.retryable = False
-        error.has_no_credit = True
+        error.access_fault = "credit"
     return error
 
 

@@ -1,14 +1,24 @@
-"""Read what only the text of a vendor's error says: the request is too long, the account has no money."""
+"""Read what only the text of a vendor's error says.
+
+The request is too long, the account has no money, a content filter stopped it, the model wrote a
+broken call, or the operator has to mend something.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Literal
+
+#: What the operator has to mend where a vendor gives no access: the account's money, the key, the
+#: rights of the key, the name of the model or the address, a setting, the tools, or the region.
+AccessFault = Literal["credit", "key", "rights", "model", "setting", "tools", "region"]
 
 #: How vendors and servers say that a request is longer than the model's context window.
 _TOO_LONG = re.compile(
     r"context.?length|context.?window|maximum context|context.?size|(?:prompt|input) is too long|too many tokens:"
     r"|maximum (?:prompt|model|input) length|range of input length|more than max tokens allowed"
-    r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|context limit|configured limit of \d+ tokens)"
+    r"|exceed\w* (?:the )?(?:maximum number of tokens|maximum length|max length|context limit)"
+    r"|exceed\w* (?:the )?(?:model token limit|configured limit of \d+ tokens)"
     r"|reduce the length of the (?:messages|prompt)|tokens must be reduced|string too long"
     r"|\binputs`? (?:tokens\b.{0,40} must be <=|must have less than \d+ tokens)",
     re.IGNORECASE,
@@ -16,7 +26,7 @@ _TOO_LONG = re.compile(
 #: How vendors, and gateways between, say that an account has no money or that its budget is spent.
 #: They send it with the statuses of other faults: 400, 403 and 429. Gemini's "You exceeded your
 #: current quota, please check your plan and billing details" is left out: it stands for limits of
-#: one minute too.
+#: one minute too. Its "limit: 0" is a model that the account's plan does not have.
 _NO_CREDIT = re.compile(
     r"credit balance|balance is (?:too low|insufficient|not enough)"
     r"|insufficient[_ ](?:account[_ ])?(?:user[_ ])?(?:balance|credit|fund|quota)"
@@ -27,7 +37,48 @@ _NO_CREDIT = re.compile(
     r"|arrearage|overdue.payment|payment (?:is )?(?:required|overdue)"
     r"|(?:billing|spend(?:ing)?|usage)[_ ](?:hard[_ ])?limit|billing_not_active|check your billing details"
     r"|exceeded_current_quota|account (?:is |has been )?(?:suspended|disabled|not active|deactivated)"
-    r"|organization has been (?:disabled|suspended)|enable billing",
+    r"|organization has been (?:disabled|suspended|restricted)|enable billing|spending cap"
+    r"|\blimit: 0(?![\d.,]\d)|余额不足|欠费",
+    re.IGNORECASE,
+)
+#: How vendors name a limit of a whole day.
+_DAILY_LIMIT = re.compile(r"\bper[ -]day\b|\b(?:RPD|TPD)\b|\bdaily (?:\w+ )?(?:limit|quota)", re.IGNORECASE)
+#: How vendors say that their content filter stopped a request, whatever the status.
+_FILTERED = re.compile(
+    r"content[_ ]filter|content_policy_violation|content management policy|moderation_blocked"
+    r"|(?:input|prompt|content) was flagged|(?:violat\w+|against) (?:our |the )?usage (?:polic|guidelines)"
+    r"|data_inspection_failed|inappropriate content|sensitive content|content exists risk|safety system",
+    re.IGNORECASE,
+)
+#: How servers say that the model wrote a call that they cannot read, or broke down over the request.
+_BROKEN_ANSWER = re.compile(
+    r"tool_use_failed|output_parse_failed|tool call validation failed|model has crashed", re.IGNORECASE
+)
+#: How vendors say that they do not serve the country of the request.
+_WRONG_REGION = re.compile(r"(?:user location|country, region, or territory) (?:is )?not supported", re.IGNORECASE)
+#: How vendors refuse a key with the status of a refused request.
+_WRONG_KEY = re.compile(
+    r"(?:incorrect|invalid|expired|unknown) api.?key|api.?key (?:is )?(?:not valid|invalid|expired)|\bexpired.key\b",
+    re.IGNORECASE,
+)
+#: How vendors refuse the name of a model with the status of a refused request.
+_UNKNOWN_MODEL = re.compile(
+    r"\b(?:invalid|unknown) model\b|not a valid model|no models? loaded|model identifier is invalid"
+    r"|\bmodel[ _:]not[ _](?:exist|found|available|supported)"
+    r"|\bmodel\b.{0,80}(?:does not exist|decommissioned|not supported by any|requires terms acceptance)",
+    re.IGNORECASE,
+)
+#: How servers say that the model takes no tools, or refuse one of them, also as the field of the
+#: request in front of their message.
+_REFUSED_TOOLS = re.compile(
+    r"does not support (?:tools|tool use|tool calling|function calling)|tool choice requires|tools param requires"
+    r"|^\W*tools\b|\btools\[\d|\bfunction_declarations\b|schema for function",
+    re.IGNORECASE,
+)
+#: A setting of the request, as the field in front of a vendor's message, and how Gemini names one.
+_REFUSED_SETTING = re.compile(
+    r"^\W*(?:max_\w*tokens|temperature|top_[pk]|thinking|reasoning|tool_choice|stop\w*|stream\w*|service_tier"
+    r"|response_format|output_config|seed)\b|works in thinking mode|thinking (?:budget|level)",
     re.IGNORECASE,
 )
 #: Numbers of tokens, such as 8,192 or 131072. Numbers in the name of a model do not match.
@@ -49,6 +100,39 @@ def says_too_long(text: str) -> bool:
 def says_no_credit(text: str) -> bool:
     """Return whether a vendor's error message or code says that the account's credit, quota or budget is used up."""
     return _NO_CREDIT.search(text) is not None
+
+
+def says_daily_limit(text: str) -> bool:
+    """Return whether a vendor's rate limit is one of a whole day."""
+    return _DAILY_LIMIT.search(text) is not None
+
+
+def says_filtered(text: str) -> bool:
+    """Return whether a vendor's error message or code says that its content filter stopped the request."""
+    return _FILTERED.search(text) is not None
+
+
+def says_broken_answer(text: str) -> bool:
+    """Return whether a refusal is the model's own fault, such as a malformed call, and worth a retry."""
+    return _BROKEN_ANSWER.search(text) is not None
+
+
+def access_fault(text: str) -> AccessFault | None:
+    """Return what the operator has to mend by the text of a refused request; None if it does not say so.
+
+    The text is the vendor's message, or the field of the request that it names.
+    """
+    if _WRONG_REGION.search(text):
+        return "region"
+    if _WRONG_KEY.search(text):
+        return "key"
+    if _UNKNOWN_MODEL.search(text):
+        return "model"
+    if _REFUSED_TOOLS.search(text):
+        return "tools"
+    if _REFUSED_SETTING.search(text):
+        return "setting"
+    return None
 
 
 def fitting_share(text: str) -> float | None:

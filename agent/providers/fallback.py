@@ -273,7 +273,7 @@ class _Attempts:
         # Only if no provider gives access, a later attempt is of no use.
         passing = [error for error in errors if error.kind != "no_access"]
         cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]
-        for name in ("kind", "status", "code", "model", "settings", "refusal", "fitting_share", "has_no_credit"):
+        for name in ("kind", "status", "code", "model", "settings", "refusal", "fitting_share", "access_fault"):
             setattr(failure, name, getattr(cause, name))
         if failure.kind == "no_access" and self._skipped:
             failure.kind = "away"

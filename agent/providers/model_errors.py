@@ -26,7 +26,16 @@ from pydantic_ai.exceptions import (
 )
 
 from sayso.agent.providers.base import FILTERED, ProviderError, RateLimitedError, RequestRefusedError
-from sayso.agent.providers.error_texts import fitting_share, says_no_credit, says_too_long
+from sayso.agent.providers.error_texts import (
+    AccessFault,
+    access_fault,
+    fitting_share,
+    says_broken_answer,
+    says_daily_limit,
+    says_filtered,
+    says_no_credit,
+    says_too_long,
+)
 
 #: How many characters of a vendor's error message are kept.
 MAX_REASON_CHARS = 200
@@ -47,24 +56,18 @@ _MAYBE_NO_CREDIT = frozenset({400, 402, 403, 412, 422, 429})
 #: Codes with which OpenAI refuses a field of the request that the operator has set, or that its
 #: model does not know.
 _SETUP_CODES = frozenset({"unsupported_parameter", "unsupported_value", "unknown_parameter"})
-#: How vendors say that they do not serve the country of the request, whatever its content.
-_WRONG_PLACE = re.compile(r"(?:user location|country, region, or territory) (?:is )?not supported", re.IGNORECASE)
+#: Statuses with which vendors and servers refuse what the operator has set. llama.cpp answers 500.
+_MAYBE_SETUP = frozenset({None, 400, 422, 500})
+#: The longest waiting time of a rate limit, in seconds. A longer one is a used-up quota.
+MAX_RATE_LIMIT_SECONDS = 3600
 #: The status of a request that is too large.
 _TOO_LARGE = 413
-#: Statuses with which vendors and servers refuse a request that is too long.
-_MAYBE_TOO_LONG = _REFUSALS | {429, 500}
-#: Statuses of an overloaded vendor; Anthropic answers 529.
-_OVERLOADED = frozenset({503, 529})
+#: Statuses with which vendors and servers refuse a request that is too long. An error inside of a stream may have none.
+_MAYBE_TOO_LONG = _REFUSALS | {None, 429, 500}
+#: Statuses of an overloaded vendor; Anthropic answers 529, Groq 498.
+_OVERLOADED = frozenset({498, 503, 529})
 #: A `retry-after` header with a fraction of a second.
 _FRACTIONAL_SECONDS = re.compile(r"\d{1,9}\.\d{0,9}")
-#: How vendors name their content filters.
-_FILTER_NAMES = (
-    "content_filter",
-    "content_policy_violation",
-    "content management policy",
-    # OpenRouter sends it with 403.
-    "input was flagged",
-)
 
 
 @contextmanager
@@ -143,6 +146,8 @@ class _Translation:
         reason = f": {self._cleaned(message)}" if message else ""
         if _is_too_long(exc, status):
             return self._refused(f"the conversation is too long for {exc.model_name!r}{reason}")
+        if _is_broken_answer(exc):
+            return self._error(f"its answer cannot be read{reason}", retryable=True)
         if status == 429 or isinstance(exc, ModelRateLimitError):
             is_used_up = _has_no_credit(exc, status)
             limit = "its quota is used up (429)" if is_used_up else "rate limit (429)"
@@ -150,7 +155,7 @@ class _Translation:
             return RateLimitedError(text, retry_after=_retry_after(exc), retryable=not is_used_up)
         if _is_filtered(exc):
             return self._refused(f"its content filter refused the request{reason}")
-        if _is_setup(exc, status):
+        if _access_fault(exc, status):
             answered = "no access" if status is None else f"it answered {status}"
             return self._error(f"{answered}{reason}{self._sent_settings()}", retryable=False)
         if isinstance(exc, ModelConnectionError):
@@ -164,7 +169,7 @@ class _Translation:
         if status is None:
             is_retryable = not isinstance(exc, ModelRequestRejectedError | ModelQuotaExceededError)
         else:
-            is_retryable = status >= 500 or status in _RETRYABLE
+            is_retryable = status >= 500 or status in _RETRYABLE or status in _OVERLOADED
         return self._error(f"{failure}{reason}", retryable=is_retryable, retry_after=_retry_after(exc))
 
     def _sent_settings(self) -> str:
@@ -196,8 +201,22 @@ def _message(body: object) -> str:
         if isinstance(error, list):
             return "; ".join(filter(None, map(_field_error, error[:MAX_FIELD_ERRORS])))
         message = error.get("message") if isinstance(error, dict) else error
-        return message if isinstance(message, str) else ""
+        message = message if isinstance(message, str) else ""
+        cause = _upstream_message(error)
+        return f"{message}: {cause}" if cause else message
     return body if isinstance(body, str) and not body.lstrip().startswith("<") else ""
+
+
+def _upstream_message(error: object) -> str:
+    """Return what the vendor behind OpenRouter said; "" elsewhere."""
+    metadata = error.get("metadata") if isinstance(error, dict) else None
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if not isinstance(raw, str):
+        return ""
+    try:
+        return _message(json.loads(raw))
+    except (ValueError, RecursionError):
+        return _message(raw)
 
 
 def _field_error(error: object) -> str:
@@ -240,43 +259,77 @@ def _set_kind(error: ProviderError, exc: ModelAPIError) -> None:
         error.kind = "busy"
     elif _is_filtered(exc):
         error.code = FILTERED
-    elif _is_setup(exc, error.status):
+    elif not _is_broken_answer(exc) and (fault := _access_fault(exc, error.status)):
         error.kind = "no_access"
-        error.has_no_credit = _has_no_credit(exc, error.status)
+        error.access_fault = fault
 
 
-def _is_setup(exc: ModelAPIError, status: int | None) -> bool:
-    """Return whether only the operator can mend an error: by a key, a model, a setting, or money."""
-    if status in _NO_ACCESS or isinstance(exc, ModelAuthenticationError | ModelNotFoundError):
-        return True
-    if _has_no_credit(exc, status) or _is_wrong_setting(exc):
-        return True
-    return _WRONG_PLACE.search(_message(exc.body)) is not None
+def _access_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
+    """Return what only the operator can mend, None where it is nothing of that kind."""
+    if _has_no_credit(exc, status):
+        return "credit"
+    told = _told_fault(exc, status)
+    if status == 403 and told is None:
+        return "rights"
+    if status == 401 or (isinstance(exc, ModelAuthenticationError) and told is None):
+        return "key"
+    if status == 404 or isinstance(exc, ModelNotFoundError):
+        return "model"
+    return told
+
+
+def _told_fault(exc: ModelAPIError, status: int | None) -> AccessFault | None:
+    """Return what the field, the code or the message of an error says that the operator has to mend."""
+    if status not in _MAYBE_SETUP | _NO_ACCESS:
+        return None
+    field = _refused_field(exc)
+    if field == "model":
+        return "model"
+    texts = (field, exc.provider_error_code, _message(exc.body))
+    faults = [fault for text in texts if text and (fault := access_fault(text))]
+    if faults:
+        return faults[0]
+    is_wrong_setting = exc.provider_error_code in _SETUP_CODES and not field.startswith(("messages", "input"))
+    return "setting" if field and is_wrong_setting else None
+
+
+def _refused_field(exc: ModelAPIError) -> str:
+    """Return the field of the request that OpenAI, or a server that speaks its protocol, names; "" if it names none."""
+    body: Any = exc.body
+    field = body.get("param") if isinstance(body, dict) else None
+    return field if isinstance(field, str) else ""
 
 
 def _has_no_credit(exc: ModelAPIError, status: int | None) -> bool:
     """Return whether the account has no credit. Anthropic says so with 400, gateways with 400 or
     429.
 
-    An error inside of a stream may have no status.
+    A rate limit that lasts for hours is a used-up quota too. An error inside of a stream may have no status.
     """
     if isinstance(exc, ModelQuotaExceededError):
         return True
     if status is not None and status not in _MAYBE_NO_CREDIT:
         return False
-    texts = (exc.provider_error_code, exc.provider_error_type, _message(exc.body))
-    return any(says_no_credit(text) for text in texts if text)
-
-
-def _is_wrong_setting(exc: ModelAPIError) -> bool:
-    """Return whether OpenAI, or a server that speaks its protocol, refuses a field other than the messages."""
-    if exc.provider_error_code not in _SETUP_CODES:
+    texts = [text for text in _texts(exc) if text]
+    if any(says_no_credit(text) for text in texts):
+        return True
+    if status != 429:
         return False
-    body: Any = exc.body
-    place = body.get("param") if isinstance(body, dict) else None
-    return isinstance(place, str) and not place.startswith(("messages", "input"))
+    seconds = _retry_after(exc)
+    if seconds is None:
+        return any(says_daily_limit(text) for text in texts)
+    return seconds > MAX_RATE_LIMIT_SECONDS
 
 
 def _is_filtered(exc: ModelAPIError) -> bool:
-    text = json.dumps([exc.provider_error_code, exc.provider_error_type, _message(exc.body)])
-    return any(name in text for name in _FILTER_NAMES)
+    return any(says_filtered(text) for text in _texts(exc) if text)
+
+
+def _is_broken_answer(exc: ModelAPIError) -> bool:
+    """Return whether the server refuses what the model wrote, not what it was asked. Groq answers 400."""
+    return any(says_broken_answer(text) for text in _texts(exc) if text)
+
+
+def _texts(exc: ModelAPIError) -> tuple[str | None, ...]:
+    """Return the code, the type and the message of a vendor's error."""
+    return exc.provider_error_code, exc.provider_error_type, _message(exc.body)

@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 
 
 class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, with streamed tool calls told apart; both hooks are documented for subclasses."""
+    """pydantic-ai's model, with streamed tool calls told apart, and with the errors that some gateways answer with
+    status 200. The hooks are documented for subclasses.
+    """
 
     @property
     def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
         return _Stream
+
+    def _validate_completion(self, response: ChatCompletion) -> Any:
+        _raise_error_in(response, self.model_name)
+        return super()._validate_completion(response)
+
+
+def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:
+    """Raise the error that stands in place of an answer.
+
+    OpenRouter sends one beside the choices or inside of a choice, older vLLM in place of all fields.
+    """
+    extra = answer.model_extra or {}
+    object_type: str = answer.object
+    errors = [extra if object_type == "error" else extra.get("error")]
+    errors += [(choice.model_extra or {}).get("error") for choice in answer.choices or []]
+    for error in errors:
+        if isinstance(error, dict):
+            code = str(error.get("code") or "")
+            status = int(code) if code.isdigit() and 400 <= int(code) < 600 else 502
+            raise ModelHTTPError(status, model_name, error, provider_error_code=code or None)
 
 
 class _Stream(OpenAIStreamedResponse):
     async def _validate_response(self) -> AsyncIterator[ChatCompletionChunk]:
         numbers = CallNumbers()
         async for chunk in super()._validate_response():
+            _raise_error_in(chunk, self.model_name)
             for choice in chunk.choices or []:
                 for delta in (choice.delta.tool_calls or []) if choice.delta else []:
                     delta.index = numbers.number(delta)
