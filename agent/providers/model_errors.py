@@ -157,7 +157,9 @@ class _Translation:
             return self._refused(f"its content filter refused the request{reason}")
         if _access_fault(exc, status):
             answered = "no access" if status is None else f"it answered {status}"
-            return self._error(f"{answered}{reason}{self._sent_settings()}", retryable=False)
+            error = self._error(f"{answered}{reason}{self._sent_settings()}", retryable=False)
+            error.settings = self._settings if status in _REFUSALS else ""
+            return error
         if isinstance(exc, ModelConnectionError):
             cause = type(exc.__cause__ or exc).__name__
             return self._error(f"the connection was lost ({cause})", retryable=True)
