@@ -31,6 +31,7 @@ from sayso.agent.tools.registry import ToolRegistry, Toolset
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.selectors import ToolSelector, would_show
 from sayso.pending.concurrency import gather_all, run_sync
+from sayso.pending.error_texts import error_text
 
 #: Called with the number of finished prompts and the number of all prompts.
 OnProgress = Callable[[int, int], Any]
@@ -368,7 +369,7 @@ async def _answer_of_batch(
         )
         return await loop.answer(request)
     except Exception as exc:  # becomes the result of this prompt
-        return AgentResult(f"Error: {type(exc).__name__}: {exc}", stop_reason="error")
+        return AgentResult(f"Error: {type(exc).__name__}: {error_text(exc)}", stop_reason="error")
 
 
 class _HandlerAdapter:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from sayso.pending.action import Executor, PendingAction
 from sayso.pending.context import call_context
+from sayso.pending.error_texts import own_words, readable_text
 from sayso.pending.json_words import decode, decoded, in_line, in_lines
 
 log = logging.getLogger(__name__)
@@ -135,8 +136,8 @@ def words_for_person(error: BaseException) -> str:
     EffectFailed says its own text. Errors of other packages (`agent.ToolError`) have an attribute of this name.
     """
     if isinstance(error, EffectFailed):
-        return str(error)
-    return json_in_words(str(getattr(error, "words_for_person", "")), is_quoted=True)
+        return readable_text(error) or ""
+    return json_in_words(own_words(error), is_quoted=True)
 
 
 def idempotency_key() -> str:
@@ -250,9 +251,9 @@ def result_in_words(text: str) -> str:
         return in_line(value)
     kind, entity, query = (value.get(key) for key in ("kind", "entity", "query"))  # of a typed result: see ToolResult
     if kind == "ambiguous":
-        return Ambiguous(str(entity or ""), str(query), list(value.get("matches") or [])).in_words
+        return Ambiguous(str(entity or ""), str(query or ""), list(value.get("matches") or [])).in_words
     if kind == "not_found":
-        return NotFound(str(entity or ""), str(query)).in_words
+        return NotFound(str(entity or ""), str(query or "")).in_words
     for key in ("preview", "message"):
         if kind and isinstance(value.get(key), str):
             return str(value[key])

@@ -18,6 +18,7 @@ from sayso.channels.types import Reply, Scope, random_id, storable
 from sayso.pending.action import PLAN_KIND, ActionSigner, ActionState, Executor, PendingAction
 from sayso.pending.concurrency import NotStarted, TimedOut, run_with_timeout
 from sayso.pending.context import Confirmation, with_context
+from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.executors import (
     Ambiguous,
     Executors,
@@ -618,9 +619,8 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("failed")
     if error is not None:
         # A model reads the error of a call that ran at once, too. The text for the user may leave it out.
-        return EffectEnd(
-            "failed", _failure_text(action, error), _bounded(storable(redact(str(error) or type(error).__name__)))
-        )
+        output = storable(redact(error_text(error) or type(error).__name__))
+        return EffectEnd("failed", _failure_text(action, error), _bounded(output))
     if isinstance(value, Ambiguous | NotFound):
         return EffectEnd("failed", storable(redact(value.in_words)), storable(redact(value.to_json())))
     if isinstance(value, ToolOutput):
@@ -628,11 +628,15 @@ def _end_of(action: PendingAction, value: Any, error: BaseException | None = Non
         return EffectEnd("done", as_kind_of(value.text, _bounded(storable(value.text))), output)
     if value is None:
         return EffectEnd("done")
-    raw = value
-    if isinstance(value, ToolResult | dict | list | bool):
-        raw = as_json(value)
-    text = _in_words(raw)
-    output = _bounded(storable(str(raw)))
+    try:
+        raw = value
+        if isinstance(value, ToolResult | dict | list | bool):
+            raw = as_json(value)
+        text = _in_words(raw)
+        output = _bounded(storable(str(raw)))
+    except (Exception, *FATAL_ERRORS):  # it took effect, whatever its value is
+        log.exception("tool.result_unreadable", extra={"tool": action.kind, "type": type(value).__name__})
+        return EffectEnd("done")
     return EffectEnd("done", text, output if output != text else "")
 
 

@@ -25,6 +25,7 @@ from sayso.agent.tools.tool import Tool
 from sayso.channels.i18n.invisible import readable
 from sayso.pending.action import PLAN_KIND, Executor, PendingAction, canonical_json
 from sayso.pending.concurrency import TimedOut, call_foreign, is_in_loop, run_with_timeout
+from sayso.pending.error_texts import error_text
 from sayso.pending.executors import (
     UNDO_PREFIX,
     Ambiguous,
@@ -277,7 +278,7 @@ def _observed_text(value: Any) -> str:
 
 async def _tell_failure(events: RunEvents, action: PendingAction, error: BaseException, began: float) -> None:
     call = (action.pending_action_id, action.kind)
-    events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=str(error))
+    events.note("tool_execution", began=began, tool_name=action.kind, tool_args=action.args, error=error_text(error))
     await events.tell("tool_error", *call, error, action.args, (perf_counter() - began) * 1000)
     await events.tell("run_end", AgentResult("", trace=events.trace, stop_reason="error"))
 

@@ -17,6 +17,7 @@ from sayso.agent.tools.definition import loggable_name
 from sayso.agent.tools.errors import ToolNotFoundError
 from sayso.channels import metrics
 from sayso.pending.context import call_context, context_field
+from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:
     from sayso.agent.result import AgentResult  # which imports this package
@@ -279,7 +280,7 @@ class VerboseObserver(AgentObserver):
         duration_ms: float,
     ) -> None:
         """Print why a tool failed."""
-        _print(f"{tool_name} failed: {error} ({duration_ms:.0f} ms)")
+        _print(f"{tool_name} failed: {error_text(error)} ({duration_ms:.0f} ms)")
 
     def on_run_end(self, run_id: str, result: AgentResult) -> None:
         """Print why the run ended and what it cost."""

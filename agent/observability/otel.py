@@ -17,6 +17,7 @@ from sayso.agent.providers.base import ProviderError
 from sayso.agent.tools.context import scope_digest, tool_environment
 from sayso.agent.tools.definition import loggable_name
 from sayso.channels.redaction import redact
+from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -212,7 +213,7 @@ class OpenTelemetryObserver(AgentObserver):
 
     def _end_span(self, span: Span, error_type: str, error: BaseException | None = None) -> None:
         if error_type:
-            text = redact(str(error)) if error is not None and self._include_content else None
+            text = redact(error_text(error)) if error is not None and self._include_content else None
             span.set_attribute(gen_ai.ERROR_TYPE, error_type)
             span.set_status(self._trace.StatusCode.ERROR, text)
         span.end()

@@ -49,6 +49,7 @@ from sayso.agent.toolsets.selectors import ToolSelector
 from sayso.channels.i18n.invisible import shows_nothing
 from sayso.channels.redaction import redact
 from sayso.pending.context import own_context
+from sayso.pending.error_texts import error_text
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class AgentLoop:
             end = await self._run_until_cancelled(run)
             return await self._finish(run, end, session)
         except BaseException as exc:
-            run.events.note("error", error=f"{type(exc).__name__}: {exc}")
+            run.events.note("error", error=f"{type(exc).__name__}: {error_text(exc)}")
             is_cancelled = isinstance(exc, asyncio.CancelledError | KeyboardInterrupt)
             if is_cancelled and not run.is_end_reported:
                 await run.events.tell("cancelled", run.iterations, "task cancelled")
@@ -268,7 +269,7 @@ class AgentLoop:
         try:
             parsed = parse_and_validate(content, response_format)
         except ValueError as exc:
-            error = str(exc)
+            error = error_text(exc)
         else:
             await run.events.tell("structured_validate", True, attempt, None)
             run.rejected.clear()

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.call_texts import truncate
 from sayso.agent.tools.json_validation import StepBudget, bounded_validator, draft_of, with_budget
+from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -395,4 +396,4 @@ def _break_position(text: str) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return truncate(f"{error}".partition("\n")[0], 200) or type(error).__name__
+    return truncate(error_text(error).partition("\n")[0], 200) or type(error).__name__

@@ -167,7 +167,7 @@ class ToolCaller:
     def _log_failure(self, call: ToolCall, error: ToolError) -> None:
         """Log an exception of a tool or its preview with the trace's ids. A ToolError is logged without traceback."""
         raised = original_error(error)
-        is_expected = isinstance(raised, ToolError)
+        is_expected = raised is error
         ids = {"tool": call.tool_name, "reference": self._reference(call), "error": type(raised).__name__}
         level = logging.WARNING if is_expected else logging.ERROR
         log.log(level, "tool.failed", extra=ids, exc_info=None if is_expected else raised)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from pydantic import BaseModel, ValidationError
 
 from sayso.agent.tools.errors import (
-    FATAL_ERRORS,
     ToolError,
     ToolExecutionError,
     ToolParameterError,
@@ -24,6 +23,7 @@ from sayso.agent.tools.json_validation import Repairer, StepBudget, bounded_vali
 from sayso.agent.tools.parameter import JSON_TYPES, ParameterModel, ToolParameter
 from sayso.channels.spelling import nearest
 from sayso.pending.context import with_context
+from sayso.pending.error_texts import FATAL_ERRORS, error_text
 from sayso.pending.proposals import current_context
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class TypedArguments(ParameterModel):
         try:
             return validated.model_dump(mode="json", by_alias=True, exclude=set(omitted), warnings=False)
         except Exception as exc:  # a value that JSON lacks, or a serializer written by the tool's author
-            raise self._unusable(f"cannot be written down: {exc}") from exc
+            raise self._unusable(f"cannot be written down: {error_text(exc)}") from exc
 
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
         try:
@@ -122,7 +122,7 @@ class TypedArguments(ParameterModel):
         except ToolError:
             raise
         except Exception as exc:  # a validator written by the tool's author, or nesting deeper than Python's limit
-            raise self._unusable(f"cannot be checked: {type(exc).__name__}: {exc}") from exc
+            raise self._unusable(f"cannot be checked: {type(exc).__name__}: {error_text(exc)}") from exc
 
     def _repaired(self, params: Mapping[str, Any], error: ValidationError) -> BaseModel:
         """Validate again, without the text and the nulls that stand for something else."""
@@ -437,7 +437,7 @@ class HiddenArguments:
             injected = {} if returned is None else dict(returned) if isinstance(returned, Mapping) else None
         except (Exception, *FATAL_ERRORS) as exc:
             raise ToolExecutionError(
-                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {exc}",
+                f"the config_injector of {self._tool_name!r} failed: {type(exc).__name__}: {error_text(exc)}",
                 tool_name=self._tool_name, error=exc,
             ) from exc  # fmt: skip
         if injected is None or not all(isinstance(name, str) for name in injected):

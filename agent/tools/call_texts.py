@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import logging
 import re
 import string
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -23,8 +24,11 @@ from sayso.channels.markdown.literal import Markdown, as_kind_of, as_markdown, e
 from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import context_parameters, with_context
+from sayso.pending.error_texts import FATAL_ERRORS
 from sayso.pending.executors import PendingConfirmation, ToolResult, as_json, effect_in_words, result_in_words
 from sayso.pending.proposals import current_context
+
+log = logging.getLogger(__name__)
 
 #: The share of a cut text that is taken from its end, where totals, errors and the last lines of logs are.
 TAIL_SHARE = 0.25
@@ -365,13 +369,18 @@ _IS_ADDRESS = re.compile(r'"<[^<>]+ object at 0x[0-9a-f]+>"')
 
 def serialize(value: Any) -> str:
     """Return a tool's value as the text that the model reads."""
-    if isinstance(value, str):
+    if isinstance(value, Markdown):
         return value
+    if isinstance(value, str):
+        return str.__str__(value)  # a subclass may have code of its own
     if value is None:
         return WITHOUT_VALUE
     try:
         text = _as_json(value)
-    except Exception:  # the tool has acted: its return value must not fail the turn
+    except (Exception, *FATAL_ERRORS):  # the tool has acted: its return value must not fail the turn
+        log.exception("tool.result_unreadable", extra={"type": type(value).__name__})
+        if isinstance(value, ToolResult):  # its kind may say that nothing was done
+            return as_json({"kind": str(value.kind)})
         return _WITHOUT_TEXT.format(type(value).__name__)
     if _IS_ADDRESS.fullmatch(text):
         return _WITHOUT_TEXT.format(type(value).__name__)

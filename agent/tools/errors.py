@@ -12,15 +12,13 @@ ToolError
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from sayso.channels.redaction import redact
+from sayso.pending.error_texts import error_text, readable_text
 
-#: Exceptions with which a tool's code could end the program or the task. A KeyboardInterrupt comes from the user.
-FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
 #: Longest list of parameter names in an error, in characters.
 MAX_NAME_CHARS = 200
 #: The border of the box around a validation error.
@@ -93,7 +91,10 @@ class ToolExecutionError(ToolError):
         error: BaseException | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message or f"Error executing tool {tool_name!r}: {type(error).__name__}: {error}")
+        if not message:
+            text = "None" if error is None else error_text(error)
+            message = f"Error executing tool {tool_name!r}: {type(error).__name__}: {text}"
+        super().__init__(message)
         self.tool_name = tool_name
         self.error = error
         self.params = dict(params or {})
@@ -106,6 +107,20 @@ class ToolExecutionError(ToolError):
 
 class EffectUnknownError(ToolExecutionError):
     """Raised when a call may have taken effect: another system gave no answer, or the tool took too long."""
+
+
+def readable_error(error: Exception, tool_name: str, params: Mapping[str, Any]) -> ToolError:
+    """Return the error of a tool's code as a ToolError whose text can be read.
+
+    A ToolError is returned unchanged, unless its own code fails when its text is read. Such an error is private, like
+    any exception that was not written for users.
+    """
+    if isinstance(error, ToolError) and readable_text(error) is not None:
+        return error
+    if isinstance(error, EffectUnknownError):
+        message = f"tool {tool_name!r} does not know whether it took effect"
+        return EffectUnknownError(message, tool_name=tool_name, error=error, params=params)
+    return ToolExecutionError(tool_name=tool_name, error=error, params=params)
 
 
 class PreviewError(ToolExecutionError):

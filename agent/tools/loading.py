@@ -23,6 +23,7 @@ from sayso.agent.tools.arguments import quoted
 from sayso.agent.tools.errors import ToolError, ToolLoadError
 from sayso.agent.tools.registry import ToolRegistry
 from sayso.agent.tools.tool import Tool
+from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 
 log = logging.getLogger(__name__)
@@ -192,7 +193,9 @@ def _broken(source: str, path: str, exc: BaseException) -> str:
         frame = ([frame for frame in frames if frame.filename.endswith(path)] or frames)[-1]
         file, line = frame.filename, frame.lineno
     place = f"{file}, line {line}" if line else file
-    what = "ends the program when imported" if isinstance(exc, SystemExit) else f"{type(exc).__name__}: {exc}"
+    what = (
+        "ends the program when imported" if isinstance(exc, SystemExit) else f"{type(exc).__name__}: {error_text(exc)}"
+    )
     return f"cannot load tools from {source!r}: {place}: {what}"
 
 

@@ -21,6 +21,7 @@ from pydantic_core import SchemaError, to_jsonable_python
 from sayso.agent.tools.choices import validator_of
 from sayso.agent.tools.errors import ToolValidationError
 from sayso.agent.tools.json_schema import NUMBER_KEYWORDS, frozen, plain, with_sorted_sets
+from sayso.pending.error_texts import error_text
 
 #: JSON's names of types, and Python's types.
 JSON_TYPES: Mapping[str, Any] = {
@@ -354,5 +355,5 @@ def _excludes_fields(core_schema: Any) -> bool:
 
 def _reason(error: Exception) -> str:
     """Return the line of pydantic's message that says what is wrong; the rest are places and links."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
+    lines = error_text(error).strip().splitlines() or [type(error).__name__]
     return lines[-1] if isinstance(error, SchemaError) else lines[0]

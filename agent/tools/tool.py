@@ -42,12 +42,12 @@ from sayso.agent.tools.definition import (
     returns_awaitable,
 )
 from sayso.agent.tools.errors import (
-    FATAL_ERRORS,
     EffectUnknownError,
     PreviewError,
     ToolError,
     ToolExecutionError,
     ToolValidationError,
+    readable_error,
 )
 from sayso.agent.tools.json_schema import FrozenDict, frozen, thawed
 from sayso.agent.tools.signature import (
@@ -66,6 +66,7 @@ from sayso.pending.concurrency import (
     run_sync,
 )
 from sayso.pending.context import context_parameters
+from sayso.pending.error_texts import FATAL_ERRORS, error_text, own_words
 from sayso.pending.executors import ToolResult
 from sayso.pending.proposals import current_context, running_tool
 
@@ -366,7 +367,7 @@ class Tool(ToolDefinition, Generic[P, R_co]):
     def _error_text(self, error: BaseException) -> str:
         advice = f"run() of {self.name!r} returned an error as text; use run_raw() to have it raised"
         warnings.warn(advice, DeprecationWarning, stacklevel=3)
-        return f"Error executing {self.name}: {error}"
+        return f"Error executing {self.name}: {error_text(error)}"
 
     async def ainvoke(
         self,
@@ -378,10 +379,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """Run the tool like `arun_raw`. Raises ToolParameterError or ToolExecutionError."""
         try:
             return await self.arun_raw(params, chunk_callback, checked=checked)
-        except ToolError:
-            raise
         except Exception as exc:
-            raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
+            readable = readable_error(exc, self.name, params)
+            if readable is exc:
+                raise
+            raise readable from exc
 
     async def aexecute(self, params: Mapping[str, Any], chunk_callback: ChunkCallback | None = None) -> str:
         """Run the tool and return its result as the model sees it. Raises like `ainvoke`."""
@@ -391,9 +393,12 @@ class Tool(ToolDefinition, Generic[P, R_co]):
         """Run `aexecute` from sync code. A sync tool runs in the calling thread."""
         try:
             return serialize(self.run_raw(params, chunk_callback))
-        except ToolError:
-            raise
-        except (Exception, *FATAL_ERRORS) as exc:
+        except Exception as exc:
+            readable = readable_error(exc, self.name, params)
+            if readable is exc:
+                raise
+            raise readable from exc
+        except FATAL_ERRORS as exc:
             raise ToolExecutionError(tool_name=self.name, error=exc, params=params) from exc
 
     async def aundo_raw(self, params: Mapping[str, Any], result: str = "") -> Any:
@@ -410,11 +415,11 @@ class Tool(ToolDefinition, Generic[P, R_co]):
 
         try:
             return await (call() if self.config_injector is None else self._with_injector(call))
-        except ToolError:
-            raise
         except Exception as exc:
+            if readable_error(exc, self.name, params) is exc:
+                raise
             raise ToolExecutionError(
-                f"undo of {self.name!r} failed: {type(exc).__name__}: {exc}",
+                f"undo of {self.name!r} failed: {type(exc).__name__}: {error_text(exc)}",
                 tool_name=self.name,
                 error=exc,
                 params=params,
@@ -442,8 +447,10 @@ class Tool(ToolDefinition, Generic[P, R_co]):
             shown = preview_text(self.name, self.preview, values, optional)
             draft = ProposalDraft(self, args, shown, self.definition_digest)
             _ = draft.values_digest  # values that JSON cannot express fail here
+            if isinstance(shown, ToolResult):
+                shown.to_json()
         except (Exception, *FATAL_ERRORS) as exc:
-            words = exc.words_for_person if isinstance(exc, ToolError) else ""
+            words = own_words(exc) if isinstance(exc, ToolError) else ""
             if not words.strip():
                 raise PreviewError(tool_name=self.name, error=exc) from exc
             refused = PreviewRefused(message=shorten(words, MAX_REFUSAL_CHARS))

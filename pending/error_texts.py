@@ -1,0 +1,37 @@
+"""The texts of exceptions that the code of tools, previews and executors raised. Reading one runs that code again."""
+
+from __future__ import annotations
+
+import asyncio
+
+#: Exceptions with which an author's code could end the program or the task. A KeyboardInterrupt comes from the user.
+FATAL_ERRORS = (SystemExit, GeneratorExit, asyncio.CancelledError)
+#: In place of a text that could not be read.
+UNREADABLE = "(its text cannot be read)"
+
+
+def readable_text(error: BaseException) -> str | None:
+    """Return the text of an exception; None if its own code fails or gives no text."""
+    try:
+        # A subclass of `str` may have code of its own, too.
+        return str.__str__(str(error))
+    except (Exception, *FATAL_ERRORS):  # noqa: BLE001  # an author's code may raise anything
+        return None
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an exception, or UNREADABLE."""
+    text = readable_text(error)
+    return UNREADABLE if text is None else text
+
+
+def own_words(error: BaseException) -> str:
+    """Return what an exception says to the user in its attribute `words_for_person`.
+
+    "" without one, and where its own code fails: then the user reads its type and a reference.
+    """
+    try:
+        words = getattr(error, "words_for_person", "")
+    except (Exception, *FATAL_ERRORS):  # noqa: BLE001  # an author's code may raise anything
+        return ""
+    return str.__str__(words) if isinstance(words, str) else ""
