@@ -303,9 +303,10 @@ class Turn:
         return _turns().validate_json(check_version(text))
 
 
-#: How a tool call stands. `waits`: it asked for a yes and ran no code. `stopped`: its turn ended
-#: before it did.
-StepState = Literal["running", "done", "failed", "waits", "unknown", "stopped"]
+#: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code, and
+#: asks nothing: it was denied, its preview refused, or its arguments were wrong. `stopped`: its turn
+#: ended before it did.
+StepState = Literal["running", "done", "failed", "waits", "not_run", "unknown", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)

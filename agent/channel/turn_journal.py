@@ -276,6 +276,8 @@ def _step_state(outcome: CallOutcome) -> StepState:
         return "waits"
     if outcome.unclear:
         return "unknown"
+    if outcome.not_run:
+        return "not_run"
     return "done" if outcome.has_result else "failed"
 
 
@@ -379,6 +381,7 @@ def _outcome_to_dict(outcome: CallOutcome) -> dict[str, Any]:
         "raw": outcome.raw_digest,
         "unclear": outcome.unclear,
         "has_result": outcome.has_result,
+        "not_run": outcome.not_run,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -478,4 +481,5 @@ def _parse_outcome(call: ToolCall, entry: Mapping[str, Any]) -> CallOutcome:
         raw_digest=str(entry.get("raw", "")),
         unclear=bool(entry.get("unclear", False)),
         has_result=bool(entry.get("has_result", False)),
+        not_run=bool(entry.get("not_run", False)),
     )

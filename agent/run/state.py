@@ -102,6 +102,9 @@ class CallOutcome:
     unclear: bool = False
     #: Whether the tool ran to its end: the text is its result, and not an error, a proposal or a note.
     has_result: bool = False
+    #: Whether no code of the tool ran, and nothing asks for it: the call was denied, refused by its preview, wrong, or
+    #: left out.
+    not_run: bool = False
     artifacts: tuple[Artifact, ...] = ()
     proposals: tuple[ProposedAction, ...] = ()
     timers: tuple[TimerChange, ...] = ()

@@ -190,7 +190,7 @@ class ToolCaller:
         try:
             return await self._apply_policy(request, chunks)
         except ToolCallRefused as exc:
-            return ToolRun(CallOutcome(call, f"Error: {exc}"), error=exc)
+            return ToolRun(CallOutcome(call, f"Error: {exc}", not_run=True), error=exc)
         except EffectUnknownError as exc:
             if tool.repeatable:
                 return ToolRun(await _error_outcome(request, exc), error=exc)
@@ -322,7 +322,7 @@ async def _proposal_outcome(request: ToolRequest, value: Any) -> CallOutcome:
         question = "\n\n".join(filter(None, [preview, readable(value.own_prompt)]))
         return replace(outcome, ends="pending", final_text=question)
     # There is nothing to ask for, such as a missing invoice. Of a tool that only reads, that is what it found.
-    return replace(outcome, has_result=request.tool.read_only)
+    return replace(outcome, has_result=request.tool.read_only, not_run=True)
 
 
 def _proposal_in(tool: Tool, value: Any) -> Any:

@@ -72,16 +72,21 @@ async def _check_call(call: ToolCall, tools: Mapping[str, Tool], config: AgentCo
     tool = tools.get(call.tool_name)
     if tool is None:
         known = config.tool_policy.without_denied(tools.values()) if config.tool_policy else tools.values()
-        return CallOutcome(call, f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}")
+        error = f"Error: {unknown_tool(call.tool_name, [each.name for each in known])}"
+        return CallOutcome(call, error, not_run=True)
     if NOT_JSON in call.parameters:
-        return CallOutcome(call, f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}")
+        error = f"Error: {call.tool_name!r} was called with {NOT_JSON}: {call.parameters[NOT_JSON]!r}"
+        return CallOutcome(call, error, not_run=True)
     try:
         await tool.aschema()  # loads it, so that the check does not call the injector, which may block
         checked = tool.check(call.parameters)
         args = checked.json if config.tool_policy is not None else {}  # only a policy reads them here
         return ToolRequest(call, tool, checked, effective_decision(tool, args, config.tool_policy))
     except ToolError as exc:
-        return CallOutcome(call, screen(tool.name, f"Error: {exc}") if tool.screen_output else f"Error: {exc}")
+        error = f"Error: {exc}"
+        if tool.screen_output:
+            error = screen(tool.name, error)
+        return CallOutcome(call, error, not_run=True)
 
 
 def _reviewed_if_unclear(
@@ -129,7 +134,7 @@ class _CallsRunner:
         for group in self._groups(remaining):
             if not self.config.parallel_tool_execution and any(each.ends == "terminal" for each in outcomes.values()):
                 for at in group:
-                    not_run = CallOutcome(self.calls[at], NOT_RUN_AFTER_TERMINAL)
+                    not_run = CallOutcome(self.calls[at], NOT_RUN_AFTER_TERMINAL, not_run=True)
                     outcomes[at] = await self.journal.record_outcome(at, not_run)
                 continue
             requests = await self._calls_to_start(group)
@@ -177,12 +182,14 @@ class _CallsRunner:
         """Return the request if the call may start, or else its outcome."""
         request = self.requests[at]
         if self._repeats_unclear_call(at):
-            return CallOutcome(self.calls[at], UNCLEAR)
+            return CallOutcome(self.calls[at], UNCLEAR, not_run=True)
         if isinstance(request, CallOutcome):
             await self.caller.on_invalid_call(request, is_known=self.calls[at].tool_name in self.tools)
             return request
         objection = await self.caller.on_decision(request)
-        return CallOutcome(request.call, f"Error: {objection}") if objection else request
+        if objection:
+            return CallOutcome(request.call, f"Error: {objection}", not_run=True)
+        return request
 
     async def _run_and_save(self, at: int, request: ToolRequest) -> None:
         """Run one of several parallel calls."""

@@ -7,6 +7,7 @@ const STEP_WORDS = {
   done: "done",
   failed: "failed",
   waits: "asked for your yes",
+  not_run: "not run",
   unknown: "outcome unknown",
   stopped: "stopped",
 };
@@ -39,7 +40,7 @@ function addSteps(event) {
 
 function stepRow({ name, state, seconds }, at) {
   const row = element("li", state);
-  const hasTime = state !== "waits" && (state !== "unknown" || seconds);
+  const hasTime = !["waits", "not_run"].includes(state) && (state !== "unknown" || seconds);
   const time = element("span", "time", hasTime ? secondsText(seconds) : "");
   row.append(element("code", "", name), element("span", "state", STEP_WORDS[state] ?? state), time);
   if (state === "running") time.dataset.began = at.getTime() - seconds * 1000;
@@ -72,7 +73,7 @@ function stepsSummary(rows, running) {
     const parts = [...rows[0].children].map((each) => each.textContent);
     return parts.join(" ").trim();
   }
-  const bad = rows.filter((row) => row.matches(".failed, .unknown, .stopped")).length;
+  const bad = rows.filter((row) => row.matches(".failed, .not_run, .unknown, .stopped")).length;
   return `${rows.length} tool calls${bad ? `, ${bad} not done` : ""}`;
 }
 

@@ -170,12 +170,12 @@ def test_listener_hears_of_calls_of_an_earlier_attempt():
     shelf = Shelf()
     journal = noted(shelf)
     run_sync(journal.save(0, 1))
-    run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "ok", has_result=True)))
+    run_sync(journal.record_outcome(0, CallOutcome(CALLS[0], "denied", not_run=True)))
     run_sync(journal.save())
     steps = Steps()
     queued = QueuedTurn(1, 0.0, "ana", turn("go", event="e1"), None, None, "", journal=tuple(shelf.entries))
     run_sync(StepsJournal(TurnJournal(shelf, LEASE, queued, keep_file, LongTexts(None, "")), steps).next_answer())
-    assert sorted(steps.events) == [(0, "look", "done"), (1, "look", "unknown")]
+    assert sorted(steps.events) == [(0, "look", "not_run"), (1, "look", "unknown")]
 
 
 def test_each_call_has_its_own_idempotency_key():

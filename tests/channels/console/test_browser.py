@@ -262,14 +262,16 @@ def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel:
     ended = [
         ToolStep("<b>look</b>", "done", 2.5),
         ToolStep("delete", "waits"),
+        ToolStep("pay", "not_run", 0.2),
         ToolStep("mend", "running"),
     ]
     run_sync(channel.show_steps(turn, ended, shown))
     rows = steps.locator("li")
-    expect(rows).to_have_text(["<b>look</b>done2.5 s", "deleteasked for your yes", re.compile("mendrunning")])
+    done = ["<b>look</b>done2.5 s", "deleteasked for your yes", "paynot run"]
+    expect(rows).to_have_text([*done, re.compile("mendrunning")])
     echo.held.clear()
     for _ in range(2):
-        expect(steps.locator("summary")).to_have_text("3 tool calls, 1 not done")
+        expect(steps.locator("summary")).to_have_text("4 tool calls, 2 not done")
         expect(rows.last).to_be_hidden()  # folded
         expect(rows.last).to_have_text("mendstopped")  # after how long is not known
         page.reload()
