@@ -39,11 +39,17 @@ from sayso.channels.slack.client import (
 from sayso.channels.slack.clients import open_clients
 from sayso.channels.slack.incoming import RequestParser, slack_signed
 from sayso.channels.slack.installations import SlackInstallations
-from sayso.channels.slack.outgoing import first_section, link_text, message_of, pieces_of
+from sayso.channels.slack.outgoing import (
+    first_section,
+    link_text,
+    message_of,
+    pieces_of,
+    shown_name,
+)
 from sayso.channels.slack.settings import SlackSettings
 from sayso.channels.slack.status import ConversationStatus
 from sayso.channels.slack.text import FILE_ID, media_of
-from sayso.channels.slack.threads import OpenedThreads
+from sayso.channels.slack.threads import NEW_THREAD, OpenedThreads
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
 from sayso.channels.types import (
     Conversation,
@@ -249,9 +255,12 @@ class SlackChannel:
         reply = delivery.reply
         to = await self._threads.at_slack(await self.place(delivery.conversation))
         if reply.media:
+            to = await self._opened_for(reply.media, to, delivery.conversation)
             return await self._share(reply, reply.media, to, delivery.conversation)
         message = message_of([slack_mrkdwn(reply.text)], reply.buttons, to.chat, delivery.conversation)
-        if reply.removes and await self._remove(message["channel"], reply.edits, to):
+        # The message that opened a thread stays: what follows is posted there.
+        may_remove = reply.removes and reply.edits != to.thread
+        if may_remove and await self._remove(message["channel"], reply.edits, to):
             return Receipt("")
         if reply.edits:
             edited = await self._edit(message, reply.edits, to)
@@ -261,6 +270,19 @@ class SlackChannel:
         if not to.thread:
             await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
         return receipt
+
+    async def _opened_for(self, media: Media, to: Conversation, conversation: Conversation) -> Conversation:
+        """Return where to share a file: in the thread that a conversation begins, opened if needed.
+
+        Slack does not name the message of a file, so the file's name opens the thread. Otherwise
+        what follows would open another one.
+        """
+        if to.thread or not NEW_THREAD.fullmatch(conversation.thread):
+            return to
+        name = slack_mrkdwn(shown_name(media))
+        receipt = await self._post(message_of([name], (), to.chat, conversation), to)
+        await self._threads.note(await self.place(conversation), receipt.message_id)
+        return replace(to, thread=receipt.message_id)
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return a reply in a thread of a direct message in the conversation that the bot's own

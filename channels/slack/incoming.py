@@ -237,6 +237,8 @@ class RequestParser:
         author = message["user"]
         if is_reply:
             author = str(message.get("parent_user_id") or "")
+        # While the bot's own id is unknown, any other author may be the bot.
+        is_persons = author != bot and (bool(bot) or author == message["user"])
         return Turn(
             event_id=event_id,
             conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=is_edit)),
@@ -251,7 +253,7 @@ class RequestParser:
             content=content_digest(unformatted(text)),  # the event of an edit may lack the files
             written_at=float(ts),
             background=tuple(_looked_at(message)),
-            thread_author="" if author == bot else author,
+            thread_author=author if is_persons else "",
         )
 
     def _stopped(self, event: SlackJson, team: str) -> Received:

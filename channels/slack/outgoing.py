@@ -108,10 +108,13 @@ def _mark_of(conversation: Conversation) -> str:
 
 def link_text(media: Media, size: int, url: str) -> str:
     """Return the Markdown for a file that Slack does not accept: its name, its size in bytes and its URL."""
+    return f"{shown_name(media)} ({readable_size(size)}): {url}"
+
+
+def shown_name(media: Media) -> str:
+    """Return the Markdown for a file's name. As code it is no link, which Slack would make of a name such as a.zip."""
     name = media.filename or "file"
-    # As code it is no link, which Slack would make of a name such as a.zip.
-    shown = as_markdown(name) if "`" in name else f"`{name}`"
-    return f"{shown} ({readable_size(size)}): {url}"
+    return as_markdown(name) if "`" in name else f"`{name}`"
 
 
 def _length(md: str) -> int:

@@ -14,11 +14,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.agent.channel.context import user_message_text
 from sayso.channels.base import at_first_address
 from sayso.channels.slack.threads import OpenedThreads
-from sayso.channels.types import Conversation, Received, Turn
+from sayso.channels.types import Conversation, Delivery, Received, Reply, Turn
 from sayso.testing.platforms import webhooks as signing
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.stores import MemorySharedCache
-from tests.channels.harness import slack, slack_hook
+from tests.channels.harness import IMAGE, YES_NO, MemoryMedia, slack, slack_hook
 from tests.contracts.rigs import MemoryRig, make_processor, make_sender
 from tests.workers.fakes import Bot
 
@@ -368,6 +368,45 @@ def test_only_a_thread_that_may_be_the_bots_is_looked_up(bot: SlackBot, extra: d
     bot.channel._threads._cache.get = asked.append  # type: ignore[assignment]
     at_first_address(bot.channel, received)
     assert (received.thread_author, bool(asked)) == (author, not author)
+
+
+def test_thread_of_the_bot_is_looked_up_while_its_own_id_is_unknown(bot: SlackBot):
+    """Slack may name the person who installed the app in place of the bot."""
+    installer = {"authorizations": [{"team_id": "T0ACME", "user_id": "U0EVE", "is_bot": False}]}
+    event = {"type": "message", "user": "U0ADA", "text": "yes", "ts": LATER, "channel": "D0ADA", "thread_ts": ROOT}
+    for parent, author in (("U0BOT", ""), ("U0ADA", "U0ADA")):
+        body = signing.slack_event("Ev1", {**event, "parent_user_id": parent}, **installer)
+        assert turn(bot.channel.receive(slack_hook(body))).thread_author == author
+
+
+def begun(bot: SlackBot) -> Conversation:
+    """Return the conversation of a slash command that was not answered yet."""
+    return bot.read_command("1.9").conversation
+
+
+def send(bot: SlackBot, reply: Reply) -> str:
+    """Send a reply into the conversation that a slash command began, and return its message id."""
+    return asyncio.run(bot.channel.send(Delivery("d", begun(bot), reply))).message_id
+
+
+def test_file_opens_the_thread_of_what_follows(bot: SlackBot, media: MemoryMedia):
+    """A chart and the question below it are one thread, although Slack does not say which message a
+    file is.
+    """
+    bot.channel._media = media
+    send(bot, Reply(media=IMAGE))
+    send(bot, Reply("Delete it?", YES_NO))
+    opened = "1795204700.000001"
+    assert bot.shown == [("", "`red.png`"), (opened, ""), (opened, "Delete it?")]
+
+
+def test_draft_that_opened_the_thread_is_not_deleted(bot: SlackBot):
+    """What follows could not be read in a thread without its first message."""
+    opened = send(bot, Reply("The answ"))
+    send(bot, Reply("…", edits=opened, optional=True, removes=True))
+    send(bot, Reply("Stopped."))
+    assert bot.shown == [("", "…"), (opened, "Stopped.")]
+    assert "chat.delete" not in [entry["raw"].get("method") for entry in bot.platforms.sent]
 
 
 def test_old_thread_of_a_person_is_looked_up_once():
