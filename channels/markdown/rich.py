@@ -5,6 +5,7 @@ cannot show.
 from __future__ import annotations
 
 import functools
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -28,6 +29,8 @@ MAX_COLUMNS = 20
 _MAX_SOURCE_CHARS = 2 * MAX_CHARS
 #: How Telegram names the formatting of our HTML.
 _KINDS = {"b": "bold", "i": "italic", "s": "strikethrough", "code": "code"}
+#: Unicode's directions of letters: from the left, from the right, and from the right in Arabic.
+_STRONG = ("L", "R", "AL")
 #: What is a part of a text, not a block.
 _TEXT_KINDS = frozenset({*_KINDS.values(), "url", "email_address", "phone_number"})
 
@@ -44,6 +47,12 @@ def has_table(md: str) -> bool:
         return False
     tree = SyntaxTreeNode(parser().parse(md))
     return any(node.type == "table" for node in tree.walk())
+
+
+def reads_right_to_left(md: str) -> bool:
+    """Return whether the first letter of a text belongs to a script that is read from the right, such as Arabic."""
+    directions = map(unicodedata.bidirectional, md)
+    return next((each for each in directions if each in _STRONG), "L") != "L"
 
 
 @functools.lru_cache(maxsize=16)

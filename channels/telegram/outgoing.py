@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sayso.channels.base import MediaStore
 from sayso.channels.markdown import button_text, plain, telegram_html, telegram_length
 from sayso.channels.markdown.literal import as_markdown
-from sayso.channels.markdown.rich import has_table, rich_blocks
+from sayso.channels.markdown.rich import has_table, reads_right_to_left, rich_blocks
 from sayso.channels.markdown.split import fits, head, split
 from sayso.channels.storage.media import file_to_send, open_on_disk, size_of
 from sayso.channels.telegram.client import TelegramReaction, reaction
@@ -162,8 +162,11 @@ class BotApiCall:
 
     async def _rich(self, bot: Bot) -> Receipt:
         """Send a rich message, or edit a message into one. PTB has no method for it yet."""
-        blocks = rich_blocks(self.reply.text)
-        what: dict[str, Any] = {"chat_id": self.chat, "rich_message": {"blocks": blocks}}
+        message: dict[str, Any] = {"blocks": rich_blocks(self.reply.text)}
+        # Telegram finds out the direction of other messages by itself, but not the order of columns.
+        if reads_right_to_left(self.reply.text):
+            message["is_rtl"] = True
+        what: dict[str, Any] = {"chat_id": self.chat, "rich_message": message}
         markup = self._common("text")["reply_markup"]
         if markup:
             what["reply_markup"] = markup

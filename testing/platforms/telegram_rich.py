@@ -44,6 +44,7 @@ def rich_text(raw: Any) -> str:
         blocks = message["blocks"]
     except (ValueError, TypeError, KeyError):
         raise TelegramRefusal("can't parse InputRichMessage JSON object") from None
+    _check_fields(message, ({"blocks"}, {"is_rtl"}))
     if not blocks:
         raise TelegramRefusal("RICH_MESSAGE_CONTENT_REQUIRED")
     count = _check_blocks(blocks)

@@ -93,6 +93,19 @@ def test_other_replies_stay_as_they_are(channel, platforms: FakePlatforms, reply
     assert "sendRichMessage" not in methods(platforms)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_rtl"),
+    [(TABLE, False), ("| الاسم | المبلغ |\n|---|---|\n| A | 1 |", True), ("7 | **שם** |\n---|---|\n1 | A", True)],
+)
+def test_table_of_a_script_that_is_read_from_the_right_begins_there(
+    channel, platforms: FakePlatforms, text: str, *, is_rtl: bool
+):
+    """Telegram orders its columns as it is told."""
+    send(channel, Reply(text))
+    (entry,) = platforms.sent
+    assert json.loads(entry["raw"]["rich_message"]).get("is_rtl", False) == is_rtl
+
+
 def test_without_the_setting_no_reply_is_rich(media: MemoryMedia, platforms: FakePlatforms):
     """Telegram's apps of today show nothing of a rich message that they do not know."""
     send(telegram(media, platforms.telegram_url), Reply(TABLE))
