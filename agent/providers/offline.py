@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shlex
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -16,6 +14,7 @@ from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats, without_notes
 from sayso.agent.providers.base import Completion, ProviderRequest
+from sayso.agent.providers.command_arguments import convert, read_arguments
 from sayso.agent.tools.call_texts import result_text
 from sayso.agent.tools.errors import issue_in_box
 from sayso.channels.markdown.literal import as_markdown
@@ -56,7 +55,6 @@ _DELAY = r"in (?:\d+|an?|one|half an) (?:second|minute|hour|day|week)s?"
 _MOMENT = re.compile(
     rf"{_DELAY}|{_DAY}(?: (?:at )?{_TIME})?|at {_TIME}(?: {_DAY})?|\d{{4}}-\d\d-\d\dT[\d:.+-]+Z?", re.IGNORECASE
 )
-_BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 #: How many tools are named to a user whose text matches none.
 MAX_NAMED_TOOLS = 12
 #: Commands that list the tools. Telegram sends /start when a user opens the bot.
@@ -158,14 +156,14 @@ def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
 
 
 def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema]) -> _Step | str:
-    head, _, rest = text.partition(" ")
+    head, *rest = text.split(maxsplit=1)
     name = head.partition("@")[0]  # in Telegram groups commands are written /name@the_bot
     tool = next((tool for tool in tools if tool["name"] == name), None)
     if tool is not None:
-        args, unplaced = _command_arguments(rest, tool)
-        if unplaced:
-            return _unplaced_text(tool, unplaced)
-        return tool, [args]
+        arguments = read_arguments("".join(rest), tool["parameters"])
+        if arguments.issue:
+            return _refused_text(tool, arguments.issue)
+        return tool, [arguments.values]
     if any(each["name"] == name for each in hidden):
         return NOT_ALLOWED
     if name.lower() in HELP_COMMANDS:
@@ -173,41 +171,13 @@ def _command(text: str, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema
     return f"There is no command /{name}. /help lists them all."
 
 
-def _unplaced_text(tool: ToolSchema, words: str) -> str:
-    """Return the answer to a command with words that are no argument.
-
-    Nothing runs: a call without these words would be another call.
-    """
+def _refused_text(tool: ToolSchema, issue: str) -> str:
+    """Return the answer to a command whose arguments cannot be read. Nothing runs."""
     spellings = [f"{name}=..." for name in tool["parameters"]["properties"]]
     cure = "it takes no arguments"
     if spellings:
         cure = f"write {' or '.join(spellings)}"
-    return f"{tool['name']} cannot run like this: {words!r} has no name; {cure}. For example: {example_command(tool)}"
-
-
-def _command_arguments(text: str, tool: ToolSchema) -> tuple[dict[str, Any], str]:
-    """Return the `key=value` pairs, converted, and the words that are no argument.
-
-    Words without a key are the first required parameter without a value.
-    """
-    properties = tool["parameters"]["properties"]
-    args: dict[str, Any] = {}
-    words: list[str] = []
-    try:
-        parts = shlex.split(text)
-    except ValueError:  # an apostrophe, which a shell would read as an open quote
-        parts = text.split()
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if equals and key.isidentifier():
-            args[key] = convert(value, properties.get(key, {}))
-        else:
-            words.append(part)
-    open_names = [name for name in tool["parameters"].get("required", ()) if name not in args]
-    if words and open_names:
-        args[open_names[0]] = convert(" ".join(words), properties[open_names[0]])
-        words = []
-    return args, " ".join(words)
+    return f"{tool['name']} cannot run like this: {issue}; {cure}. For example: {example_command(tool)}"
 
 
 def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) -> str:
@@ -492,20 +462,3 @@ def _identifier(token: Token) -> str | None:
     if token.quoted or (_ID.fullmatch(token.text) and not is_typed):
         return token.text.lstrip("#")
     return None
-
-
-def convert(text: str, parameter: Mapping[str, Any]) -> Any:
-    """Return a text as a value of the parameter's type: read as JSON, or for an array also as `a,b,c`.
-
-    Text that does not fit is returned as it is; the tool's validation refuses it.
-    """
-    kind = parameter.get("type")
-    if kind == "boolean":
-        return _BOOLEANS.get(text.lower(), text)
-    if kind not in ("integer", "number", "array", "object"):
-        return text
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return [part.strip() for part in text.split(",")] if kind == "array" else text
-    return [value] if kind == "array" and not isinstance(value, list) else value
