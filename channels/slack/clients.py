@@ -16,7 +16,7 @@ from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.records import OtherVersion
 from sayso.channels.slack.address import split_place
-from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client
+from sayso.channels.slack.client import TOKEN_ERRORS, error_code, new_client, reaction_to
 from sayso.channels.slack.installations import Installation, SlackInstallations, TokenUnreadable
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ RENEW_BEFORE = 2 * 3600.0
 #: How long one process may take to renew a token, in seconds. After a failure no process tries
 #: again for so long.
 RENEWAL_SECONDS = 60
+#: How often Slack is asked for a new token while its answers are unclear, ASK_PAUSE_SECONDS apart.
+#: It may have used up the refresh token, and takes it again for "a short grace period" alone.
+ASK_TRIES = 3
+ASK_PAUSE_SECONDS = 1.0
 #: How long a call waits while another process renews a token that has expired, in seconds.
 WAIT_SECONDS = 15.0
 #: How long it waits between two looks, in seconds.
@@ -47,6 +51,10 @@ _CURES = {
 }
 #: Minutes that make the SDK renew a token whatever its end is: we have decided already.
 _AT_ONCE = 10**6
+
+
+class _NoClearAnswer(Exception):
+    """Raised where it is not known whether Slack has renewed a token. The message says why."""
 
 
 class SlackClients(Protocol):
@@ -105,18 +113,23 @@ class ManyWorkspaces:
         redis.RedisError.
         """
         workspace = split_place(chat).team
-        try:
-            installation = await asyncio.to_thread(self._installations.find, workspace)
-        except TokenUnreadable as exc:
-            raise Refused(f"{exc}: give this process the secret keys of before") from exc
-        except OtherVersion as exc:
-            raise Unreachable(f"the token of {workspace} was stored by another release") from exc
-        if installation is None:
-            raise Refused(not_installed(workspace))
+        installation = await self._read(self._installations.find, workspace)
         if self._rules and not self._rules.admits(installation.id, installation.organization, workspace):
             raise Refused(f"{workspace} is not in install.organizations of {self._channel}: add it there")
         installation = await self.current(installation)
         return new_client(installation.token, self._api_url, self._sessions.here())
+
+    async def _read(self, look_up: Callable[[str], Installation | None], name: str) -> Installation:
+        """Return the installation that `look_up` finds. Raises SendError and redis.RedisError."""
+        try:
+            installation = await asyncio.to_thread(look_up, name)
+        except TokenUnreadable as exc:
+            raise Refused(f"{exc}: give this process the secret keys of before") from exc
+        except OtherVersion as exc:
+            raise Unreachable(f"the token of {name} was stored by another release") from exc
+        if installation is None:
+            raise Refused(not_installed(name))
+        return installation
 
     async def current(self, installation: Installation) -> Installation:
         """Return an installation whose token is valid, renewed if it ends soon. Raises SendError."""
@@ -154,9 +167,7 @@ class ManyWorkspaces:
         A refresh token works once, so the record is read again: another process may have just
         renewed it.
         """
-        installation = await asyncio.to_thread(self._installations.get, name)
-        if installation is None:
-            raise Refused(not_installed(name))
+        installation = await self._read(self._installations.get, name)
         if installation.expires_at - self._installations.clock() > RENEW_BEFORE:
             await asyncio.to_thread(self._installations.end_renewal, name)
             return installation
@@ -166,10 +177,7 @@ class ManyWorkspaces:
         is_stored = await self._store(installation, renewed)
         await asyncio.to_thread(self._installations.end_renewal, name)
         if not is_stored:  # it was removed or installed again meanwhile, and that counts
-            newest = await asyncio.to_thread(self._installations.get, name)
-            if newest is None:
-                raise Refused(not_installed(name))
-            return newest
+            return await self._read(self._installations.get, name)
         return self._while_valid(renewed)
 
     async def _store(self, installation: Installation, renewed: Installation) -> bool:
@@ -191,7 +199,24 @@ class ManyWorkspaces:
         """Return the installation with a new token, or with the reason why Slack refused it; None
         to try again later.
 
-        After None no process tries for RENEWAL_SECONDS.
+        After an unclear answer Slack is asked again at once: a minute later it may take the refresh
+        token no more, and the app would have to be installed again. After None no process tries for
+        RENEWAL_SECONDS.
+        """
+        for tries_left in reversed(range(ASK_TRIES)):
+            try:
+                return await self._ask_once(installation)
+            except _NoClearAnswer as exc:
+                extra = {"channel": self._channel, "workspace": installation.id, "reason": str(exc)}
+                log.warning("workspace.renewal_failed", extra={**extra, "cure": "-"})
+            if tries_left:
+                await self._sleep(ASK_PAUSE_SECONDS)
+        return None
+
+    async def _ask_once(self, installation: Installation) -> Installation | None:
+        """Return what Slack says, None for a refusal that says nothing of the refresh token.
+
+        Raises _NoClearAnswer.
         """
         from aiohttp import ClientError
         from slack_sdk.errors import SlackApiError, SlackClientError, SlackTokenRotationError
@@ -218,14 +243,16 @@ class ManyWorkspaces:
                 code = error_code(error.response)
             if code in FINAL_REFUSALS:
                 return self._refused(installation, code)
+            if not code or reaction_to(code) == "unclear":
+                raise _NoClearAnswer(code or "no clear answer") from exc
             # What Slack says of the app, such as a wrong client secret, ends no installation.
-            extra |= {"reason": code or "no clear answer", "cure": _CURES.get(code, "-")}
-            log.warning("workspace.renewal_failed", extra=extra)
+            cure = _CURES.get(code, "-")
+            log.warning("workspace.renewal_failed", extra={**extra, "reason": code, "cure": cure})
             return None
-        except (SlackClientError, ClientError, OSError, AttributeError) as exc:
-            # AttributeError: an answer in text.
-            log.warning("workspace.renewal_failed", extra={**extra, "reason": type(exc).__name__})
-            return None
+        except (SlackClientError, ClientError, OSError) as exc:
+            raise _NoClearAnswer(type(exc).__name__) from exc
+        except (AttributeError, TypeError, ValueError) as exc:  # an answer in text, or one without an end
+            raise _NoClearAnswer("unreadable answer") from exc
         if renewed is None or not renewed.bot_refresh_token or not renewed.bot_token_expires_at:
             return self._refused(installation, "no token of a bot")
         of_labels(WORKSPACES, self._channel, "renewed").inc()
@@ -256,9 +283,7 @@ class ManyWorkspaces:
         """
         for _ in range(round(WAIT_SECONDS / LOOK_SECONDS)):
             await self._sleep(LOOK_SECONDS)
-            newest = await asyncio.to_thread(self._installations.get, installation.id)
-            if newest is None:
-                raise Refused(not_installed(installation.id))
+            newest = await self._read(self._installations.get, installation.id)
             if newest.record != installation.record:
                 return self._while_valid(newest)
         raise Unreachable(f"the token of {installation.id} has expired and is not renewed yet")

@@ -17,7 +17,13 @@ from sayso.channels.http import PooledSessions
 from sayso.channels.metrics import WORKSPACES, of_labels
 from sayso.channels.setup import SetupError, connection_problem, platform_calls
 from sayso.channels.slack.client import FILE_ORIGINS, SLACK, error_code, new_client, setup_problem
-from sayso.channels.slack.installations import Installation, SlackInstallations, hash_of
+from sayso.channels.slack.installations import (
+    INVITATION,
+    STATE,
+    Installation,
+    SlackInstallations,
+    hash_of,
+)
 from sayso.channels.slack.setup import scopes
 from sayso.channels.types import one_line, random_id
 
@@ -33,10 +39,6 @@ log = logging.getLogger(__name__)
 STATE_SECONDS = 600
 #: How long an invitation is valid, in seconds: a week.
 INVITATION_SECONDS = 7 * 86_400
-#: The kind of secret that stands for an installation that was begun. It is redeemed once.
-STATE = "state"
-#: The kind of secret that is an invitation. It is redeemed once.
-INVITATION = "invitation"
 #: Most characters of a workspace's name. Its owner chooses it, and operators read it in their
 #: terminal.
 MAX_NAME_CHARS = 80
@@ -45,12 +47,23 @@ _CODE = re.compile(r"\w{1,60}")
 
 
 class InstallRefused(Exception):
-    """Raised where nothing is installed. The message is for the person, `reason` is for the log."""
+    """Raised where nothing is installed. The message is for the person, `reason` is for the log.
 
-    def __init__(self, says: str, reason: str, *, status: int = 403) -> None:
+    `may_begin_again`: whether the person can begin again with the same link.
+    """
+
+    def __init__(
+        self,
+        says: str,
+        reason: str,
+        *,
+        status: int = 403,
+        may_begin_again: bool = True,
+    ) -> None:
         super().__init__(says)
         self.reason = reason
         self.status = status
+        self.may_begin_again = may_begin_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,11 @@ class InstallFlow:
         """Slack's own site, on which people open the app."""
         return self._api_url if self._api_url in FILE_ORIGINS else SLACK
 
+    @property
+    def needs_invitation(self) -> bool:
+        """Whether an installation begins with an invitation alone."""
+        return self._rules.invited
+
     def is_invited(self, invitation: str) -> bool:
         """Return whether an invitation is valid now."""
         return bool(invitation) and self._installations.is_valid(INVITATION, hash_of(invitation))
@@ -110,7 +128,7 @@ class InstallFlow:
 
         if self._rules.invited and not self.is_invited(invitation):
             says = "This app is installed by invitation, and this link is none that works: ask its operator for one."
-            raise InstallRefused(says, "no valid invitation")
+            raise InstallRefused(says, "no valid invitation", may_begin_again=False)
         # Another tab of the same browser keeps working: the cookie stays, and each begun
         # installation has a state.
         cookie = cookie if _COOKIE.fullmatch(cookie) else random_id(24)
@@ -132,18 +150,21 @@ class InstallFlow:
         begun = self._redeem_state(query.get("state", ""), cookie)
         if error := query.get("error"):
             raise _denied(error)
-        invitation = begun["invitation"]
-        if self._rules.invited and not self._installations.is_valid(INVITATION, invitation):
-            raise InstallRefused("The invitation was used meanwhile: ask for another one.", "invitation used")
+        invitation = ""
+        if self._rules.invited:
+            invitation = begun["invitation"]
+        if invitation and not self._installations.is_valid(INVITATION, invitation):
+            raise _invitation_used()
         installation = asyncio.run(self._exchange(query.get("code", "")))
         if not self._rules.admits(installation.id, installation.organization):
             self._give_back(installation)
             says = f"{installation.name or installation.id} may not install this app. Ask its operator to add it."
             raise InstallRefused(says, "not in install.organizations")
-        if self._rules.invited and self._installations.redeem(INVITATION, invitation) is None:
+        saved = self._installations.save(installation, needs=invitation)
+        if saved == "uninvited":
             self._give_back(installation)
-            raise InstallRefused("The invitation was used meanwhile: ask for another one.", "invitation used")
-        is_new = self._installations.save(installation)
+            raise _invitation_used()
+        is_new = saved == "new"
         of_labels(WORKSPACES, self._channel, "installed" if is_new else "installed_again").inc()
         extra = {"channel": self._channel, "workspace": installation.id, "again": not is_new}
         log.info("workspace.installed", extra=extra)
@@ -211,6 +232,11 @@ def _exchange_problem(exc: Exception) -> tuple[str, str]:
     if not code:
         return connection_problem("Slack", exc)
     return f"Slack error {code}", "see the app's credentials"
+
+
+def _invitation_used() -> InstallRefused:
+    says = "The invitation was used meanwhile: ask for another one."
+    return InstallRefused(says, "invitation used", may_begin_again=False)
 
 
 def _denied(error: str) -> InstallRefused:

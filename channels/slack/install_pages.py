@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import flask
+from redis.exceptions import RedisError
 
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.install import STATE_SECONDS, InstallFlow, InstallRefused
@@ -48,6 +49,7 @@ def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> fl
         pages.add_url_rule("/slack/install", view_func=views.install_first)
         pages.add_url_rule("/slack/<name>/install", view_func=views.install)
         pages.add_url_rule("/slack/<name>/oauth_redirect", view_func=views.oauth_redirect)
+    pages.register_error_handler(RedisError, _not_stored)
     pages.after_request(_harden)
     return pages
 
@@ -79,7 +81,7 @@ class InstallViews:
         try:
             begun = flow.begin(invitation, flask.request.cookies.get(self._cookie(name), ""))
         except InstallRefused as exc:
-            return _refusal(name, exc)
+            return _refusal(name, flow, exc)
         response = flask.make_response(flask.redirect(begun.url))
         response.set_cookie(
             self._cookie(name),
@@ -106,7 +108,7 @@ class InstallViews:
         try:
             installation = flow.finish(flask.request.args, cookie)
         except InstallRefused as exc:
-            return _refusal(name, exc)
+            return _refusal(name, flow, exc)
         return _success(installation, flow.site)
 
     def _flow(self, name: str) -> InstallFlow:
@@ -150,10 +152,24 @@ def _success(installation: Installation, site: str) -> flask.Response:
     return _page(f"Installed in {where}", lines, link=_Link(url, "Open it in Slack"))
 
 
-def _refusal(name: str, refused: InstallRefused) -> flask.Response:
+def _refusal(name: str, flow: InstallFlow, refused: InstallRefused) -> flask.Response:
     log.info("workspace.install_refused", extra={"channel": name, "reason": refused.reason})
-    again = _Link(flask.url_for("slack.install", name=name), "Begin again")
-    return _page("Not installed", [str(refused)], status=refused.status, link=again)
+    lines = [str(refused)]
+    link = None
+    if not flow.needs_invitation:
+        link = _Link(flask.url_for("slack.install", name=name), "Begin again")
+    elif refused.may_begin_again:  # its address is a secret, which we do not know any more
+        lines.append("To begin again, open the link of your invitation.")
+    return _page("Not installed", lines, status=refused.status, link=link)
+
+
+def _not_stored(error: RedisError) -> flask.Response:
+    """Say that nothing was installed, since Redis did not answer. An invitation still works."""
+    log.error("web.storage_down", extra={"reason": type(error).__name__})
+    says = "The bot cannot store anything at the moment. Wait a minute, then open the link again with which you began."
+    response = _page("Not installed", [says], status=503)
+    response.headers["Retry-After"] = "60"
+    return response
 
 
 def _too_many() -> flask.Response:

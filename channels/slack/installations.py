@@ -9,9 +9,9 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from sayso.channels.records import check_version, versioned
+from sayso.channels.records import OtherVersion, check_version, versioned
 from sayso.channels.types import random_id
 
 if TYPE_CHECKING:
@@ -22,19 +22,47 @@ if TYPE_CHECKING:
 REMOVED_SECONDS = 30 * 24 * 3600
 #: How many removals are remembered.
 MAX_REMOVED = 100
+#: The kind of secret that stands for an installation that was begun. It is redeemed once.
+STATE = "state"
+#: The kind of secret that is an invitation. An installation uses it up.
+INVITATION = "invitation"
 #: Replace a record only if it is still the one that was read: a new installation or a removal wins
 #: over a renewal. KEYS: installations. ARGV: id, the record that was read, the new one.
 _REPLACE = """
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if stored == ARGV[3] then return 1 end  -- sent again, because the answer was lost
+if stored ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
-#: Delete a record only if it is still the one that was read. KEYS and ARGV as above, without a new
-#: one.
-_REMOVE = """
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-return redis.call('HDEL', KEYS[1], ARGV[1])
+#: Store a record, and use up the invitation that it needs. In one step: an invitation that is used
+#: up without an installation would be of no use to anyone. What needs memory comes first, so that a
+#: full Redis changes nothing. KEYS: installations, removals, and the invitation where one is needed.
+#: ARGV: id, record.
+_SAVE = """
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if stored == ARGV[2] then return 'replaced' end  -- sent again, because the answer was lost
+if KEYS[3] and redis.call('EXISTS', KEYS[3]) == 0 then return 'uninvited' end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HDEL', KEYS[2], ARGV[1])
+if KEYS[3] then redis.call('DEL', KEYS[3]) end
+return stored and 'replaced' or 'new'
 """
+#: Delete a record only if it is still the one that was read, and note the removal. In one step: a
+#: removal that was not noted would never be told to the operator. The deletion comes first, because
+#: a Redis without memory refuses only scripts that begin with what needs some. KEYS: installations,
+#: removals. ARGV: id, the record that was read, the removal, for how many seconds it is remembered.
+_REMOVE = """
+local stored = redis.call('HGET', KEYS[1], ARGV[1])
+if not stored and redis.call('HGET', KEYS[2], ARGV[1]) == ARGV[3] then return 1 end  -- sent again
+if stored ~= ARGV[2] then return 0 end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+redis.call('EXPIRE', KEYS[2], ARGV[4])
+return 1
+"""
+#: What became of an installation that was to be stored. `uninvited`: its invitation was used.
+Saved = Literal["new", "replaced", "uninvited"]
 
 
 class TokenUnreadable(Exception):
@@ -131,9 +159,10 @@ def _derived(key: str) -> bytes:
 class SlackInstallations:
     """The installations of one channel.
 
-    Lives as long as its process; all methods raise redis.RedisError.
+    Lives as long as its process; all methods raise redis.RedisError. `clock` returns Unix seconds.
 
-    `clock` returns Unix seconds.
+    Its keys have one hash tag, so that a script can change several of them, also on a cluster. Each
+    script gives the same answer when it is sent again.
     """
 
     def __init__(
@@ -148,14 +177,18 @@ class SlackInstallations:
         self.cipher = TokenCipher(channel, keys)
         self.clock = clock
         self._redis = redis
-        self._key = f"{key_prefix}slack:{channel}"
+        self._key = f"{key_prefix}{{slack:{channel}}}"
 
-    def save(self, installation: Installation) -> bool:
-        """Store what was granted, in place of an earlier grant. Return whether there was none."""
-        record = self.cipher.encrypt(installation)
-        is_new = bool(self._redis.hset(f"{self._key}:installed", installation.id, record))
-        self._redis.hdel(f"{self._key}:removed", installation.id)
-        return is_new
+    def save(self, installation: Installation, *, needs: str = "") -> Saved:
+        """Store what was granted, in place of an earlier grant, and return what became of it.
+
+        `needs`: the hash of the invitation that it uses up, "" for none.
+        """
+        keys = [f"{self._key}:installed", f"{self._key}:removed"]
+        if needs:
+            keys.append(self._secret_key(INVITATION, needs))
+        args = (installation.id, self.cipher.encrypt(installation))
+        return cast("Saved", self._redis.eval(_SAVE, len(keys), *keys, *args))
 
     def replace(self, read: Installation, installation: Installation) -> bool:
         """Store an installation in place of the one that was `read`.
@@ -209,25 +242,27 @@ class SlackInstallations:
 
         Slack repeats events for an hour: a removal from before the installation is over.
         """
-        while record := self._redis.hget(f"{self._key}:installed", name):
+        keys = (f"{self._key}:installed", f"{self._key}:removed")
+        while record := self._redis.hget(keys[0], name):
             try:
                 installation = self.cipher.decrypt(name, str(record))
-            except TokenUnreadable:
+            except (TokenUnreadable, OtherVersion):
+                # Its time is unknown, and its token of no use here. Refusing the event would have
+                # Slack repeat it to a process that cannot read the record the next time either.
                 installation = Installation(name, "")
             if at < installation.installed_at:
                 return False
+            removal = json.dumps(asdict(Removal(name, installation.name, at, reason)))
             # One that another process stores just now is looked at, too: it may be a new
             # installation.
-            if self._redis.eval(_REMOVE, 1, f"{self._key}:installed", name, str(record)):
-                self._note_removal(Removal(name, installation.name, at, reason))
+            if self._redis.eval(_REMOVE, 2, *keys, name, str(record), removal, REMOVED_SECONDS):
+                self._forget_old_removals()
                 return True
         return False
 
-    def _note_removal(self, removal: Removal) -> None:
-        self._redis.hset(f"{self._key}:removed", removal.id, json.dumps(asdict(removal)))
+    def _forget_old_removals(self) -> None:
         for old in self.removals()[MAX_REMOVED:]:
             self._redis.hdel(f"{self._key}:removed", old.id)
-        self._redis.expire(f"{self._key}:removed", REMOVED_SECONDS)
 
     def removals(self) -> list[Removal]:
         """Return who removed the app in the last REMOVED_SECONDS, the newest first."""
@@ -250,12 +285,12 @@ class SlackInstallations:
         Redis holds its hash alone.
         """
         secret = random_id(24)
-        self._redis.set(f"{self._key}:{kind}:{hash_of(secret)}", value, ex=seconds)
+        self._redis.set(self._secret_key(kind, hash_of(secret)), value, ex=seconds)
         return secret
 
     def is_valid(self, kind: str, hashed: str) -> bool:
         """Return whether the secret with this hash can be redeemed now."""
-        return bool(self._redis.exists(f"{self._key}:{kind}:{hashed}"))
+        return bool(self._redis.exists(self._secret_key(kind, hashed)))
 
     def redeem(self, kind: str, hashed: str) -> str | None:
         """Return the value of the secret with this hash, None for one that is unknown, late or
@@ -263,8 +298,11 @@ class SlackInstallations:
 
         Of several processes at once one gets it.
         """
-        value = self._redis.getdel(f"{self._key}:{kind}:{hashed}")
+        value = self._redis.getdel(self._secret_key(kind, hashed))
         return None if value is None else str(value)
+
+    def _secret_key(self, kind: str, hashed: str) -> str:
+        return f"{self._key}:{kind}:{hashed}"
 
 
 def hash_of(secret: str) -> str:

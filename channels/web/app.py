@@ -15,6 +15,7 @@ from werkzeug.exceptions import NotFound
 from werkzeug.http import parse_range_header
 
 from sayso.channels.base import Channel, NotStored, Overloaded, StoreReceived
+from sayso.channels.records import OtherVersion
 from sayso.channels.setup import BOT_HEADER
 from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.storage.objects import StoreUnavailable
@@ -58,6 +59,7 @@ def create_app(
     app.url_map.merge_slashes = False
     app.register_error_handler(NotStored, _not_stored)
     app.register_error_handler(RedisError, _not_stored)
+    app.register_error_handler(OtherVersion, _not_stored)
     app.wsgi_app = WebhookMiddleware(  # type: ignore[method-assign]  # as Flask's manual says
         app.wsgi_app, channels, store, public_url=public_url
     )

@@ -34,6 +34,7 @@ from sayso.channels.base import (
     note_workspace,
 )
 from sayso.channels.metrics import WEBHOOK_SECONDS, WEBHOOKS, of_labels
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import Received, WebhookRequest
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def _outcome_of(error: Exception) -> str:
             return "bad"
         case Overloaded():
             return "refused"
-        case NotStored() | RedisError():
+        case NotStored() | RedisError() | OtherVersion():
             return "not_stored"
     return "failed"
 

@@ -426,7 +426,8 @@ def invite(options: Options, channel: str) -> None:
     """
     from redis.exceptions import RedisError
 
-    from sayso.channels.slack.install import INVITATION, INVITATION_SECONDS
+    from sayso.channels.slack.install import INVITATION_SECONDS
+    from sayso.channels.slack.installations import INVITATION
     from sayso.channels.slack.setup import install_url
     from sayso.config.settings.loader import find_public_url
 

@@ -54,9 +54,16 @@ class FakeInstallations:
     #: What every renewal answers, "" for a new token; and what happens right before one.
     refresh_error: str = ""
     before_refresh: Callable[[], None] = lambda: None
+    #: Of how many renewals the answer is lost: Slack has made a new token, and its answer has none.
+    lost_answers: int = 0
+    #: For how many seconds a refresh token works again after its first use. Slack documents "a short
+    #: grace period"; without one, each second use is noticed.
+    grace_seconds: float = 0.0
     _grants: dict[str, FakeGrant] = field(default_factory=dict)
     _codes: dict[str, FakeGrant] = field(default_factory=dict)
     _refresh_tokens: dict[str, str] = field(default_factory=dict)
+    #: When each refresh token was used first.
+    _used_at: dict[str, float] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -133,12 +140,17 @@ class FakeInstallations:
 
     def _refresh(self, refresh_token: str) -> dict[str, Any]:
         self.refreshed.append(refresh_token)
-        token = self._refresh_tokens.pop(refresh_token, "")
-        if not token or self._grants[token].error:
+        token = self._refresh_tokens.get(refresh_token, "")
+        now = self.clock()
+        is_used_up = now > self._used_at.setdefault(refresh_token, now) + self.grace_seconds
+        if not token or is_used_up or self._grants[token].error:
             return {"ok": False, "error": "invalid_refresh_token"}
         old = self._grants[token]
         grant = self._new_grant(old.id, old.name, old.organization)
         self._activate(grant)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            return {"ok": False, "error": "internal_error"}
         return self._answer(grant)
 
     def _answer(self, grant: FakeGrant) -> dict[str, Any]:

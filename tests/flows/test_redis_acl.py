@@ -307,7 +307,7 @@ def test_web_may_store_the_tokens_of_workspaces(redis_client: Redis) -> None:
     """A browser installs a Slack app in the web process, which redeems its state once."""
     (line,) = (line for line in ACL_FILE.read_text().splitlines() if line.startswith("user sayso-web"))
     redis_client.execute_command("ACL", "SETUSER", *line.replace("NAME", "sayso").split()[1:])
-    key = "sayso:sayso:slack:desk:installed"
+    key = "sayso:sayso:{slack:desk}:installed"
     for command in (
         ("HSET", key, "T01", "x"),
         ("GETDEL", f"{key}:x"),

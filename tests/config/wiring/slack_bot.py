@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -145,6 +146,16 @@ class SlackBot:
 OpenBot = Callable[..., SlackBot]
 #: The first message of the thread in which people write.
 THREAD_TS = "1795204700.000100"
+
+
+@contextmanager
+def full_memory(redis: Redis) -> Iterator[None]:
+    """Let Redis refuse whatever needs more memory."""
+    redis.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        redis.config_set("maxmemory", 0)
 
 
 def message(team: str, ts: str, text: str, *, channel: str = "D0ADA", user: str = "U0ADA", **outer: Any) -> bytes:

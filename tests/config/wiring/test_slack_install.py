@@ -9,16 +9,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from redis import Redis
 
-from sayso.channels.slack.install import (
-    INVITATION,
-    INVITATION_SECONDS,
-    MAX_NAME_CHARS,
-    STATE_SECONDS,
-)
+from sayso.channels.slack.install import INVITATION_SECONDS, MAX_NAME_CHARS, STATE_SECONDS
+from sayso.channels.slack.installations import INVITATION
 from sayso.channels.slack.setup import scopes
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import CREDENTIALS
-from tests.config.wiring.slack_bot import PUBLIC_URL, OpenBot, SlackBot
+from tests.config.wiring.slack_bot import PUBLIC_URL, OpenBot, SlackBot, full_memory
 
 
 def invite(bot: SlackBot) -> str:
@@ -214,6 +210,39 @@ def test_path_of_the_public_url_stands_in_front_of_all_addresses(tmp_path: Path,
             asked = parse_qs(urlsplit(bot.client.get(path, base_url=PUBLIC_URL).headers["Location"]).query)
             assert asked["redirect_uri"] == [f"{PUBLIC_URL}/base/slack/desk/oauth_redirect"]
         assert 'href="/base/slack/desk/install"' in bot.come_back(state="late").text
+
+
+def test_invitation_works_again_after_redis_had_no_memory(open_bot: OpenBot, redis_client: Redis):
+    """Slack has granted a token by then. The page says what to do, and Slack grants one again."""
+    bot = open_bot("install: {invited: true}")
+    path = invite(bot)
+    state = bot.begin(path=path)
+    with full_memory(redis_client):
+        answer = bot.come_back(code=bot.slack.oauth.allow("T01"), state=state)
+    assert (answer.status_code, "open the link again" in answer.text) == (503, True)
+    assert bot.come_back(code=bot.slack.oauth.allow("T01"), state=bot.begin(path=path)).status_code == 200
+    assert bot.channel.installations.ids() == ["T01"]
+
+
+def test_redis_that_is_read_only_for_a_while_uses_no_state_up(open_bot: OpenBot, redis_client: Redis):
+    """In a failover the browser comes back too early; loading the page again installs the app."""
+    bot = open_bot()
+    state, code = bot.begin(), bot.slack.oauth.allow("T01")
+    redis_client.replicaof("127.0.0.1", "1")
+    try:
+        answer = bot.come_back(code=code, state=state)
+    finally:
+        redis_client.replicaof("NO", "ONE")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "60")
+    assert bot.come_back(code=code, state=state).status_code == 200
+
+
+def test_page_without_a_secret_sends_an_invited_person_back_to_their_link(open_bot: OpenBot):
+    """The beginning without an invitation refuses everyone."""
+    bot = open_bot("install: {invited: true}")
+    answer = bot.come_back(error="access_denied", state=bot.begin(path=invite(bot)))
+    assert "open the link of your invitation" in answer.text
+    assert "href" not in answer.text
 
 
 def test_denied_invitation_works_again(open_bot: OpenBot):

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -15,15 +16,18 @@ from redis.exceptions import RedisError
 from sayso.channels.base import ConversationRateLimited, Refused, Unreachable
 from sayso.channels.slack.clients import ManyWorkspaces
 from sayso.channels.slack.installations import (
+    INVITATION,
     Installation,
     SlackInstallations,
     TokenCipher,
     TokenUnreadable,
+    hash_of,
 )
 from sayso.channels.types import Conversation, Delivery, Reply
 from tests.config.wiring.slack_bot import (
     OpenBot,
     SlackBot,
+    full_memory,
     lifecycle,
     message,
     of_organization,
@@ -49,6 +53,10 @@ def say(bot: SlackBot, team: str, ts: int, text: str) -> None:
 def send(bot: SlackBot, team: str, text: str = "hello") -> None:
     """Send one message into a workspace."""
     asyncio.run(bot.channel.send(Delivery("d", Conversation("desk", f"{team}/D0ADA"), Reply(text))))
+
+
+async def no_pause(_: float) -> None:
+    """Wait for nothing."""
 
 
 def expiring(bot: SlackBot, seconds: float) -> Installation:
@@ -78,6 +86,50 @@ def test_removed_app_loses_its_token_and_no_other(bot: SlackBot, kind: str, capl
         "workspace.removed",
         "reply.dead",
     ]
+
+
+def test_removal_is_told_also_where_redis_has_no_memory(
+    bot: SlackBot, redis_client: Redis, caplog: pytest.LogCaptureFixture
+):
+    """The token goes and the operator is told in one step, so that neither happens without the other."""
+    with full_memory(redis_client):
+        assert bot.post(lifecycle("app_uninstalled", "T02", time.time() + 5)) == 200
+    assert bot.channel.installations.ids() == ["T01"]
+    assert [each.id for each in bot.channel.installations.removals()] == ["T02"]
+    assert "workspace.removed" in [record.getMessage() for record in caplog.records]
+
+
+def test_script_whose_answer_was_lost_says_the_same_when_it_is_sent_again(bot: SlackBot):
+    """The client of Redis sends a command again after its connection broke."""
+
+    class LosesAnswers:
+        """Sends each script twice, as after a lost answer."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(redis, name)
+
+        def eval(self, *args: Any) -> Any:
+            redis.eval(*args)
+            return redis.eval(*args)
+
+    installations = bot.channel.installations
+    redis, installations._redis = installations._redis, LosesAnswers()
+    old = installations.get("T01")
+    assert installations.replace(old, replace(old, token="new"))
+    invitation = hash_of(installations.issue(INVITATION, "1", 60))
+    assert installations.save(old, needs=invitation) == "replaced"
+    assert installations.remove("T01", "app_uninstalled", time.time() + 5)
+
+
+def test_record_of_another_release_is_removed_with_its_app(bot: SlackBot, monkeypatch: pytest.MonkeyPatch):
+    """After a rollback a newer record cannot be read. Slack gets its 200, and does not send the event for hours."""
+    with monkeypatch.context() as newer:
+        newer.setattr("sayso.channels.records.VERSION", 2)
+        bot.install("T02", "Beta")
+    with pytest.raises(Unreachable, match="stored by another release"):
+        send(bot, "T02")
+    assert bot.post(lifecycle("app_uninstalled", "T02", time.time() + 5)) == 200
+    assert bot.channel.installations.ids() == ["T01"]
 
 
 def test_removal_from_before_the_installation_is_over(bot: SlackBot):
@@ -216,9 +268,23 @@ def test_new_installation_ends_a_refused_renewal(bot: SlackBot):
     assert bot.sent[-1]["team"] == "T01"
 
 
-def test_slack_that_does_not_answer_is_asked_again_later(bot: SlackBot, redis_client: Redis):
-    """The token is used while it is valid; after its end the reply waits. Slack is asked once a minute."""
+@pytest.mark.parametrize("lost", [1, 2])
+def test_lost_answer_of_a_renewal_costs_no_installation(bot: SlackBot, lost: int):
+    """Slack takes a refresh token again for a short grace period, so it is asked again at once."""
     old = expiring(bot, 3600)
+    bot.slack.oauth.lost_answers, bot.slack.oauth.grace_seconds = lost, 30.0
+    bot.channel._clients._sleep = no_pause
+    send(bot, "T01")
+    new = bot.channel.installations.get("T01")
+    assert bot.slack.oauth.refreshed == [old.refresh_token] * (lost + 1)
+    assert (new.renewal_refused, bot.slack.oauth.refusal(new.token)) == ("", "")
+    assert new.expires_at - time.time() > 11 * 3600
+
+
+def test_slack_that_does_not_answer_is_asked_again_later(bot: SlackBot, redis_client: Redis):
+    """The token is used while it is valid; after its end the reply waits. Then Slack is asked once a minute."""
+    old = expiring(bot, 3600)
+    bot.channel._clients._sleep = no_pause
     bot.slack.oauth.refresh_error = "internal_error"
     send(bot, "T01")
     bot.channel.installations.save(replace(old, expires_at=time.time() - 1))
@@ -296,9 +362,6 @@ def test_renewed_token_is_stored_when_redis_answers_again(bot: SlackBot, redis_c
             if self.failures >= 0:
                 raise RedisError
             return super().replace(read, installation)
-
-    async def no_pause(_: float) -> None:
-        return
 
     prefix = bot.services.settings.key_prefix
     keys = (bot.folder / "data" / "secret_keys").read_text().split()
