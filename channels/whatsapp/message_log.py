@@ -19,7 +19,7 @@ from sayso.channels.setup import ListedFile, ListedMessage, MessageLog, SetupErr
 from sayso.channels.types import Conversation, Turn, storable
 from sayso.channels.whatsapp.client import ORIGINS, new_client, setup_problem, status_of
 from sayso.channels.whatsapp.incoming import MESSAGE_SID, TwilioForm, turn_of
-from sayso.channels.whatsapp.people import WhatsAppPeople
+from sayso.channels.whatsapp.people import WhatsAppPeople, is_number
 from sayso.channels.whatsapp.settings import WhatsAppSettings
 
 T = TypeVar("T")
@@ -241,6 +241,7 @@ class MissedMessages:
         self._channel = channel
         self._messages = messages
         self._inbox = inbox
+        self._identities = identities
         self._people = WhatsAppPeople(channel, identities)
         self._per_minute = per_minute
         self._clock = clock
@@ -275,6 +276,7 @@ class MissedMessages:
         return sorted(messages, key=lambda message: message.sent_at)
 
     async def _recover(self, message: ListedMessage, *, take: bool) -> FoundMessage:
+        message = self._from_newest_address(message)
         bare_turn = self._people.recognize(_bare_turn(self._channel, message), store=False)
         result = FoundMessage(message.sid, message.sent_at, bare_turn.conversation.id, "before")
         times = self._times[message.sender]
@@ -302,6 +304,17 @@ class MissedMessages:
         if outcome == "duplicate":  # its webhook has arrived meanwhile
             return result
         return replace(result, state="taken") if outcome == "new" else replace(result, state="refused", why=outcome)
+
+    def _from_newest_address(self, message: ListedMessage) -> ListedMessage:
+        """Return the message as if its sender had written it from their newest address.
+
+        Twilio's list names the number of that time and no id of the person, who may have another
+        number since. The answer goes there, and the older number must not become the newest one.
+        """
+        identity = self._identities.find(self._channel, message.sender)
+        if identity is None or not is_number(message.sender):
+            return message
+        return replace(message, sender=identity.number or identity.user_id or message.sender)
 
 
 def _bare_turn(channel: str, message: ListedMessage) -> Turn:

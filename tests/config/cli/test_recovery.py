@@ -86,6 +86,18 @@ def test_message_with_a_webhook_does_not_run_again(bench: Bench):
     assert len(bench.waiting(HIDDEN)) == 1
 
 
+@pytest.mark.parametrize("first", [SenderIds(HIDDEN, BEN), SenderIds("", BEN)], ids=["known by id", "by number"])
+def test_older_number_of_a_person_does_not_become_the_newest(bench: Bench, first: SenderIds):
+    """The list names the number of that time. Its owner may be another person by now, who must get no answer."""
+    key = bench.identities.recognize("wa", first, store=True).key
+    bench.identities.recognize("wa", SenderIds(HIDDEN, BEN), store=True)
+    bench.identities.recognize("wa", SenderIds(HIDDEN, ANA), store=True)
+    bench.arrive(BEN, "hello", ago=600)
+    assert "1 taken now" in bench.run()[1]
+    assert [turn.text for turn in bench.waiting(key)] == ["hello"]
+    assert bench.identities.of_key("wa", key).number == ANA
+
+
 def test_dry_run_accepts_nothing(bench: Bench):
     """It lists what would be accepted."""
     bench.arrive(ANA, "hello", ago=600)

@@ -185,6 +185,19 @@ def test_rate_limit_of_a_workspace_slows_down_no_other(bot: SlackBot):
     assert [entry["team"] for entry in bot.sent] == ["T01"]
 
 
+def test_yes_that_arrives_after_the_removal_counts_and_its_outcome_is_shown_to_the_operator(bot: SlackBot):
+    """It was said before: Slack promises no order of events, and passes nothing on of what people do afterwards."""
+    say(bot, "T01", 1, "delete invoice A-1")
+    bot.slack.oauth.revoke("T01")
+    bot.post(lifecycle("app_uninstalled", "T01", time.time() + 5))
+    for _ in range(2):
+        say(bot, "T01", 2, "yes")
+    assert bot.deleted == ["A-1"]
+    outcome, question = bot.services.deliveries.undelivered("dead")
+    assert (outcome.text, question.text) == ("deleted A-1", "Delete invoice A-1\n\n✅ Yes")
+    assert outcome.reason == "Refused: the app is not installed in T01: have it installed there"
+
+
 def test_new_installation_keeps_an_open_question(bot: SlackBot):
     """The app is installed again between question and yes: the yes counts, and is answered with the new token."""
     say(bot, "T01", 1, "delete invoice A-1")
