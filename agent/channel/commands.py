@@ -92,7 +92,8 @@ class Commands:
         outcome = transition.outcome_text
         closed = await self._prompts.close(context.turn, context.waiting, transition.to, outcome)
         replies = (*closed, (Reply(f"{done}\n{outcome}"), ""))
-        return TurnAnswer(TurnChange(replies=replies, transition=transition, ends_conversation=True))
+        change = TurnChange(replies=replies, transition=transition, ends_conversation=True)
+        return TurnAnswer(change)
 
 
 def _tool_list(context: TurnContext, usable: list[tuple[Tool, bool]]) -> str:

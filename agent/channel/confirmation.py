@@ -60,7 +60,11 @@ MAX_UNCLEAR_ANSWERS = 5
 MAX_EXPLAINED_CHARS = 700
 #: How people see the step that a yes ran, by the status of its outcome. With any other status
 #: nothing ran.
-_STEP_STATES: Mapping[str, StepState] = {"executed": "done", "failed": "failed", "unknown": "unknown"}
+_STEP_STATES: Mapping[str, StepState] = {
+    "executed": "done",
+    "failed": "failed",
+    "unknown": "unknown",
+}
 #: Runs the agent for a turn. The text is sent before its reply.
 RunAgent = Callable[[TurnContext, str], Awaitable[TurnAnswer]]
 
@@ -616,10 +620,11 @@ def _for_sender_only(turn: Turn, answer: TurnAnswer, *, in_tap: bool = False) ->
     if not turn.in_group:
         return answer
     callback_id = turn.tap.callback_id if turn.tap and in_tap else ""
-    replies = tuple(
-        (replace(shown_to_sender(turn, reply), answers_tap=callback_id), pid) for reply, pid in answer.change.replies
-    )
-    return answer.changed(replies=replies)
+    replies = []
+    for reply, pid in answer.change.replies:
+        own_reply = replace(shown_to_sender(turn, reply), answers_tap=callback_id)
+        replies.append((own_reply, pid))
+    return answer.changed(replies=tuple(replies))
 
 
 def about_question(question: StoredAction, answer: TurnAnswer) -> TurnAnswer:

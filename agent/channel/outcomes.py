@@ -251,8 +251,8 @@ class OutcomeHistory:
             return entry
 
         # A plan is refused as a whole. Only the step that caused it gets the reason.
-        plan = records.get(stored.action.plan)
-        if plan is not None and link.outcome == "dropped" and _refusal_in(plan.outcome_text, stored):
+        plan = records.get(stored.action.plan) if link.outcome == "dropped" else None
+        if plan is not None and _refusal_in(plan.outcome_text, stored):
             entry["error"] = await self._for_model(message.tool_name, plan.outcome_text)
             return entry
 
@@ -273,17 +273,26 @@ class OutcomeHistory:
 
 
 def _refusal_in(outcome_text: str, asked: StoredAction) -> str:
-    """Return the words with which a yes was refused because of this action or step; "" if it was not."""
+    """Return the words with which a yes was refused because of this action or step.
+
+    They are "" if it was not refused because of it.
+    """
     texts = texts_for(asked.action.language)
     refusals = (texts.tool_changed(asked.action.preview), texts.unsafe(asked.action.preview))
     return next((each for each in refusals if outcome_text.startswith(each)), "")
 
 
-def _own_words(stored: StoredAction, outcome_text: str, report: str, asked: Iterable[StoredAction]) -> str:
-    """Return what the bot itself says about the end of an action, without what a tool returned or raised.
+def _own_words(
+    stored: StoredAction,
+    outcome_text: str,
+    report: str,
+    asked: Iterable[StoredAction],
+) -> str:
+    """Return what the bot itself says about the end of an action.
 
-    `report`: what is known of the steps of a plan, or of an undo; "" for none. `asked`: the action, and
-    the steps of a plan. Each of them may be why a yes was refused.
+    What a tool returned or raised is left out. `report`: what is known of the steps of a plan, or
+    of an undo; "" for none. `asked`: the action, and the steps of a plan. Each of them may be why a
+    yes was refused.
     """
     action = stored.action
     texts = texts_for(action.language)

@@ -115,7 +115,8 @@ class ConfirmPrompts:
             "danger": signer.button_token(pid, "confirm", scope),
             "default": signer.button_token(pid, "cancel", scope),
         }
-        return tuple(replace(button, data=tokens[button.style]) for button in _question_buttons(head))
+        buttons = _question_buttons(head)
+        return tuple(replace(button, data=tokens[button.style]) for button in buttons)
 
     def _with_notices(self, context: TurnContext, action: NewAction, head: PendingAction) -> NewAction:
         """Return the action with the messages to send if there is no answer, which only a worker can send."""
@@ -149,10 +150,11 @@ class ConfirmPrompts:
         if not prompt:
             return ()
         if stored.action.kind == CHOICE_KIND:
+            text = str(stored.action.args["text"])
             labels = stored.action.args["labels"]
             chosen = next((label for label in labels if literal(label) == outcome), "")
             buttons = decided_buttons([Button(label, "") for label in labels], chosen)
-            return ((closed_prompt(prompt, str(stored.action.args["text"]), state, outcome, buttons), ""),)
+            return ((closed_prompt(prompt, text, state, outcome, buttons), ""),)
         kept_text = brief(stored.action.preview)
         undoes = is_undo(stored.action)
         if undoes:
@@ -291,10 +293,9 @@ def prompt_id(turn: Turn, stored: StoredAction) -> str:
 
 
 def _question_buttons(head: PendingAction) -> tuple[Button, ...]:
-    """Return the buttons of a question without data: to confirm in the style `danger`, and to
-    cancel.
+    """Return the buttons of a question, without their data.
 
-    With a code there is no confirm button.
+    The one to confirm has the style `danger`. With a code there is only the one to cancel.
     """
     texts = texts_for(head.language)
     effect = short_effect(head)
@@ -307,11 +308,10 @@ def _question_buttons(head: PendingAction) -> tuple[Button, ...]:
 
 
 def decided_buttons(asked: Sequence[Button], decision: str) -> tuple[Button, ...]:
-    """Return the buttons of a decided question, which do nothing. The one with the label `decision`
-    is marked.
+    """Return the buttons of a decided question, which do nothing.
 
-    A decision without a button, such as a typed code, gets one. `decision` is "" if the user has
-    not decided.
+    The one with the label `decision` is marked. A decision without a button, such as a typed code,
+    gets one. `decision` is "" if the user has not decided.
     """
     buttons = list(asked)
     if decision and decision not in {button.label for button in buttons}:
@@ -338,7 +338,8 @@ def closed_prompt(
     The `buttons` do nothing any more.
     """
     mark = f"{_SYMBOLS.get(state, _WARNING)} {decision}".strip()
-    return Reply(f"{kept_text}\n\n{mark}".strip(), edits=prompt, optional=True, decided_buttons=buttons)
+    text = f"{kept_text}\n\n{mark}".strip()
+    return Reply(text, edits=prompt, optional=True, decided_buttons=buttons)
 
 
 def _earlier_run(texts: Texts, action: PendingAction, recent: Sequence[StoredAction], now: float) -> str:

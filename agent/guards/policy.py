@@ -160,15 +160,19 @@ class ToolPolicy:
 
 
 def check_injected(policy: ToolPolicy, tools: Iterable[Tool]) -> None:
-    """Raise ValueError for a `deny_when` rule over an argument that is injected: it would deny nothing, silently."""
+    """Raise ValueError for a `deny_when` rule over an argument that is injected.
+
+    Such a rule would never deny anything, without a word.
+    """
     if not policy.deny_when:
         return
     for tool in tools:
         for rule in policy.deny_when:
-            if _is_named(tool.name, rule["tool"]) and rule["arg"] in tool.hidden_names:
+            name = rule["arg"]
+            if _is_named(tool.name, rule["tool"]) and name in tool.hidden_names:
                 raise ValueError(
-                    f"deny_when rule {dict(rule)!r}: {rule['arg']!r} of {tool.name!r} is injected, and a rule "
-                    "reads what a model sends: have the tool refuse it, with ToolError"
+                    f"deny_when rule {dict(rule)!r}: {name!r} of {tool.name!r} is injected, "
+                    "and a rule reads what a model sends: have the tool refuse it, with ToolError"
                 )
 
 

@@ -73,7 +73,7 @@ class ProviderError(Exception):
 
     @property
     def advice(self) -> str:
-        """What the operator can do, "" where the error passes by itself or concerns the content of a request."""
+        """What the operator can do, "" if it passes by itself or is about a request's content."""
         if self.kind != "no_access":
             return ""
         return _ADVICE[self.access_fault or _FAULTS_BY_STATUS.get(self.status or 0, "key")]

@@ -33,6 +33,17 @@ from sayso.pending.concurrency import run_sync
 _log = logging.getLogger(__name__)
 #: How many characters of each provider's error are kept in the error of all.
 SHORT_REASON_CHARS = 120
+#: What the error of all providers takes from the one that caused it.
+_FACTS = (
+    "kind",
+    "status",
+    "code",
+    "model",
+    "settings",
+    "refusal",
+    "fitting_share",
+    "access_fault",
+)
 
 
 class FallbackProvider:
@@ -273,7 +284,7 @@ class _Attempts:
         # Only if no provider gives access, a later attempt is of no use.
         passing = [error for error in errors if error.kind != "no_access"]
         cause = failure.__cause__ = (curable[:1] or passing[-1:] or errors[-1:])[0]
-        for name in ("kind", "status", "code", "model", "settings", "refusal", "fitting_share", "access_fault"):
+        for name in _FACTS:
             setattr(failure, name, getattr(cause, name))
         if failure.kind == "no_access" and self._skipped:
             failure.kind = "away"
@@ -281,11 +292,10 @@ class _Attempts:
 
 
 class AccessReport:
-    """Report once in the error log that a provider gives no access. One for each provider of a
-    FallbackProvider.
+    """Reports once in the error log that a provider gives no access.
 
-    People do not notice the fault, because another provider answers. So only the log can tell the
-    operator.
+    Each provider of a FallbackProvider has one. People do not notice the fault, because another
+    provider answers. So only the log can tell the operator.
     """
 
     def __init__(self) -> None:
@@ -300,7 +310,8 @@ class AccessReport:
         if error.kind != "no_access" or self._is_reported:
             return
         self._is_reported = True
-        _log.error("provider.no_access provider=%s %s", name, error.cause, extra={"advice": error.advice})
+        advice = {"advice": error.advice}
+        _log.error("provider.no_access provider=%s %s", name, error.cause, extra=advice)
 
 
 #: A call that a circuit breaker admitted: a usual one, or the trial of a provider after its cooldown.

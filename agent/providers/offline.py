@@ -94,21 +94,26 @@ class OfflineProvider:
         """Answer a command or matching text with tool calls, tool results with their text, other text with help."""
         request = ProviderRequest(**kwargs)
         tools = request.tools or ()
-        hidden = await self._hidden_tools() if self._hidden_tools else ()
-        answer = self._answer(request.messages, tools, [each for each in hidden if each not in tools])
+        all_hidden = await self._hidden_tools() if self._hidden_tools else ()
+        hidden = [each for each in all_hidden if each not in tools]
+        answer = self._answer(request.messages, tools, hidden)
         prompt_words = sum(len(message.content.split()) for message in request.messages)
         answer_words = len(answer.content.split())
         usage = UsageStats(prompt_words, answer_words, prompt_words + answer_words, 0.0, "offline", "offline")
         return answer, usage
 
     def _answer(
-        self, messages: Sequence[Message], tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema]
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        hidden: Sequence[ToolSchema],
     ) -> Message:
         if messages and messages[-1].role is Role.TOOL:
             recent = list(takewhile(lambda message: message.role is not Role.USER, reversed(messages)))
             results = [each for each in reversed(recent) if each.role is Role.TOOL]
             # An answer of a model is Markdown.
-            return Message(Role.ASSISTANT, "\n".join(as_markdown(_in_words(each, tools)) for each in results))
+            texts = [as_markdown(_in_words(each, tools)) for each in results]
+            return Message(Role.ASSISTANT, "\n".join(texts))
         user_message = next((each for each in reversed(messages) if each.role is Role.USER), None)
         step = self._next_step(user_message, tools, hidden)
         if isinstance(step, str):
@@ -116,7 +121,8 @@ class OfflineProvider:
         tool, calls = step
         missing = [name for name in tool["parameters"].get("required", ()) if name not in calls[0]]
         if missing:
-            unknown = [repr(name) for name in calls[0] if name not in tool["parameters"]["properties"]]
+            properties = tool["parameters"]["properties"]
+            unknown = [repr(name) for name in calls[0] if name not in properties]
             given = f", and has no {' or '.join(unknown)}" if unknown else ""
             example = example_command(tool, calls[0])
             needs = f"{tool['name']} needs {' and '.join(missing)}{given}."
@@ -127,7 +133,10 @@ class OfflineProvider:
         return Message(Role.ASSISTANT, tool_calls=tuple(tool_calls))
 
     def _next_step(
-        self, user_message: Message | None, tools: Sequence[ToolSchema], hidden: Sequence[ToolSchema]
+        self,
+        user_message: Message | None,
+        tools: Sequence[ToolSchema],
+        hidden: Sequence[ToolSchema],
     ) -> _Step | str:
         """Return the tool calls that the user asks for, or a text for the user."""
         text = without_notes(user_message.content).strip() if user_message else ""
@@ -146,7 +155,7 @@ class OfflineProvider:
 
 
 def _in_words(result: Message, tools: Sequence[ToolSchema]) -> str:
-    """Return a tool's result for people; wrong arguments of a command as one line and an example."""
+    """Return a tool's result for people. Wrong arguments become one line and an example."""
     issue = issue_in_box(result.content)
     if not issue:
         return result_text(result.content)
@@ -177,7 +186,8 @@ def _refused_text(tool: ToolSchema, issue: str) -> str:
     cure = "it takes no arguments"
     if spellings:
         cure = f"write {' or '.join(spellings)}"
-    return f"{tool['name']} cannot run like this: {issue}; {cure}. For example: {example_command(tool)}"
+    problem = f"{tool['name']} cannot run like this: {issue}"
+    return f"{problem}; {cure}. For example: {example_command(tool)}"
 
 
 def _no_match_text(user_message: Message | None, tools: Sequence[ToolSchema]) -> str:
@@ -307,10 +317,10 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
 
 
 def _exact_words(match: _Match, words: Sequence[str]) -> int:
-    """Return how many words the tool's name has if the text has them in a row, spelled the same;
-    else 0.
+    """Return how many words the tool's name has, if the text has them in a row, else 0.
 
-    Words that say nothing may stand between them: "delete the task" has the words of `delete_task`.
+    They are spelled the same. Words that say nothing may stand between them: "delete the task" has
+    the words of `delete_task`.
     """
     name = words_of(match.tool["name"])
     text = [word for word in words if word not in STOP_WORDS or word in name]

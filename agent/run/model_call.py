@@ -231,7 +231,8 @@ class ModelCaller:
     def _window(self, model: str) -> int:
         """Return the context window of a model in tokens.
 
-        It is the configured one, else the known one, and never more than refused requests have shown.
+        It is the configured one, else the known one. It is never more than refused requests have
+        shown.
         """
         window = self._config.context_tokens
         if window is None:
@@ -242,8 +243,9 @@ class ModelCaller:
         return min(window, self._learned_windows.get(name, window))
 
     def _other_tokens(self, run: RunState, prompt: str, schemas: Sequence[ResponseSchema]) -> int:
-        """Return an estimate of the tokens beside the transcript, including those for the answer."""
-        texts = (prompt, run.background, run.related_facts, json.dumps(list(schemas), default=str))
+        """Return an estimate of the tokens beside the transcript, with those for the answer."""
+        tools = json.dumps(list(schemas), default=str)
+        texts = (prompt, run.background, run.related_facts, tools)
         return self._config.max_tokens + sum(map(text_tokens, texts))
 
     async def _call_or_replay(self, run: RunState, request: ProviderRequest, cache: Cache) -> Completion:
@@ -337,10 +339,10 @@ class ModelCaller:
     async def _call_with_reductions(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None
     ) -> Completion:
-        """Call the model, with less of the transcript if the vendor rejects it. Raises ProviderError.
+        """Call the model, with less of the transcript if the vendor rejects it.
 
         The size that the model then takes is remembered: later requests of all conversations stay
-        below it.
+        below it. Raises ProviderError.
         """
         limit_before = run.max_transcript_tokens
         for _ in range(MAX_HALVINGS + 2):
@@ -356,13 +358,20 @@ class ModelCaller:
             request = replace(request, messages=messages)
         return await self._call_with_retries(run, request, on_text)
 
-    def _learn_window(self, run: RunState, request: ProviderRequest, transcript_tokens: int) -> None:
-        """Remember how many tokens the model takes, after it refused more."""
-        window = transcript_tokens + self._other_tokens(run, request.system_prompt, request.tools or ())
+    def _learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:
+        """Remember the window of a model that took `tokens` of a transcript after it refused more."""
+        others = self._other_tokens(run, request.system_prompt, request.tools or ())
+        window = tokens + others
         known = self._learned_windows.get(run.model, window + 1)
-        if window < known:
-            self._learned_windows[run.model] = window
-            log.warning("model.window_learned model=%s provider=%s tokens=%d", run.model, self.name, window)
+        if window >= known:
+            return
+        self._learned_windows[run.model] = window
+        log.warning(
+            "model.window_learned model=%s provider=%s tokens=%d",
+            run.model,
+            self.name,
+            window,
+        )
 
     def _reduce_messages(
         self, run: RunState, request: ProviderRequest, error: ProviderError
@@ -377,7 +386,8 @@ class ModelCaller:
         if error.kind == "too_long":
             tokens = _spoken_tokens(request.messages)
             limit = run.max_transcript_tokens
-            run.max_transcript_tokens = self._fitting_tokens(run, request, tokens, error.fitting_share)
+            fitting = self._fitting_tokens(run, request, tokens, error.fitting_share)
+            run.max_transcript_tokens = fitting
             self.limit_results(run)
             shorter = self._build_messages(run, request.model, request.system_prompt, request.tools or ())
             if _spoken_tokens(shorter) <= tokens * 0.9:
@@ -396,7 +406,13 @@ class ModelCaller:
             return None
         return self._build_messages(run, request.model, request.system_prompt, request.tools or ())
 
-    def _fitting_tokens(self, run: RunState, request: ProviderRequest, tokens: int, share: float | None) -> int:
+    def _fitting_tokens(
+        self,
+        run: RunState,
+        request: ProviderRequest,
+        tokens: int,
+        share: float | None,
+    ) -> int:
         """Return how many tokens a rejected transcript of `tokens` may have.
 
         `share` is the share of the whole request that the model would take, None if it is unknown.
@@ -405,7 +421,9 @@ class ModelCaller:
             return tokens // 2
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         fitting = int((tokens + others) * share) - others
-        return min(max(fitting, int(tokens * MIN_TRANSCRIPT_SHARE)), int(tokens * MAX_FITTING_SHARE))
+        least = int(tokens * MIN_TRANSCRIPT_SHARE)
+        most = int(tokens * MAX_FITTING_SHARE)
+        return min(max(fitting, least), most)
 
     async def _call_with_retries(
         self, run: RunState, request: ProviderRequest, on_text: RunTextListener | None

@@ -177,7 +177,7 @@ class Journal(Protocol):
         """Record the outcome of a call. Return it as stored, which is what the model must see."""
 
     def begin_call(self, at: int) -> str:
-        """Note that a call begins. Return its idempotency key, which is the same in every attempt."""
+        """Note that a call begins. Return its idempotency key: the same one in every attempt."""
 
 
 class NoJournal:

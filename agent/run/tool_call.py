@@ -168,7 +168,11 @@ class ToolCaller:
         """Log an exception of a tool or its preview with the trace's ids. A ToolError is logged without traceback."""
         raised = original_error(error)
         is_expected = raised is error
-        ids = {"tool": call.tool_name, "reference": self._reference(call), "error": type(raised).__name__}
+        ids = {
+            "tool": call.tool_name,
+            "reference": self._reference(call),
+            "error": type(raised).__name__,
+        }
         level = logging.WARNING if is_expected else logging.ERROR
         log.log(level, "tool.failed", extra=ids, exc_info=None if is_expected else raised)
 
@@ -198,7 +202,8 @@ class ToolCaller:
             content = unknown_outcome(await result_for_model(tool, text))
             return ToolRun(replace(_outcome(call, content, text), unclear=True), error=exc)
         except PreviewError as exc:  # its own text is for the log alone
-            return ToolRun(CallOutcome(call, f"Error: {exc} (reference {self._reference(call)})"), error=exc)
+            text = f"Error: {exc} (reference {self._reference(call)})"
+            return ToolRun(CallOutcome(call, text), error=exc)
         except ToolError as exc:
             return ToolRun(await _error_outcome(request, exc), error=exc)
 
@@ -236,7 +241,8 @@ class ToolCaller:
             async with execution_timeout(seconds):
                 return await call_in_tool_thread(lambda: tool.draft(request.call.parameters))
         except TimeoutError as exc:
-            raise ToolCallRefused(f"the preview of {tool.name!r} took too long: nothing was asked for") from exc
+            problem = f"the preview of {tool.name!r} took too long: nothing was asked for"
+            raise ToolCallRefused(problem) from exc
 
     async def _run_or_reuse(self, request: ToolRequest, chunks: ChunkCallback | None) -> ToolRun:
         """Run the tool, or return its cached result. Whether the run ends is decided by the raw result."""

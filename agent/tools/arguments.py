@@ -394,7 +394,7 @@ class HiddenArguments:
 
     @property
     def known_names(self) -> frozenset[str]:
-        """The names that no model fills, as far as they are known without a call of the injector."""
+        """The names that no model fills, as far as they are known without calling the injector."""
         return frozenset(self._hidden)
 
     def names(self) -> frozenset[str]:

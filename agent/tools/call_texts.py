@@ -25,7 +25,13 @@ from sayso.pending.action import compute_args_digest
 from sayso.pending.concurrency import await_isolated
 from sayso.pending.context import context_parameters, with_context
 from sayso.pending.error_texts import FATAL_ERRORS
-from sayso.pending.executors import PendingConfirmation, ToolResult, as_json, effect_in_words, result_in_words
+from sayso.pending.executors import (
+    PendingConfirmation,
+    ToolResult,
+    as_json,
+    effect_in_words,
+    result_in_words,
+)
 from sayso.pending.proposals import current_context
 
 log = logging.getLogger(__name__)
@@ -98,9 +104,8 @@ def check_preview(
     `takes_all` it must take each of them.
     """
     if any(_gives_no_text(each) for each in (preview, call_method(preview))):
-        raise ToolValidationError(
-            f"preview of {tool_name!r} is async or yields: give a plain function, which runs in a thread"
-        )
+        cure = "give a plain function, which runs in a thread"
+        raise ToolValidationError(f"preview of {tool_name!r} is async or yields: {cure}")
     if isinstance(preview, str):
         _check_template(tool_name, preview, names, hidden)
     elif preview is not None:
@@ -118,16 +123,22 @@ def _check_hidden(tool_name: str, named: Collection[str], hidden: Collection[str
     injected = sorted(set(named) & set(hidden))
     if injected:
         raise ToolValidationError(
-            f"preview of {tool_name!r} names the injected {injected!r}: it gets the stored arguments alone, since they "
-            "are what a yes is for. Leave it out, or have a preview function look it up itself; with the annotation "
-            "ToolContext it gets a context of its own"
+            f"preview of {tool_name!r} names the injected {injected!r}: "
+            "it gets the stored arguments alone, since they are what a yes is for. "
+            "Leave it out, or have a preview function look it up itself; "
+            "with the annotation ToolContext it gets a context of its own"
         )
 
 
 def _check_preview_function(
-    tool_name: str, preview: Callable[..., Any], names: Collection[str], hidden: Collection[str], *, takes_all: bool
+    tool_name: str,
+    preview: Callable[..., Any],
+    names: Collection[str],
+    hidden: Collection[str],
+    *,
+    takes_all: bool,
 ) -> None:
-    """Raise ToolValidationError for a function that could not be called with the arguments by name."""
+    """Raise ToolValidationError for a function that could not be called with the arguments."""
     try:
         parameters = inspect.signature(preview).parameters
     except (ValueError, TypeError):  # some built-ins have none
@@ -140,16 +151,23 @@ def _check_preview_function(
     required = [name for name in taken if parameters[name].default is inspect.Parameter.empty]
     unknown = sorted(set(required) - set(names))
     if unknown:
-        raise ToolValidationError(f"preview of {tool_name!r} needs unknown {unknown!r}; it has {sorted(names)!r}")
+        problem = f"needs unknown {unknown!r}; it has {sorted(names)!r}"
+        raise ToolValidationError(f"preview of {tool_name!r} {problem}")
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     missing = sorted(set(names) - set(taken))
     if takes_all and missing and not takes_any:
+        problem = f"does not take {missing!r} by name"
         cure = "add them to its parameters, or **_ where it shows less than the whole call"
-        raise ToolValidationError(f"preview of {tool_name!r} does not take {missing!r} by name: {cure}")
+        raise ToolValidationError(f"preview of {tool_name!r} {problem}: {cure}")
 
 
-def _check_template(tool_name: str, preview: str, names: Collection[str], hidden: Collection[str]) -> None:
-    """Raise ToolValidationError for a malformed template, or one that names no argument of a model."""
+def _check_template(
+    tool_name: str,
+    preview: str,
+    names: Collection[str],
+    hidden: Collection[str],
+) -> None:
+    """Raise ToolValidationError for a malformed template, and for names that no model fills."""
     try:
         used = {re.split(r"[.\[]", field)[0] for _, field, _, _ in _parsed(preview) if field is not None}
     except ValueError as exc:
@@ -187,7 +205,8 @@ def preview_text(
         text = preview(**args, **with_context(preview, current_context))
     else:
         text = default_preview(tool_name, args, optional)
-    is_question = isinstance(text, PendingConfirmation)  # it would end the run as if it had been stored
+    # A question would end the run as if it had been stored.
+    is_question = isinstance(text, PendingConfirmation)
     if is_question or not isinstance(text, str | CheckedPreview | ToolResult):
         raise TypeError(f"the preview of {tool_name!r} is {text!r}: return text, or a ToolResult to propose nothing")
     words = text.text if isinstance(text, CheckedPreview) else text
@@ -198,13 +217,19 @@ def preview_text(
     return Markdown(text) if isinstance(text, str) else text
 
 
-def default_preview(tool_name: str, args: Mapping[str, Any], optional: Collection[str] = ()) -> Markdown:
+def default_preview(
+    tool_name: str,
+    args: Mapping[str, Any],
+    optional: Collection[str] = (),
+) -> Markdown:
     """Return a tool's name and every argument in full, except `optional` ones that are None."""
-    given = {name: value for name, value in args.items() if value is not None or name not in optional}
-    if not given:
+    listed = []
+    for name, value in args.items():
+        if value is not None or name not in optional:
+            listed.append(f"{_listed(name)} = {_listed(value)}")
+    if not listed:
         return Markdown(literal(tool_name))
-    listed = ", ".join(f"{_listed(name)} = {_listed(value)}" for name, value in given.items())
-    return Markdown(f"{literal(tool_name)}: {listed}")
+    return Markdown(f"{literal(tool_name)}: {', '.join(listed)}")
 
 
 def _shown_as_it_is(preview: CheckedPreview | str | ToolResult) -> CheckedPreview | str | ToolResult:

@@ -93,7 +93,7 @@ class ReceivedFile:
     load: Callable[[str], bytes] = field(repr=False, compare=False)
 
     def read(self) -> bytes:
-        """Return the bytes. Raises FileNotReceived for a file that was deleted: files are kept for a week."""
+        """Return the bytes. Raises FileNotReceived for a file that was deleted after a week."""
         try:
             return self.load(self.ref)
         except KeyError:
@@ -119,7 +119,7 @@ class ResultSource(Protocol):
 
 
 class FileNotReceived(ToolError, ValueError):
-    """Raised when the user sent no such file. The text names the files that there are, for model and user."""
+    """Raised when the user sent no such file. The text says which files there are."""
 
 
 class SchedulingError(ToolError):

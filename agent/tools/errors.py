@@ -24,7 +24,10 @@ MAX_NAME_CHARS = 200
 #: The border of the box around a validation error.
 _RULE = "=" * 60
 #: Matches such a box, and finds in it what is wrong.
-_BOX = re.compile(rf"^(?:Error: )?{_RULE}\n❌.*?^Issue: (?P<issue>.*?)\n\n(?:💡|{_RULE})", re.MULTILINE | re.DOTALL)
+_BOX = re.compile(
+    rf"^(?:Error: )?{_RULE}\n❌.*?^Issue: (?P<issue>.*?)\n\n(?:💡|{_RULE})",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 class ToolError(Exception):
@@ -124,7 +127,7 @@ def readable_error(error: Exception, tool_name: str, params: Mapping[str, Any]) 
 
 
 class PreviewError(ToolExecutionError):
-    """Raised when the code of a preview failed. The text names the type of the error, and never quotes it."""
+    """Raised when the code of a preview failed. The text names the error's type, not its words."""
 
     def __init__(self, *, tool_name: str, error: BaseException) -> None:
         message = f"cannot preview {tool_name!r} ({type(error).__name__}): nothing was asked"
@@ -136,7 +139,7 @@ class ToolLoadError(ToolError):
 
 
 def issue_in_box(text: str) -> str:
-    """Return the part of a ToolValidationError's text that says what is wrong, as one line; "" for other texts."""
+    """Return what is wrong by a ToolValidationError's text, as one line; "" for other texts."""
     box = _BOX.match(text)
     if box is None:
         return ""

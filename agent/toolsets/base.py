@@ -153,7 +153,8 @@ def provided(
     names = legal_names([tool.name for tool in listed], namespace)
     own_name: Callable[[str], str] = getattr(provider, "own_name", lambda name: name)
     own_names = {tool.name: own_name(tool.name) for tool in listed}
-    own_preview: Callable[[str, str], Preview | None] = getattr(provider, "own_preview", lambda *_: None)
+    own_preview: Callable[[str, str], Preview | None]
+    own_preview = getattr(provider, "own_preview", lambda *_: None)
     patterns = () if isinstance(confirm, str) else confirm
     if unused := [each for each in patterns if not _matches([each], *own_names.values(), *names.values())]:
         source = str(getattr(provider, "name", "")) or type(provider).__name__

@@ -1,4 +1,4 @@
-"""EmbeddingSelector: the tools nearest to the user's message, by their words and by the vectors of an embedder."""
+"""EmbeddingSelector: the tools nearest to the user's message, by words and vectors."""
 
 from __future__ import annotations
 

@@ -156,7 +156,10 @@ class McpToolProvider:
         return ToolOutcome(success=True, result=scrub_value(value_of(result), self._server.secrets))
 
     async def execute_listed(self, tool: Tool, parameters: dict[str, Any]) -> ToolOutcome:
-        """Call a tool if its server still defines it as it was listed: people and policies relied on that."""
+        """Call a tool if its server still defines it as it was listed.
+
+        People and policies relied on that definition.
+        """
         own = self.own_name(tool.name)
         max_age_seconds = inf if tool.read_only else MAX_AGE_SECONDS
         try:
@@ -165,7 +168,8 @@ class McpToolProvider:
             return failed(f"{exc}; {own!r} was not called")
         if definition is None or self._version(definition) != tool.version:
             self._notify()
-            return failed(f"{self._server} has changed or removed {own!r} since it was offered, so it was not called")
+            problem = f"{self._server} has changed or removed {own!r} since it was offered"
+            return failed(f"{problem}, so it was not called")
         return await self.execute_tool(tool.name, parameters)
 
     def own_name(self, tool_name: str) -> str:

@@ -227,7 +227,8 @@ class McpConnection:
             raise SourceError(str(exc)) from exc
         from mcp import Client
 
-        transport = with_usable_listings(self._server.transport(self._monitor), self._left_out_while_listing)
+        opened = self._server.transport(self._monitor)
+        transport = with_usable_listings(opened, self._left_out_while_listing)
         client = await stack.enter_async_context(Client(transport, message_handler=self._on_message, cache=None))
         # The SDK's own check evaluates the server's patterns and references, which can keep a process busy forever.
         setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010
@@ -275,7 +276,8 @@ class McpConnection:
                 return  # another caller has listed them
             before = (self.definitions, self.left_out)
             was_announced = self._is_outdated
-            self._is_outdated = False  # an announcement during the listing may be newer than its answer
+            # Before the listing: an announcement during it may be newer than its answer.
+            self._is_outdated = False
             try:
                 async with asyncio.timeout(LISTING_SECONDS):
                     await self._list_tools(client)

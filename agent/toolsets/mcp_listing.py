@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NEEDED = ("name", "description", "inputSchema")
 #: Why a tool that only runs as a task is left out (protocol of 2025-11-25,
 #: `execution.taskSupport`).
-AS_TASK = "it must be called as a task, with an answer that is fetched later, which is not supported"
+AS_TASK = "it must be called as a task, whose answer is fetched later: that is not supported"
 #: The parts of a schema whose null means that there are none.
 _NULLABLE = ("properties", "required", "$defs", "definitions")
 

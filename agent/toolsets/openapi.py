@@ -34,7 +34,13 @@ from sayso.agent.toolsets.base import (
     scrub_value,
 )
 from sayso.agent.toolsets.openapi_bodies import is_json_type
-from sayso.agent.toolsets.openapi_document import MAX_DOCUMENT_BYTES, Document, as_mapping, parse, server_url
+from sayso.agent.toolsets.openapi_document import (
+    MAX_DOCUMENT_BYTES,
+    Document,
+    as_mapping,
+    parse,
+    server_url,
+)
 from sayso.agent.toolsets.openapi_files import download_name, read_uploads, upload_preview
 from sayso.agent.toolsets.openapi_operations import Operation, OperationReader
 from sayso.agent.toolsets.openapi_request import Auth, OriginClient, Request, request_for
@@ -141,7 +147,10 @@ class OpenApiToolProvider:
         return self._api.operations[tool_name].name if self._api else tool_name
 
     def own_preview(self, tool_name: str, shown_name: str) -> Preview | None:
-        """Return the preview of an operation that sends files, under the name that people read; None for others."""
+        """Return the preview of an operation that sends files, None for one that sends none.
+
+        `shown_name` is the tool's name that people read.
+        """
         if self._api is None:
             return None
         files = self._api.operations[tool_name].file_places
@@ -281,7 +290,12 @@ class OpenApiToolProvider:
         client = self._client(url.copy_with(query=None, fragment=None), self._max_bytes)
         return _Api({names[each.name]: each for each in selected}, client)
 
-    def _selected(self, document: Document, url: httpx.URL, source: httpx.URL | None) -> list[Operation]:
+    def _selected(
+        self,
+        document: Document,
+        url: httpx.URL,
+        source: httpx.URL | None,
+    ) -> list[Operation]:
         """Return the operations that the filter accepts; log the unusable ones. Raises SourceError.
 
         `url` is where all calls go, `source` the document's own URL if it has one.
@@ -304,14 +318,10 @@ class OpenApiToolProvider:
             left_out=self.left_out,
         )
         selected = list(islice(reader.operations(), MAX_TOOLS + 1))
-        self.missing.update({each.name: "; ".join(each.missing) for each in selected if each.missing})
-        for why in islice(self.left_out.values(), MAX_LOGGED):
-            log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
-        if len(self.left_out) > MAX_LOGGED:
-            more = len(self.left_out) - MAX_LOGGED
-            log.error("openapi.operations_left_out", extra={"source": self.name, "more": more})
-        for name, why in islice(self.missing.items(), MAX_LOGGED):
-            log.warning("openapi.operation_incomplete", extra={"source": self.name, "tool": name, "why": why})
+        for each in selected:
+            if each.missing:
+                self.missing[each.name] = "; ".join(each.missing)
+        self._log_unusable()
         if len(selected) > MAX_TOOLS:
             raise SourceError(
                 f"{self._source_name} has more than {MAX_TOOLS} selected operations, so some would be left out: "
@@ -327,6 +337,17 @@ class OpenApiToolProvider:
             raise SourceError(f"{self._source_name}: no operation takes the fixed arguments {unknown!r}: correct them")
         return selected
 
+    def _log_unusable(self) -> None:
+        """Log the first operations that cannot be used, or not as a whole."""
+        for why in islice(self.left_out.values(), MAX_LOGGED):
+            log.error("openapi.operation_left_out", extra={"source": self.name, "why": why})
+        if len(self.left_out) > MAX_LOGGED:
+            more = len(self.left_out) - MAX_LOGGED
+            log.error("openapi.operations_left_out", extra={"source": self.name, "more": more})
+        for name, why in islice(self.missing.items(), MAX_LOGGED):
+            facts = {"source": self.name, "tool": name, "why": why}
+            log.warning("openapi.operation_incomplete", extra=facts)
+
     def _fixed_of(self, operation: Operation) -> list[tuple[str, Any]]:
         """Return the fixed arguments of an operation, sorted by name."""
         return sorted((name, value) for name, value in self._fixed.items() if name in operation.places)
@@ -337,9 +358,12 @@ class OpenApiToolProvider:
         return OriginClient(url, trusted, self._seconds, max_bytes, self._resolve)
 
 
-def _own_servers(document: Document, url: httpx.URL, source: httpx.URL | None) -> Callable[[str], bool]:
-    """Return a function that says whether an operation's server, as the document writes it, is the
-    one of all calls.
+def _own_servers(
+    document: Document,
+    url: httpx.URL,
+    source: httpx.URL | None,
+) -> Callable[[str], bool]:
+    """Return a function that says whether all calls go to a server, by its URL in the document.
 
     It also says so of the document's own server: a `base_url` stands in its place.
     """

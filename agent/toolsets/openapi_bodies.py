@@ -40,32 +40,34 @@ _FILE_HINT = "The name of a file that the user sent in this conversation."
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one argument goes. `name` is the document's name; `where` is path, query, header,
-    cookie or body.
+    """Where one argument goes, and how it is written there."""
 
-    `style` and `explode` are OpenAPI's words for how lists and objects are written; a field of a
-    form without a style has "". `is_json` values are written as JSON. `is_whole_body` is the only
-    argument of a body. An argument with `file_types` is the name of a received file, or a list of
-    names where it `is_list`; the types are those that the file may have, and may end in `*`.
-    `part_type` is the media type of a value's part in a multipart body, "" for plain text. A body
-    that is sent has each field that `is_needed`.
-    """
-
+    #: Its name in the document.
     name: str
+    #: One of path, query, header, cookie and body.
     where: str
+    #: OpenAPI's word for how lists and objects are written; "" for a field of a form without one.
     style: str = ""
+    #: Whether each item of a list is written by itself.
     explode: bool = False
+    #: Whether the value is written as JSON.
     is_json: bool = False
+    #: Whether it is the only argument of a body.
     is_whole_body: bool = False
+    #: The media types that a file may have, which may end in `*`. The argument is then the name of
+    #: a received file. Empty for all other arguments.
     file_types: tuple[str, ...] = ()
+    #: Whether the argument is a list of names of received files.
     is_list: bool = False
+    #: The media type of the value's part in a multipart body; "" for plain text.
     part_type: str = ""
+    #: Whether each body that is sent has this field.
     is_needed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of an operation: where it goes, its JSON Schema, and whether it must be given."""
+    """One argument of an operation: its place, its JSON Schema, and whether it must be given."""
 
     place: Place
     schema: Any
@@ -135,7 +137,9 @@ def is_json_type(content_type: str) -> bool:
 
 
 def _is_text_type(essence: str) -> bool:
-    return essence.startswith("text/") or essence in _TEXT_TYPES or essence.endswith(("+xml", "+yaml"))
+    if essence.startswith("text/") or essence in _TEXT_TYPES:
+        return True
+    return essence.endswith(("+xml", "+yaml"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,9 @@ class _BodyReader:
             raise SourceError(f"its body has the file{where} in JSON, which holds no files")
         if not _is_list_of_fields(schema):
             return self._whole(content_type, schema)
-        arguments = [self._argument(schema, Place(name, "body"), each) for name, each in properties.items()]
+        arguments = []
+        for name, each in properties.items():
+            arguments.append(self._argument(schema, Place(name, "body"), each))
         return Body(content_type, tuple(arguments), self.is_required)
 
     def _argument(self, schema: Mapping[str, Any], place: Place, field: Any) -> Argument:
@@ -226,8 +232,17 @@ class _BodyReader:
         return Body(self.kind, tuple(arguments), self.is_required)
 
 
-def _field(name: str, schema: Any, encoding: Mapping[str, Any], *, is_multipart: bool) -> tuple[Place, Any]:
-    """Return the place and the schema of one field of a form. Raises SourceError if it cannot be written."""
+def _field(
+    name: str,
+    schema: Any,
+    encoding: Mapping[str, Any],
+    *,
+    is_multipart: bool,
+) -> tuple[Place, Any]:
+    """Return the place and the schema of one field of a form.
+
+    Raises SourceError for one that cannot be written.
+    """
     listed_types = str(encoding.get("contentType") or "").split(",")
     types = tuple(essence_of(each) for each in listed_types if each.strip())
     all_headers = as_mapping(encoding.get("headers"))
@@ -257,7 +272,9 @@ def _field(name: str, schema: Any, encoding: Mapping[str, Any], *, is_multipart:
     text_type = next(filter(_is_text_type, types), "")
     if text_type and is_text_schema(only):
         return Place(name, "body", part_type=text_type), schema
-    raise SourceError(f"its field {name!r} is written as {', '.join(types)}: JSON, text and files are supported")
+    written = ", ".join(types)
+    problem = f"its field {name!r} is written as {written}"
+    raise SourceError(f"{problem}: JSON, text and files are supported")
 
 
 def is_file(schema: Any) -> bool:
@@ -267,13 +284,15 @@ def is_file(schema: Any) -> bool:
     if schema.get("format") == "binary":
         return True
     media_type = essence_of(str(schema.get("contentMediaType") or ""))
-    is_written = "contentEncoding" in schema or is_json_type(media_type) or _is_text_type(media_type)
-    return bool(media_type) and not is_written
+    if not media_type or "contentEncoding" in schema:
+        return False
+    return not (is_json_type(media_type) or _is_text_type(media_type))
 
 
 def is_file_list(schema: Any) -> bool:
     """Return whether the value of a schema is a list of files."""
-    return isinstance(schema, Mapping) and schema.get("type") == "array" and is_file(schema.get("items"))
+    is_list = isinstance(schema, Mapping) and schema.get("type") == "array"
+    return is_list and is_file(schema.get("items"))
 
 
 def _may_be_file(schema: Any) -> bool:
@@ -296,7 +315,7 @@ def _alternatives(schema: Any) -> list[Any]:
 
 
 def _is_file_by_encoding(schema: Any, types: Sequence[str]) -> bool:
-    """Return whether a text, or a value of any type, is a file by the media types of its encoding."""
+    """Return whether a text or an untyped value is a file by the media types of its encoding."""
     is_text = isinstance(schema, Mapping) and schema.get("type") == "string"
     if not types or not (is_text or _is_untyped(schema)):
         return False
@@ -372,13 +391,15 @@ def _is_list_of_fields(schema: Any) -> bool:
 
 def _is_empty_object(schema: Any) -> bool:
     """Return whether the value of a schema can only be an object without properties."""
-    if not isinstance(schema, Mapping) or schema.get("type") != "object" or schema.get("properties"):
+    if not isinstance(schema, Mapping) or schema.get("type") != "object":
         return False
-    return schema.get("additionalProperties") is False and not _COMPOSING & schema.keys()
+    if schema.get("properties") or _COMPOSING & schema.keys():
+        return False
+    return schema.get("additionalProperties") is False
 
 
 def _merged(schema: Any) -> Any:
-    """Return the schema of a form with its `allOf` as one list of properties, if that is the same."""
+    """Return the schema of a form with its `allOf` as one list of properties, if that is equal."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("allOf"), list):
         return schema
     parts = [

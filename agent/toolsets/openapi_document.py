@@ -1,4 +1,4 @@
-"""An OpenAPI document: parsed from JSON or YAML, and its schemas as JSON Schema without references."""
+"""An OpenAPI document: parsed from JSON or YAML, its schemas as JSON Schema without references."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ class Inliner:
                 named = {str(name): each for name, each in plain[key].items()}
                 hidden = {name for name, each in named.items() if self._is_read_only(each)}
                 plain[key] = {name: each for name, each in named.items() if name not in hidden}
-                if hidden and isinstance(plain.get("required"), list):
-                    plain["required"] = [name for name in plain["required"] if str(name) not in hidden]
+                required = plain.get("required")
+                if hidden and isinstance(required, list):
+                    plain["required"] = [name for name in required if str(name) not in hidden]
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
@@ -211,9 +212,10 @@ def _unreadable(problem: str, event: Any) -> yaml.YAMLError:
 
 
 def server_url(document: Document) -> str:
-    """Return the first server's URL, "/" if there is none. It may be relative to the document's own.
+    """Return the first server's URL, "/" if there is none.
 
-    A document without servers of its own has those of its first path. Raises SourceError.
+    It may be relative to the URL of the document. A document without servers has those of its first
+    path with some. Raises SourceError.
     """
     paths = as_mapping(document.root.get("paths"))
     for holder in (document.root, *paths.values()):
@@ -224,14 +226,18 @@ def server_url(document: Document) -> str:
 
 
 def url_of_server(server: Any) -> str:
-    """Return the URL of a server with the defaults of its variables. Raises SourceError for one without a default."""
+    """Return the URL of a server with the defaults of its variables.
+
+    Raises SourceError for a variable without a default.
+    """
     url = str(as_mapping(server).get("url", "")) or "/"
     for name, variable in as_mapping(as_mapping(server).get("variables")).items():
         default = as_mapping(variable).get("default")
         if default is not None:
             url = url.replace("{" + str(name) + "}", str(default))
     if "{" in url:
-        raise SourceError(f"its server {url!r} has a variable without a default: write the whole address as base_url")
+        problem = f"its server {url!r} has a variable without a default"
+        raise SourceError(f"{problem}: write the whole address as base_url")
     return url
 
 

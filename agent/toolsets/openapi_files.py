@@ -1,4 +1,4 @@
-"""Files of OpenAPI operations: received files that are uploaded, and the names of files in answers."""
+"""Files of OpenAPI operations: received files that are uploaded, names of files in answers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def chosen_files(
     places: Mapping[str, Place],
     arguments: Mapping[str, Any],
 ) -> dict[str, list[ReceivedFile]]:
-    """Return the files that the arguments name, by argument. Raises SourceError like `read_uploads`."""
+    """Return the files that the arguments name, by argument.
+
+    Raises SourceError as `read_uploads` does.
+    """
     chosen: dict[str, list[ReceivedFile]] = {}
     for name, place in places.items():
         value = arguments.get(name)
@@ -73,7 +76,8 @@ def chosen_files(
     if len(files) > MAX_UPLOADS:
         raise SourceError(f"{len(files)} files cannot be sent at once: at most {MAX_UPLOADS}")
     if size > MAX_UPLOAD_BYTES:
-        raise SourceError(f"the files have {size} bytes together: at most {MAX_UPLOAD_BYTES} can be sent at once")
+        problem = f"the files have {size} bytes together"
+        raise SourceError(f"{problem}: at most {MAX_UPLOAD_BYTES} can be sent at once")
     return chosen
 
 
@@ -95,12 +99,16 @@ def _read(place: Place, file: ReceivedFile) -> Upload:
     except FileNotReceived as exc:
         raise SourceError(str(exc)) from None
     if hashlib.sha256(content).hexdigest() != file.ref:
-        raise SourceError(f"file {file.filename!r} is not the one that was received: it must be sent again")
+        problem = f"file {file.filename!r} is not the one that was received"
+        raise SourceError(f"{problem}: it must be sent again")
     return Upload(file_label(file.filename) or place.name, _content_type(place, file), content)
 
 
 def _content_type(place: Place, file: ReceivedFile) -> str:
-    """Return the media type that a file is sent with. Raises SourceError if the document allows none."""
+    """Return the media type that a file is sent with.
+
+    Raises SourceError if the document allows none that the file can have.
+    """
     own = file.mime_type
     for allowed in place.file_types:
         if allowed in (own, ANY_TYPE) or (allowed.endswith("/*") and own.startswith(allowed[:-1])):
@@ -112,7 +120,8 @@ def _content_type(place: Place, file: ReceivedFile) -> str:
         if UNKNOWN_MIME_TYPE in (allowed, own):
             return allowed
     types = ", ".join(place.file_types)
-    raise SourceError(f"{place.name!r} takes files of the type {types}, and {file.filename!r} is {own}")
+    problem = f"{file.filename!r} is {own}"
+    raise SourceError(f"{place.name!r} takes files of the type {types}, and {problem}")
 
 
 def upload_preview(tool_name: str, places: Mapping[str, Place]) -> Callable[..., CheckedPreview]:
@@ -146,7 +155,10 @@ def _facts(file: ReceivedFile) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a multipart form. A `filename` makes it a file; a `content_type` of "" is plain text."""
+    """One part of a multipart form. A `filename` makes it a file.
+
+    A part without a `content_type` is plain text.
+    """
 
     name: str
     content: bytes
@@ -173,7 +185,7 @@ def multipart(parts: Sequence[Part]) -> tuple[bytes, str]:
 
 
 def _quoted(name: str) -> str:
-    """Return a name as browsers write it into a part's header, which it can neither end nor split."""
+    """Return a name as browsers write it into a part's header: it cannot end or split it."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
@@ -199,7 +211,10 @@ def download_name(disposition: str, path: str, content_type: str) -> str:
 
 
 def _safe(name: str) -> str:
-    """Return a name without characters, dots at its ends and device names that a file system refuses."""
+    """Return a name that no file system refuses.
+
+    Some characters, dots at the ends, and names of devices are replaced.
+    """
     safe = _UNSAFE.sub("_", name).strip(". ")
     return f"_{safe}" if _DEVICE.fullmatch(safe) else safe
 

@@ -119,12 +119,15 @@ class OperationReader:
             request = f"{method.upper()} {path}"
             try:
                 if not name:
-                    raise SourceError(f"another operation is called {names[0]!r}: give each its own operationId")
+                    problem = f"another operation is called {names[0]!r}"
+                    raise SourceError(f"{problem}: give each its own operationId")
                 yield self._operation(item, method, path, name)
             except SourceError as exc:
                 self.left_out[name or request] = f"{request}: {exc}"
-            except Exception as exc:  # a document may hold anything, and one operation must not hide the others
-                self.left_out[name or request] = f"{request}: malformed ({type(exc).__name__}: {exc})"
+            except Exception as exc:
+                # A document may hold anything, and one operation must not hide the others.
+                reason = f"malformed ({type(exc).__name__}: {exc})"
+                self.left_out[name or request] = f"{request}: {reason}"
 
     def _candidates(self) -> list[tuple[str, str, Mapping[str, Any]]]:
         """Return path, method and path item of each operation."""
@@ -142,8 +145,9 @@ class OperationReader:
             others |= as_mapping(resolved.get("additionalOperations"))
             for method, operation in others.items():
                 name = _name(operation, str(method).lower(), str(path))
+                request = f"{str(method).upper()} {path}"
                 if self.accepts(name):
-                    self.left_out[name] = f"{str(method).upper()} {path}: this method is not supported"
+                    self.left_out[name] = f"{request}: this method is not supported"
         return candidates
 
     def _operation(self, item: Mapping[str, Any], method: str, path: str, name: str) -> Operation:
@@ -176,10 +180,11 @@ class OperationReader:
         servers = operation.get("servers") or item.get("servers") or []
         urls = [url_of_server(server) for server in servers]
         if urls and not any(map(self.is_own_server, urls)):
-            raise SourceError(f"it goes to another server, {urls[0]!r}: give it a source of its own with this base_url")
+            problem = f"it goes to another server, {urls[0]!r}"
+            raise SourceError(f"{problem}: give it a source of its own with this base_url")
 
     def _check_security(self, operation: Mapping[str, Any]) -> None:
-        """Raise SourceError if fixed values, the `keys`, fulfill none of the operation's alternatives."""
+        """Raise SourceError if the `keys` fulfill none of the operation's alternatives."""
         requirements = operation.get("security", self.document.root.get("security")) or []
         problems = [self._security_problem(as_mapping(each)) for each in requirements]
         if problems and all(problems):
@@ -199,7 +204,8 @@ class OperationReader:
             if kind == "mutualTLS":
                 return "it needs a certificate of the client (mutualTLS), which is not supported"
             if kind == "http" and http_scheme in _INTERACTIVE_SCHEMES:
-                return f"it needs HTTP authentication of the kind {http_scheme!r}, which is not supported"
+                authentication = f"HTTP authentication of the kind {http_scheme!r}"
+                return f"it needs {authentication}, which is not supported"
         return ""
 
     def _parameters(
@@ -264,7 +270,10 @@ def _check_path(path: str, arguments: Sequence[Argument]) -> None:
 
 
 def _schema(arguments: Sequence[Argument]) -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return the schema of the arguments, and their places by the same names, which every vendor accepts."""
+    """Return the schema of the arguments, and their places by the same names.
+
+    Every vendor accepts the names.
+    """
     own_names = [each.place.name for each in arguments]
     unique = []
     for each in arguments:
@@ -287,11 +296,13 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
     where = parameter.get("in")
     name = str(parameter.get("name"))
     if where not in _STYLES:
-        raise SourceError(f"its parameter {name!r} is in {where!r}: path, query, header and cookie are supported")
+        problem = f"its parameter {name!r} is in {where!r}"
+        raise SourceError(f"{problem}: path, query, header and cookie are supported")
     if where in ("header", "cookie") and not _TOKEN.fullmatch(name):
         raise SourceError(f"its parameter {name!r} is no valid name of a {where}")
     if where == "header" and name.lower() in _CONNECTION_HEADERS:
-        raise SourceError(f"its header {name!r} belongs to the connection, and the client alone writes it")
+        problem = f"its header {name!r} belongs to the connection"
+        raise SourceError(f"{problem}, and the client alone writes it")
     style = str(parameter.get("style", _STYLES[where][0]))
     has_content = "content" in parameter
     if style not in _STYLES[where] and not has_content:
@@ -299,8 +310,10 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
     content_type, holder = _content_of(parameter) if has_content else ("", parameter)
     shown = inliner.inline(holder.get("schema", {}))
     is_json = is_json_type(content_type)
-    if has_content and not is_json and not (content_type == "text/plain" and is_text_schema(shown)):
-        raise SourceError(f"its parameter {name!r} is written as {content_type or 'no type'}: JSON is supported")
+    is_text = content_type == "text/plain" and is_text_schema(shown)
+    if has_content and not is_json and not is_text:
+        problem = f"its parameter {name!r} is written as {content_type or 'no type'}"
+        raise SourceError(f"{problem}: JSON is supported")
     if parameter.get("description") and isinstance(shown, dict):
         shown = {**shown, "description": str(parameter["description"])}
     place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)

@@ -65,7 +65,8 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
                 cookies.append(f"{place.name}={quote(_flat(place, value), safe='')}")
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
-    body, content_type = _body(operation, {place: value for place, value in placed if place.where == "body"})
+    body_values = {place: value for place, value in placed if place.where == "body"}
+    body, content_type = _body(operation, body_values)
     if body is not None:
         headers["Content-Type"] = content_type
     if query:
@@ -93,7 +94,7 @@ def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Pl
     # In a body of JSON, null is a value. Elsewhere it means that no argument is given.
     null_places = ("body",) if is_json_type(operation.body_type) else ()
     placed = []
-    for name, place in operation.places.items():  # in the document's order, whatever that of the arguments
+    for name, place in operation.places.items():  # in the document's order
         value = arguments.get(name)
         if name in arguments and (value is not None or place.where in null_places):
             placed.append((place, value))
@@ -161,13 +162,15 @@ def _plain(value: Any) -> str:
 
 
 def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | None, str]:
-    """Return the encoded body and its media type; None for one that may be left out and has no value."""
+    """Return the encoded body and its media type; None for an optional one without values."""
     content_type = operation.body_type
     if not values and not operation.is_body_required:
         return None, ""
-    missing = [place.name for place in operation.places.values() if place.is_needed and place not in values]
+    needed = [place for place in operation.places.values() if place.is_needed]
+    missing = [place.name for place in needed if place not in values]
     if missing:
-        raise SourceError(f"its body is sent with all of its required fields: {missing!r} must be given, too")
+        rule = "its body is sent with all of its required fields"
+        raise SourceError(f"{rule}: {missing!r} must be given, too")
     if essence_of(content_type) == MULTIPART:
         return _multipart(operation, values)
     whole = next((place for place in values if place.is_whole_body), None)
@@ -224,7 +227,8 @@ def _parts(place: Place, value: Any) -> Iterator[Part]:
         if isinstance(each, Upload):
             yield Part(place.name, each.content, each.content_type, each.filename)
         elif isinstance(each, Mapping | list):
-            yield Part(place.name, json.dumps(each, ensure_ascii=False).encode(), "application/json")
+            text = json.dumps(each, ensure_ascii=False)
+            yield Part(place.name, text.encode(), "application/json")
         else:
             yield Part(place.name, _plain(each).encode(), place.part_type)
 

@@ -72,8 +72,14 @@ class ToolsetRefresher:
         return {source.id: dict(getattr(source.provider, "left_out", {})) for source in self._sources}
 
     def missing(self) -> dict[str, Mapping[str, str]]:
-        """Return what offered tools lack of their definitions, by the source's id and the tool's name."""
-        return {source.id: dict(getattr(source.provider, "missing", {})) for source in self._sources}
+        """Return what offered tools lack of their definitions.
+
+        It is keyed by the source's id, then by the tool's name.
+        """
+        missing: dict[str, Mapping[str, str]] = {}
+        for source in self._sources:
+            missing[source.id] = dict(getattr(source.provider, "missing", {}))
+        return missing
 
     def close(self) -> None:
         """Stop, and close all sources. Idempotent."""
@@ -82,8 +88,10 @@ class ToolsetRefresher:
             thread.close()
             # In threads of their own, so that a server that does not end holds up none of the
             # others.
-            closers = [threading.Thread(target=_close, args=(source,), daemon=True) for source in self._sources]
-            for closer in closers:
+            closers = []
+            for source in self._sources:
+                closer = threading.Thread(target=_close, args=(source,), daemon=True)
+                closers.append(closer)
                 closer.start()
             for closer in closers:
                 closer.join()
@@ -108,8 +116,13 @@ class ToolsetRefresher:
                 await changed.wait()
             seconds = time.monotonic() - since
             failures = 1 if seconds >= STABLE_SECONDS else failures + 1
-            pause = backoff_seconds(failures, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
-            if not error:  # tools that change now are listed at once, and tools that change all the time rarely
+            pause = backoff_seconds(
+                failures,
+                first=FIRST_PAUSE_SECONDS,
+                longest=LONGEST_PAUSE_SECONDS,
+            )
+            # Tools that change now are listed at once, those that change all the time rarely.
+            if not error:
                 pause = max(0.0, pause - seconds)
             await asyncio.sleep(pause)
 
