@@ -33,6 +33,11 @@ class Document:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
 
+    @property
+    def has_siblings(self) -> bool:
+        """Whether keywords beside a `$ref` count, as they do since OpenAPI 3.1."""
+        return not str(self.root.get("openapi")).startswith("3.0")
+
     def resolved(self, value: Any) -> Mapping[str, Any]:
         """Return the object itself, or the one it refers to. Raises SourceError."""
         for _ in range(MAX_HOPS):
@@ -80,34 +85,88 @@ class Inliner:
             if reference in inside:
                 return self._cut(str(reference).rpartition("/")[2])
             target = self.inline(self._document.at(reference), (*inside, reference))
-            beside = {key: schema[key] for key in ("description", "default") if key in schema}
-            return {**target, **beside} if isinstance(target, dict) else target
+            return self._with_siblings(target, {key: schema[key] for key in schema if key != "$ref"}, inside)
         plain = {
             key: value
             for key, value in schema.items()
             if isinstance(key, str) and key not in _DROPPED and not key.startswith("x-")
         }
+        hidden = self._read_only_names(schema)
         for key in ("properties", "patternProperties"):
             if isinstance(plain.get(key), Mapping):  # without read-only ones, which only the server sets
                 named = {str(name): each for name, each in plain[key].items()}
-                hidden = {name for name, each in named.items() if self._is_read_only(each)}
                 plain[key] = {name: each for name, each in named.items() if name not in hidden}
-                required = plain.get("required")
-                if hidden and isinstance(required, list):
-                    plain["required"] = [name for name in required if str(name) not in hidden]
+        if "oneOf" in plain and "anyOf" not in plain and "discriminator" in schema:
+            # One property tells the alternatives apart, so a value may fit several.
+            plain["anyOf"] = plain.pop("oneOf")
         inlined = each_part(plain, lambda part: self.inline(part, (*inside, "/")))
+        inlined = _without_required(inlined, hidden)
         return _nullable(with_exclusive_limits(inlined), is_nullable=schema.get("nullable") is True)
 
+    def _with_siblings(self, target: Any, siblings: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+        """Return what a reference leads to, with the keywords beside it.
+
+        OpenAPI 3.0 ignores them, but a description or a default there is meant all the same.
+        """
+        if not isinstance(target, dict):
+            return target
+        told = {key: siblings[key] for key in ("description", "default") if key in siblings}
+        others = {key: siblings[key] for key in siblings if key not in told}
+        if not others or not self._document.has_siblings:
+            return {**target, **told}
+        limits = self.inline(others, (*inside, "/"))
+        if limits.keys() & target.keys():
+            return {"allOf": [target, limits], **told}
+        return {**target, **limits, **told}
+
+    def _read_only_names(self, schema: Mapping[str, Any]) -> set[str]:
+        """Return the properties of a schema and of its `allOf` that only the server sets."""
+        names: set[str] = set()
+        for part in self._all_of(schema):
+            for key in ("properties", "patternProperties"):
+                named = as_mapping(part.get(key))
+                names |= {str(name) for name, each in named.items() if self._is_read_only(each)}
+        return names
+
     def _is_read_only(self, schema: Any) -> bool:
-        """Return whether only the server sets a property, which a reference may say, too."""
-        with suppress(SourceError):
-            return self._document.resolved(schema).get("readOnly") is True
-        return False
+        """Return whether only the server sets a property; a reference, what is beside it, or a part may say it."""
+        return any(part.get("readOnly") is True for part in self._all_of(schema))
+
+    def _all_of(self, schema: Any) -> Iterator[Mapping[str, Any]]:
+        """Yield a schema, what it refers to, and the same of the parts of its `allOf`, each once."""
+        waiting = [schema]
+        seen: set[int] = set()
+        while waiting:
+            part = waiting.pop()
+            if not isinstance(part, Mapping) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            yield part
+            if "$ref" in part:
+                with suppress(SourceError):
+                    waiting.append(self._document.at(part["$ref"]))
+            parts = part.get("allOf")
+            if isinstance(parts, list):
+                waiting += parts
 
     def _cut(self, name: str) -> dict[str, Any]:
         if name not in self.cuts:
             self.cuts.append(name)
         return {"description": f"Another {name}, not shown again." if name != "..." else "Not shown: too deep."}
+
+
+def _without_required(schema: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Return the schema, and the parts of its `allOf`, without these names in `required`."""
+    if not names:
+        return schema
+    changed = dict(schema)
+    if isinstance(changed.get("required"), list):
+        changed["required"] = [name for name in changed["required"] if str(name) not in names]
+    if isinstance(changed.get("allOf"), list):
+        changed["allOf"] = [
+            _without_required(part, names) if isinstance(part, dict) else part for part in changed["allOf"]
+        ]
+    return changed
 
 
 def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
@@ -120,6 +179,8 @@ def _nullable(schema: dict[str, Any], *, is_nullable: bool) -> dict[str, Any]:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
+#: Most values that the aliases of a YAML document stand for, each time that they are written.
+MAX_PARTS_OF_ALIASES = 1_000_000
 #: Largest document, in bytes.
 MAX_DOCUMENT_BYTES = 50_000_000
 
@@ -161,14 +222,14 @@ _YAML_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-
 def _read_yaml(text: str) -> Any:
     """Return the value of a YAML text, None for an empty one. Raises yaml.YAMLError, ValueError and RecursionError.
 
-    The values are built from libyaml's events, since PyYAML takes six times as long to build them. Aliases are refused:
-    they could grow without bounds. libyaml refuses the escape of a lone surrogate; a text with one is parsed by PyYAML.
+    The values are built from libyaml's events, since PyYAML takes six times as long to build them. libyaml refuses the
+    escape of a lone surrogate; a text with one is parsed by PyYAML.
     """
     fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader = yaml.SafeLoader(text) if _SURROGATE_ESCAPE.search(text) else fast(text)
     events = iter(loader.get_event, None)
     try:
-        value = next(_yaml_values(events), None)
+        value = next(_YamlReader(events).values(), None)
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 raise _unreadable("several documents: keep one", event)
@@ -177,26 +238,73 @@ def _read_yaml(text: str) -> Any:
         loader.dispose()
 
 
-def _yaml_values(events: Iterator[Any]) -> Iterator[Any]:
-    """Yield the values of the events, to the end of the mapping or list that they are in."""
-    for event in events:
-        if getattr(event, "tag", None) not in _YAML_TAGS:
-            raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
-        match event:
-            case yaml.ScalarEvent():
-                yield _plain_value(event.value) if event.implicit[0] else event.value
-            case yaml.MappingStartEvent():
-                parts = list(_yaml_values(events))
-                try:
-                    yield dict(zip(parts[::2], parts[1::2], strict=True))
-                except TypeError:
-                    raise _unreadable("a key that is no scalar", event) from None
-            case yaml.SequenceStartEvent():
-                yield list(_yaml_values(events))
-            case yaml.AliasEvent():
-                raise _unreadable("an alias: write it out, or give the document as JSON", event)
-            case yaml.CollectionEndEvent():
+class _YamlReader:
+    """Builds the values of YAML events. An alias is the value of its anchor itself, and not a copy."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        #: The value of each anchor, and the number of its parts with those of its aliases.
+        self._anchored: dict[str, tuple[Any, int]] = {}
+        self._parts = self._parts_of_aliases = 0
+
+    def values(self) -> Iterator[Any]:
+        """Yield the values up to the end of the mapping or list that the events are in."""
+        for event in self._events:
+            if isinstance(event, yaml.CollectionEndEvent):
                 return
+            if getattr(event, "tag", None) not in _YAML_TAGS:
+                raise _unreadable(f"the tag {event.tag!r}, which no document of OpenAPI has", event)
+            before = self._parts
+            match event:
+                case yaml.ScalarEvent():
+                    value = _plain_value(event.value) if event.implicit[0] else event.value
+                case yaml.MappingStartEvent():
+                    value = self._mapping(event)
+                case yaml.SequenceStartEvent():
+                    value = list(self.values())
+                case yaml.AliasEvent():
+                    yield self._aliased(event)
+                    continue
+                case _:
+                    continue
+            self._parts += 1
+            if event.anchor:
+                self._anchored[event.anchor] = value, self._parts - before
+            yield value
+
+    def _mapping(self, event: Any) -> dict[Any, Any]:
+        parts = list(self.values())
+        try:
+            value = dict(zip(parts[::2], parts[1::2], strict=True))
+        except TypeError:
+            raise _unreadable("a key that is no scalar", event) from None
+        return _merged(value) if "<<" in value else value
+
+    def _aliased(self, event: Any) -> Any:
+        if event.anchor not in self._anchored:
+            raise _unreadable("an alias of something that does not end before it", event)
+        value, parts = self._anchored[event.anchor]
+        self._parts += parts
+        self._parts_of_aliases += parts
+        if self._parts_of_aliases > MAX_PARTS_OF_ALIASES:
+            raise _unreadable(f"aliases that stand for more than {MAX_PARTS_OF_ALIASES} values", event)
+        return value
+
+
+def _merged(mapping: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a mapping with those of its key `<<`, which YAML 1.1 has and most tools for OpenAPI read.
+
+    The mapping's own keys win, then the first mapping.
+    """
+    given = mapping["<<"]
+    sources = given if isinstance(given, list) else [given]
+    if not all(isinstance(each, Mapping) for each in sources):
+        return mapping
+    merged: dict[Any, Any] = {}
+    for each in reversed(sources):
+        merged |= each
+    own = {key: value for key, value in mapping.items() if key != "<<"}
+    return merged | own
 
 
 def _plain_value(text: str) -> Any:

@@ -317,6 +317,11 @@ def _argument(inliner: Inliner, parameter: Mapping[str, Any]) -> Argument:
     if parameter.get("description") and isinstance(shown, dict):
         shown = {**shown, "description": str(parameter["description"])}
     place = Place(name, where, style, bool(parameter.get("explode", style == "form")), is_json)
+    if where == "cookie" and place.explode and not is_json and not is_text_schema(shown):
+        # It would be written as several cookies of one name, of which servers read one.
+        raise SourceError(
+            f"its cookie {name!r} is a list or an object: text, and lists with explode: false, are supported"
+        )
     return Argument(place, shown, where == "path" or parameter.get("required") is True)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote, quote_plus, unquote, urlencode
+from urllib.parse import quote, quote_plus, unquote
 
 from sayso.agent.toolsets.base import AnswerLost, SourceError, SourceUnreachable
 from sayso.agent.toolsets.openapi_bodies import FORM, MULTIPART, Place, essence_of, is_json_type
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: What separates the values of a list in one query parameter, by style.
 _SEPARATORS = {"form": ",", "spaceDelimited": " ", "pipeDelimited": "|"}
+#: Writes a name or a value so that it can stand between the separators.
+Encode = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
             case "path":
                 path = path.replace("{" + place.name + "}", _path_segment(place, value))
             case "query":
-                query += _query_pairs(place, value)
+                query += _query_pairs(place, value, _percent_encoded)
             case "header":
                 headers[place.name] = _header_value(place, value)
             case "cookie":
-                cookies.append(f"{place.name}={quote(_flat(place, value), safe='')}")
+                cookies.append(f"{place.name}={_flat(place, value, _percent_encoded)}")
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     body_values = {place: value for place, value in placed if place.where == "body"}
@@ -71,19 +73,19 @@ def request_for(operation: Operation, arguments: Mapping[str, Any]) -> Request:
         headers["Content-Type"] = content_type
     if query:
         separator = "&" if "?" in operation.path else "?"
-        path = f"{path}{separator}{urlencode(query, quote_via=quote)}"
+        path = f"{path}{separator}{_written(query)}"
     return Request(operation.method.upper(), path, headers, body)
 
 
 def _path_segment(place: Place, value: Any) -> str:
-    text = _flat(place, value)
+    text = _flat(place, value, _percent_encoded)
     if text in ("", ".", ".."):  # it would end the path, or leave it
         raise SourceError(f"{place.name!r} is {text!r}, which cannot stand in a path")
-    return quote(text, safe="")
+    return text
 
 
 def _header_value(place: Place, value: Any) -> str:
-    text = _flat(place, value).strip(" ")
+    text = _flat(place, value, str).strip(" ")
     if not text.isascii() or not text.isprintable():
         raise SourceError(f"{place.name!r} is {text!r}: a header holds printable ASCII only")
     return text
@@ -111,18 +113,26 @@ def _placed(operation: Operation, arguments: Mapping[str, Any]) -> list[tuple[Pl
     return placed
 
 
-def _query_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
-    if place.is_json:
-        return [(place.name, json.dumps(value))]
-    if place.style == "deepObject":
-        return list(_deep_pairs(place.name, value))
-    if isinstance(value, Mapping) and place.explode:
-        return [(str(key), _plain(each)) for key, each in value.items() if each is not None]
-    if isinstance(value, list | tuple):
-        if place.explode:
-            return [(place.name, _plain(each)) for each in value]
-        return [(place.name, _SEPARATORS.get(place.style, ",").join(map(_plain, value)))]
-    return [(place.name, _flat(place, value))]
+def _percent_encoded(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _written(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return encoded names and values as a query or a form."""
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+def _query_pairs(place: Place, value: Any, encode: Encode) -> list[tuple[str, str]]:
+    """Return the encoded names and values of a query parameter, or of a field of a form."""
+    if place.style == "deepObject" and not place.is_json:
+        pairs = list(_deep_pairs(place.name, value))
+    elif isinstance(value, Mapping) and place.explode and not place.is_json:
+        pairs = [(str(key), _plain(each)) for key, each in value.items() if each is not None]
+    elif isinstance(value, list | tuple) and place.explode and not place.is_json:
+        pairs = [(place.name, _plain(each)) for each in value]
+    else:
+        return [(encode(place.name), _flat(place, value, encode))]
+    return [(encode(name), encode(text)) for name, text in pairs]
 
 
 def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -143,14 +153,38 @@ def _deep_pairs(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, _plain(value)
 
 
-def _flat(place: Place, value: Any) -> str:
-    """Return a value as one text in the styles `simple` and `form`."""
+def _flat(place: Place, value: Any, encode: Encode) -> str:
+    """Return a value as one encoded text. Raises SourceError for one that cannot be told from two."""
     if place.is_json:
-        return json.dumps(value)
-    if isinstance(value, Mapping):
-        pairs = [(str(key), _plain(each)) for key, each in value.items()]
-        return ",".join(f"{key}={each}" if place.explode else f"{key},{each}" for key, each in pairs)
-    return ",".join(map(_plain, value)) if isinstance(value, list | tuple) else _plain(value)
+        return encode(json.dumps(value))
+    if isinstance(value, list | tuple):
+        return _joined(place, map(_plain, value), encode)
+    if not isinstance(value, Mapping):
+        return encode(_plain(value))
+    pairs = [(str(key), _plain(each)) for key, each in value.items()]
+    if not place.explode:
+        return _joined(place, chain.from_iterable(pairs), encode)
+    return ",".join(
+        "=".join([_checked(place, key, "=,", encode), _checked(place, each, ",", encode)]) for key, each in pairs
+    )
+
+
+def _joined(place: Place, texts: Iterable[str], encode: Encode) -> str:
+    """Return texts with the separator of the place's style between them, which stays a comma in a URL."""
+    separator = _SEPARATORS.get(place.style, ",")
+    written = separator if separator == "," else encode(separator)
+    return written.join(_checked(place, text, separator, encode) for text in texts)
+
+
+def _checked(place: Place, text: str, separators: str, encode: Encode) -> str:
+    """Return an encoded text. Raises SourceError for one with a separator in it.
+
+    Most servers decode before they split, so they would take it for two values.
+    """
+    found = [each for each in separators if each in text]
+    if found:
+        raise SourceError(f"{place.name!r} has {text!r}: no value of this list may contain {found[0]!r}")
+    return encode(text)
 
 
 def _plain(value: Any) -> str:
@@ -184,7 +218,7 @@ def _body(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes | No
 
 def _form(values: Mapping[Place, Any]) -> bytes:
     pairs = chain.from_iterable(_field_pairs(place, value) for place, value in values.items())
-    return urlencode(list(pairs)).encode()
+    return _written(pairs).encode()
 
 
 def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
@@ -203,9 +237,9 @@ def _whole_body(content_type: str, value: Any) -> tuple[bytes, str]:
 def _field_pairs(place: Place, value: Any) -> list[tuple[str, str]]:
     """Return the names and values as which one field of a form is written."""
     if place.style or place.is_json:
-        return _query_pairs(place, value)
+        return _query_pairs(place, value, quote_plus)
     values = value if isinstance(value, list | tuple) else [value]
-    return [(place.name, _plain(each)) for each in values if each is not None]
+    return [(quote_plus(place.name), quote_plus(_plain(each))) for each in values if each is not None]
 
 
 def _multipart(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes, str]:
@@ -220,7 +254,7 @@ def _multipart(operation: Operation, values: Mapping[Place, Any]) -> tuple[bytes
 def _parts(place: Place, value: Any) -> Iterator[Part]:
     """Yield the parts of one field. A list is one part for each element."""
     if place.style or place.is_json:
-        for name, text in _query_pairs(place, value):
+        for name, text in _query_pairs(place, value, str):
             yield Part(name, text.encode(), place.part_type)
         return
     for each in value if isinstance(value, list | tuple) else [value]:

@@ -50,8 +50,29 @@ def test_arguments_are_sent_where_the_document_says(tmp_path: Path, api):
         **{"tags": ["a", "b c"], "ids": [1, 2], "filter": {"age": 3}, "page_size_": 5, "X-Trace": "t", "theme": "d;k"},
     )
     _, path, headers, _ = api.asked[0]
-    assert path == "/pets?tags=a&tags=b%20c&ids=1%2C2&filter%5Bage%5D=3&page%5Bsize%5D=5"
+    assert path == "/pets?tags=a&tags=b%20c&ids=1,2&filter%5Bage%5D=3&page%5Bsize%5D=5"
     assert (headers["x-trace"], headers["cookie"]) == ("t", "theme=d%3Bk")
+
+
+@pytest.mark.parametrize(
+    ("where", "more", "value", "found"),
+    [
+        ("query", {"explode": False}, ["Paris, France", "Rome"], ","),
+        ("query", {"style": "pipeDelimited", "explode": False}, ["a|b"], "|"),
+        ("query", {"style": "spaceDelimited", "explode": False}, ["a b"], " "),
+        ("header", {}, ["a,b"], ","),
+        ("header", {"explode": True}, {"k=": "v"}, "="),
+        ("cookie", {"explode": False}, ["a,b"], ","),
+    ],
+)
+def test_value_that_servers_would_read_as_two_is_not_sent(
+    tmp_path: Path, api, where: str, more: Any, value: Any, found: str
+):
+    """Most servers decode a list before they split it."""
+    parameter = {"name": "p", "in": where, "schema": {}, **more}
+    pets = provider(tmp_path, api, with_operation("/pets", "get", parameters=[parameter]))
+    assert f"no value of this list may contain {found!r}" in refusal(pets, "findPets", p=value)
+    assert api.asked == []
 
 
 def test_header_cannot_be_split(tmp_path: Path, api):

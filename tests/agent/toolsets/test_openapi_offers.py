@@ -80,6 +80,7 @@ def test_operation_with_a_body_that_cannot_be_sent_is_left_out(
         ),
         ({"name": "a", "in": "body"}, "its parameter 'a' is in 'body'"),
         ({"name": "a b", "in": "cookie"}, "its parameter 'a b' is no valid name of a cookie"),
+        ({"name": "a", "in": "cookie", "schema": {"type": "array"}}, "its cookie 'a' is a list or an object"),
         (
             {"name": "a", "in": "query", "content": {"application/xml": {}}},
             "its parameter 'a' is written as applic",
@@ -297,6 +298,45 @@ def test_read_only_property_behind_a_reference_is_not_an_argument(tmp_path: Path
     parameters = tools_of(provider(tmp_path, document=document))["put_pets_id"].parameters
     assert [each.name for each in parameters] == ["id", "name", "age", "parent", "friends"]
     assert next(each for each in parameters if each.name == "id").type is not int
+
+
+@pytest.mark.parametrize(
+    ("version", "id_schema", "pet"),
+    [
+        ("3.1.0", {"$ref": "#/components/schemas/Id", "readOnly": True}, {}),
+        ("3.0.3", {"allOf": [{"$ref": "#/components/schemas/Id"}, {"readOnly": True}]}, {}),
+        ("3.0.3", {"type": "integer", "readOnly": True}, {"allOf": [{"required": ["id", "name"]}]}),
+    ],
+)
+def test_read_only_property_is_no_argument_however_it_is_written(
+    tmp_path: Path, api, version: str, id_schema: Any, pet: Any
+):
+    """Beside a reference, in a part, or required by another part: only the server sets it."""
+    document = json.loads(json.dumps(PETS))
+    schema = {"type": "object", "required": ["id"], "properties": {"id": id_schema, "name": {"type": "string"}}, **pet}
+    schemas = {"Pet": schema, "Id": {"type": "integer"}}
+    document.update(openapi=version, components={"schemas": {**document["components"]["schemas"], **schemas}})
+    arguments = {"body": {"name": "Rex"}} if pet else {"name": "Rex"}
+    call(provider(tmp_path, api, document), "put_pets_id", id="1", **arguments)
+    assert json.loads(api.asked[-1][3]) == {"name": "Rex"}
+
+
+@pytest.mark.parametrize(("version", "required"), [("3.1.0", ["id", "name"]), ("3.0.3", ["id"])])
+def test_keywords_beside_a_reference_count_since_openapi_3_1(tmp_path: Path, version: str, required: list[str]):
+    """OpenAPI 3.0 says to ignore them."""
+    schema = {"$ref": "#/components/schemas/New", "required": ["name"]}
+    document = with_operation("/pets/{id}", "put", requestBody=body("application/json", schema))
+    shown = tools_of(provider(tmp_path, document={**document, "openapi": version}))["put_pets_id"]
+    assert shown.schema()["parameters"]["required"] == required
+
+
+def test_alternatives_with_a_discriminator_may_fit_at_once(tmp_path: Path, api):
+    """The property tells them apart, though each alternative takes any object of its kind."""
+    kinds = [{"type": "object", "properties": {name: {"type": "string"}}} for name in ("bark", "meow")]
+    schema = {"oneOf": kinds, "discriminator": {"propertyName": "kind"}}
+    pets = provider(tmp_path, api, with_operation("/pets/{id}", "put", requestBody=body("application/json", schema)))
+    call(pets, "put_pets_id", id="1", body={"kind": "cat", "meow": "loud"})
+    assert json.loads(api.asked[-1][3]) == {"kind": "cat", "meow": "loud"}
 
 
 def test_reference_into_a_path_is_followed(tmp_path: Path):
