@@ -92,7 +92,8 @@ class SlackChannel:
         if settings.client_id:
             self.installations = SlackInstallations(name, deps.redis, deps.keys, deps.key_prefix)
         self._clients = open_clients(name, settings, self.installations)
-        self._status = ConversationStatus(name, self.client_of, has_sessions=settings.view == "agent")
+        has_sessions = settings.view == "agent"
+        self._status = ConversationStatus(name, self.client_of, has_sessions=has_sessions)
         #: The ids of direct messages by person. Slack always gives the same.
         self._direct_messages: dict[str, str] = {}
 
@@ -118,7 +119,8 @@ class SlackChannel:
                 extra = {"channel": self.name, "workspace": workspace.id, "reason": type(exc).__name__}
                 log.warning("workspace.not_noted", extra=extra)
             return
-        if self.installations.remove(workspace.id, workspace.removed, workspace.at or self.installations.clock()):
+        at = workspace.at or self.installations.clock()
+        if self.installations.remove(workspace.id, workspace.removed, at):
             extra = {"channel": self.name, "workspace": workspace.id, "reason": workspace.removed}
             log.warning("workspace.removed", extra=extra)
             of_labels(WORKSPACES, self.name, "removed").inc()
@@ -145,10 +147,10 @@ class SlackChannel:
         return pieces_of(reply)
 
     async def show_typing(self, turn: Turn) -> float:
-        """Show that the bot works in the turn's thread, or below its message in a direct message
-        without threads.
+        """Show that the bot works in the turn's thread.
 
-        A stop shows nothing: Slack would offer to stop it.
+        In a direct message without threads it is shown below the message. A stop shows nothing:
+        Slack would offer to stop it.
         """
         place = await self._status_place(turn)
         if place is None:
@@ -166,8 +168,17 @@ class SlackChannel:
         if place:
             await self._status.remove(*place)
 
-    async def show_state(self, conversation: Conversation, state: ShownState, *, after: str = "") -> None:
-        """Show what a thread waits for, in an app with the agent view. Best effort; never raises."""
+    async def show_state(
+        self,
+        conversation: Conversation,
+        state: ShownState,
+        *,
+        after: str = "",
+    ) -> None:
+        """Show what a thread waits for, in an app with the agent view.
+
+        Best effort; never raises.
+        """
         with contextlib.suppress(SendError, RedisError):
             there = await self._threads.at_slack(await self.place(conversation))
             if there.thread:
@@ -271,7 +282,12 @@ class SlackChannel:
             await self._threads.note(await self.place(delivery.conversation), receipt.message_id)
         return receipt
 
-    async def _opened_for(self, media: Media, to: Conversation, conversation: Conversation) -> Conversation:
+    async def _opened_for(
+        self,
+        media: Media,
+        to: Conversation,
+        conversation: Conversation,
+    ) -> Conversation:
         """Return where to share a file: in the thread that a conversation begins, opened if needed.
 
         Slack does not name the message of a file, so the file's name opens the thread. Otherwise
@@ -285,8 +301,9 @@ class SlackChannel:
         return replace(to, thread=receipt.message_id)
 
     def at_first_address(self, turn: Turn) -> Turn:
-        """Return a reply in a thread of a direct message in the conversation that the bot's own
-        message began.
+        """Return a turn in the conversation that the bot's own message began.
+
+        It is a reply in a thread of a direct message.
         """
         there = turn.conversation
         is_direct = split_place(there.chat).id.startswith("D")

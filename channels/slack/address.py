@@ -1,4 +1,4 @@
-"""The id of a workspace in front of what is in it: a chat, a person or a file, such as `T01/C02`."""
+"""Ids with their workspace in front, such as `T01/C02`: of a chat, a person or a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,5 @@ def join_place(team: str, text: str) -> str:
 
 
 def is_user(chat: str) -> bool:
-    """Return whether a chat is named by a person's id, for which Slack opens a direct message on
-    demand.
-    """
+    """Return whether a chat is named by a person's id: Slack then opens a direct message."""
     return split_place(chat).id.startswith(("U", "W"))

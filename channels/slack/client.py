@@ -118,15 +118,17 @@ def translated(chat: str) -> Iterator[None]:
 
 
 def _of_workspace(error: SendError, workspace: str) -> SendError:
-    """Return the error of one workspace among many, for an error that would stop or slow down the
-    whole channel.
+    """Return the error for one workspace among many.
+
+    An error that would stop or slow down the whole channel becomes one of the workspace.
     """
     if not workspace:
         return error
     if isinstance(error, RateLimited):  # Slack counts the calls of each workspace by themselves
         return ConversationRateLimited(error.retry_after)
     if isinstance(error, ChannelDown):
-        return Refused(f"{str(error).partition(':')[0]} in {workspace}: have the app installed there again")
+        problem = str(error).partition(":")[0]
+        return Refused(f"{problem} in {workspace}: have the app installed there again")
     return error
 
 

@@ -114,8 +114,10 @@ class ManyWorkspaces:
         """
         workspace = split_place(chat).team
         installation = await self._read(self._installations.find, workspace)
-        if self._rules and not self._rules.admits(installation.id, installation.organization, workspace):
-            raise Refused(f"{workspace} is not in install.organizations of {self._channel}: add it there")
+        ids = (installation.id, installation.organization, workspace)
+        if self._rules and not self._rules.admits(*ids):
+            problem = f"{workspace} is not in install.organizations of {self._channel}"
+            raise Refused(f"{problem}: add it there")
         installation = await self.current(installation)
         return new_client(installation.token, self._api_url, self._sessions.here())
 
@@ -132,23 +134,27 @@ class ManyWorkspaces:
         return installation
 
     async def current(self, installation: Installation) -> Installation:
-        """Return an installation whose token is valid, renewed if it ends soon. Raises SendError."""
+        """Return an installation whose token is valid. One that ends soon is renewed before.
+
+        Raises SendError.
+        """
         ends_in = installation.expires_at - self._installations.clock()
         if not installation.expires_at or ends_in > RENEW_BEFORE:
             return installation
         if installation.renewal_refused:
             return self._while_valid(installation)
-        if await asyncio.to_thread(self._installations.start_renewal, installation.id, RENEWAL_SECONDS):
+        start = self._installations.start_renewal
+        if await asyncio.to_thread(start, installation.id, RENEWAL_SECONDS):
             return await self._renew_to_the_end(installation.id)
         if ends_in > 0:  # another process renews it, and this one works until then
             return installation
         return await self._wait_for_renewal(installation)
 
     async def _renew_to_the_end(self, name: str) -> Installation:
-        """Renew a token, also if the caller is cancelled meanwhile, as a typing sign is when the
-        answer is there.
+        """Renew a token, also if the caller is cancelled meanwhile.
 
-        Slack has used up the refresh token by then, and gives the new one in this answer alone.
+        A typing sign is cancelled when the answer is there. Slack has used up the refresh token by
+        then, and gives the new one in this answer alone.
         """
         renewal = asyncio.create_task(self._renew(name))
         self._renewals.add(renewal)
@@ -158,11 +164,11 @@ class ManyWorkspaces:
     def _end_renewal(self, renewal: asyncio.Task[Installation]) -> None:
         self._renewals.discard(renewal)
         if not renewal.cancelled():
-            renewal.exception()  # a caller that was cancelled asks for none, and asyncio would log that
+            # A caller that was cancelled does not ask for it, and asyncio would log that.
+            renewal.exception()
 
     async def _renew(self, name: str) -> Installation:
-        """Renew a token, which no other process does now, and return the installation that holds
-        from here on.
+        """Renew a token and return the installation with it. No other process does so now.
 
         A refresh token works once, so the record is read again: another process may have just
         renewed it.
@@ -196,12 +202,11 @@ class ManyWorkspaces:
         return await asyncio.to_thread(self._installations.replace, installation, renewed)
 
     async def _ask_for_token(self, installation: Installation) -> Installation | None:
-        """Return the installation with a new token, or with the reason why Slack refused it; None
-        to try again later.
+        """Return the installation with a new token, or with the reason why Slack refused it.
 
-        After an unclear answer Slack is asked again at once: a minute later it may take the refresh
-        token no more, and the app would have to be installed again. After None no process tries for
-        RENEWAL_SECONDS.
+        Return None to try again later. After an unclear answer Slack is asked again
+        at once: a minute later it may take the refresh token no more, and the app would have to be
+        installed again. After None no process tries for RENEWAL_SECONDS.
         """
         for tries_left in reversed(range(ASK_TRIES)):
             try:
@@ -224,7 +229,11 @@ class ManyWorkspaces:
         from slack_sdk.oauth.token_rotation.async_rotator import AsyncTokenRotator
 
         client = new_client(None, self._api_url, self._sessions.here())
-        rotator = AsyncTokenRotator(client_id=self._client_id, client_secret=self._client_secret, client=client)
+        rotator = AsyncTokenRotator(
+            client_id=self._client_id,
+            client_secret=self._client_secret,
+            client=client,
+        )
         bot = Bot(
             bot_token=installation.token,
             bot_id="",
@@ -235,7 +244,10 @@ class ManyWorkspaces:
         )
         extra = {"channel": self._channel, "workspace": installation.id}
         try:
-            renewed = await rotator.perform_bot_token_rotation(bot=bot, minutes_before_expiration=_AT_ONCE)
+            renewed = await rotator.perform_bot_token_rotation(
+                bot=bot,
+                minutes_before_expiration=_AT_ONCE,
+            )
         except SlackTokenRotationError as exc:
             error = exc.api_error
             code = ""
@@ -293,12 +305,17 @@ class ManyWorkspaces:
         if installation.expires_at > self._installations.clock() or not installation.expires_at:
             return installation
         if installation.renewal_refused:
-            says = f"Slack does not renew the token of {installation.id} ({installation.renewal_refused})"
-            raise Refused(f"{says}: have the app installed there again")
+            reason = installation.renewal_refused
+            problem = f"Slack does not renew the token of {installation.id} ({reason})"
+            raise Refused(f"{problem}: have the app installed there again")
         raise Unreachable(f"the token of {installation.id} has expired and is not renewed yet")
 
 
-def open_clients(channel: str, settings: SlackSettings, installations: SlackInstallations | None) -> SlackClients:
+def open_clients(
+    channel: str,
+    settings: SlackSettings,
+    installations: SlackInstallations | None,
+) -> SlackClients:
     """Return the clients of a channel. `installations` belong to settings with a client_id."""
     if installations:
         return ManyWorkspaces(channel, settings, installations)

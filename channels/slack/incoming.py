@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from sayso.channels.base import BadHook
-from sayso.channels.slack.address import join_place, split_place
+from sayso.channels.slack.address import split_place
+from sayso.channels.slack.origin import conversation_in, origin_of, removal_in, turn_in
 from sayso.channels.slack.settings import View
 from sayso.channels.slack.text import files_of, form_answers, media_of, mentions, notes_of, readable, unformatted
 from sayso.channels.slack.threads import NEW_THREAD, new_thread
@@ -74,7 +75,6 @@ _MESSAGE_ENTITY = "slack#/types/message_context"
 MAX_ENTITIES = 3
 _ENTITY_ID = re.compile(r"[A-Z0-9]{2,40}")
 _RATE_LIMITED = "Slack holds back events of the app: this workspace has more than 30,000 an hour"
-_TEAM_ID = re.compile(r"[TE][A-Z0-9]{1,40}")
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{1,40}")
 _THREAD_TS = re.compile(r"(\d{1,16}\.\d{1,9})?")
 
@@ -127,11 +127,12 @@ class RequestParser:
         return self._interaction(request)
 
     def _in_workspace(self, request: SlackJson, rules: InstallSettings) -> Received:
-        """Parse a request of one workspace among many, and name the workspace wherever an id is
-        unique only there.
+        """Parse a request of one workspace among many.
+
+        Wherever an id is unique only in its workspace, the result names that, too.
         """
-        origin = _origin(request)
-        removal = _removal(request, origin)
+        origin = origin_of(request)
+        removal = removal_in(request, origin)
         if removal:
             return Received(workspace=removal)
         received = self._parsed(request)
@@ -147,9 +148,9 @@ class RequestParser:
             note = WorkspaceNote(team, origin.organization)
         return replace(
             received,
-            turns=tuple(_turn_of(team, turn) for turn in received.turns),
+            turns=tuple(turn_in(team, turn) for turn in received.turns),
             addresses=tuple(
-                replace(change, conversation=_conversation_of(team, change.conversation))
+                replace(change, conversation=conversation_in(team, change.conversation))
                 for change in received.addresses
             ),
             workspace=note,
@@ -239,9 +240,10 @@ class RequestParser:
             author = str(message.get("parent_user_id") or "")
         # While the bot's own id is unknown, any other author may be the bot.
         is_persons = author != bot and (bool(bot) or author == message["user"])
+        thread = self._thread(message, is_direct, later=is_edit)
         return Turn(
             event_id=event_id,
-            conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=is_edit)),
+            conversation=Conversation(self.channel, channel, thread),
             user_id=message["user"],
             text=readable(text, bot),
             media=() if is_edit else _all_media(message),
@@ -257,9 +259,7 @@ class RequestParser:
         )
 
     def _stopped(self, event: SlackJson, team: str) -> Received:
-        """Return the stop of an answer with Slack's own button, as if the person had written /stop
-        in the thread.
-        """
+        """Return the turn of Slack's own stop button: as if the person had written /stop."""
         channel = event["channel"]
         thread = event.get("thread_ts") or ""
         if not thread or not _CHANNEL_ID.fullmatch(channel) or not _THREAD_TS.fullmatch(thread):
@@ -338,7 +338,8 @@ class RequestParser:
     def _shortcut(self, body: SlackJson) -> Turn:
         """Return the turn of a global shortcut, which names no channel: it is answered in a direct message."""
         user = body["user"]
-        event_id = body.get("trigger_id") or f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
+        own_id = f"{user['id']}:{body['callback_id']}:{body['action_ts']}"
+        event_id = body.get("trigger_id") or own_id
         return Turn(
             event_id=event_id,
             conversation=Conversation(self.channel, user["id"], self._new_thread(event_id)),
@@ -351,9 +352,10 @@ class RequestParser:
         """Return the turn of a shortcut at a message, which may be another person's."""
         user, message, channel = body["user"], body["message"], body["channel"]["id"]
         is_direct = channel.startswith("D")
+        thread = self._thread(message, is_direct, later=True)
         return Turn(
             event_id=body.get("trigger_id") or f"{message['ts']}:{body['callback_id']}:{body['action_ts']}",
-            conversation=Conversation(self.channel, channel, self._thread(message, is_direct, later=True)),
+            conversation=Conversation(self.channel, channel, thread),
             user_id=user["id"],
             user_name=user.get("username") or user.get("name") or "",
             text=f"/{body['callback_id']}",
@@ -394,8 +396,9 @@ class RequestParser:
         return "" if later and thread == ts else thread
 
     def _new_thread(self, act: str) -> str:
-        """Return the thread of what an act in a direct message begins that names none, "" outside
-        of threads.
+        """Return the thread that an act in a direct message begins, "" outside of threads.
+
+        Slack names no thread for such an act, a slash command for example.
         """
         if not self._opens_threads(is_direct=True):
             return ""
@@ -409,89 +412,6 @@ class RequestParser:
         that Slack has made.
         """
         return not is_direct or self.view == "agent"
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """Where a request comes from: a workspace, its organization, and whether that has installed the
-    app for it.
-
-    "" for an id that the request does not name.
-    """
-
-    workspace: str
-    organization: str
-    is_of_organization: bool
-
-
-def _origin(request: SlackJson) -> _Origin:
-    """Return where a request comes from.
-
-    In a channel that several workspaces share, an event's `team_id` may be the author's: its
-    authorization, else its context names the one that has installed the app. A tap names the
-    workspace of the person who tapped, or none for an organization: our own message's block id
-    names the one that it was sent in. If these differ, the organization may be the person's, too,
-    so that nothing is learned of the workspace.
-    """
-    from slack_bolt.request import internals as bolt
-
-    body = dict(request)
-    context = _team_id(request.get("context_team_id"))
-    if context and not request.get("authorizations"):
-        body |= {"team_id": context, "enterprise_id": request.get("context_enterprise_id")}
-    named = _team_id(bolt.extract_team_id(body)) or context or _team_id(request.get("team_id"))
-    marked = _marked_workspace(request)
-    organization = _team_id(bolt.extract_enterprise_id(body) or request.get("context_enterprise_id"))
-    is_guest = bool(marked) and named.startswith("T") and named != marked
-    is_of_organization = bool(organization and not is_guest and bolt.extract_is_enterprise_install(body))
-    return _Origin(marked or named, organization, is_of_organization)
-
-
-def _team_id(value: object) -> str:
-    """Return the id of a workspace or an organization, "" for anything else."""
-    is_id = isinstance(value, str) and _TEAM_ID.fullmatch(value)
-    return str(value) if is_id else ""
-
-
-def _marked_workspace(request: SlackJson) -> str:
-    """Return the workspace in the block id of a tapped button of ours."""
-    if request.get("type") != "block_actions":
-        return ""
-    marks = (str(action.get("block_id") or "") for action in request.get("actions") or ())
-    return next((team for mark in marks if (team := split_place(mark).team)), "")
-
-
-def _removal(request: SlackJson, origin: _Origin) -> WorkspaceNote | None:
-    """Return that a workspace or an organization has removed the app or revoked its bot's token,
-    None for neither.
-    """
-    event = request.get("event")
-    kind = event.get("type") if isinstance(event, dict) else None
-    is_revoked = kind == "tokens_revoked" and bool((request["event"].get("tokens") or {}).get("bot"))
-    if kind != "app_uninstalled" and not is_revoked:
-        return None
-    name = origin.workspace
-    if origin.is_of_organization or not name:
-        name = origin.organization
-    if not name:
-        raise ValueError("the event names no workspace")
-    at = request.get("event_time")
-    return WorkspaceNote(name, removed=str(kind), at=float(at) if isinstance(at, int) else 0.0)
-
-
-def _turn_of(team: str, turn: Turn) -> Turn:
-    """Return a turn whose ids are unique in all workspaces."""
-    return replace(
-        turn,
-        event_id=f"{team}:{turn.event_id}",
-        conversation=_conversation_of(team, turn.conversation),
-        user_id=join_place(team, turn.user_id),
-        media=tuple(replace(media, ref=join_place(team, media.ref)) for media in turn.media),
-    )
-
-
-def _conversation_of(team: str, conversation: Conversation) -> Conversation:
-    return replace(conversation, chat=join_place(team, conversation.chat))
 
 
 def _json_answer(value: SlackJson, ignored: str) -> Received:

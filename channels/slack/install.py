@@ -1,5 +1,6 @@
-"""Installing a Slack app into a workspace by OAuth: what is asked for, what comes back, and what is
-refused.
+"""Installs a Slack app into a workspace by OAuth.
+
+The module says what is asked for, what comes back, and what is refused.
 """
 
 from __future__ import annotations
@@ -127,8 +128,9 @@ class InstallFlow:
         from slack_sdk.oauth import AuthorizeUrlGenerator
 
         if self._rules.invited and not self.is_invited(invitation):
-            says = "This app is installed by invitation, and this link is none that works: ask its operator for one."
-            raise InstallRefused(says, "no valid invitation", may_begin_again=False)
+            says = "This app is installed by invitation, and this link does not work."
+            cure = "Ask its operator for one."
+            raise InstallRefused(f"{says} {cure}", "no valid invitation", may_begin_again=False)
         # Another tab of the same browser keeps working: the cookie stays, and each begun
         # installation has a state.
         cookie = cookie if _COOKIE.fullmatch(cookie) else random_id(24)
@@ -158,8 +160,9 @@ class InstallFlow:
         installation = asyncio.run(self._exchange(query.get("code", "")))
         if not self._rules.admits(installation.id, installation.organization):
             self._give_back(installation)
-            says = f"{installation.name or installation.id} may not install this app. Ask its operator to add it."
-            raise InstallRefused(says, "not in install.organizations")
+            says = f"{installation.name or installation.id} may not install this app."
+            cure = "Ask its operator to add it."
+            raise InstallRefused(f"{says} {cure}", "not in install.organizations")
         saved = self._installations.save(installation, needs=invitation)
         if saved == "uninvited":
             self._give_back(installation)
@@ -179,11 +182,12 @@ class InstallFlow:
         if state:
             value = self._installations.redeem(STATE, hash_of(state))
         if value is None:
-            says = "This installation was not begun here, was finished already, or took longer than 10 minutes."
-            raise InstallRefused(says, "unknown state")
+            causes = "was not begun here, was finished already, or took longer than 10 minutes"
+            raise InstallRefused(f"This installation {causes}.", "unknown state")
         begun: dict[str, str] = json.loads(value)
         if not hmac.compare_digest(begun["browser"], hash_of(cookie)):
-            raise InstallRefused("This installation was begun in another browser.", "another browser")
+            says = "This installation was begun in another browser."
+            raise InstallRefused(says, "another browser")
         return begun
 
     async def _exchange(self, code: str) -> Installation:
@@ -202,12 +206,13 @@ class InstallFlow:
             says = "Slack did not confirm the installation. Try again from the beginning."
             raise InstallRefused(says, exc.says, status=502) from None
         except (KeyError, TypeError, ValueError, AttributeError):
-            says = "Slack's answer to the installation makes no sense. Try again from the beginning."
+            says = "Slack's answer makes no sense. Try again from the beginning."
             raise InstallRefused(says, "unreadable answer", status=502) from None
 
     def _give_back(self, installation: Installation) -> None:
-        """Revoke a token that is not wanted, unless the workspace had installed the app before: it
-        may be the same.
+        """Revoke a token that is not wanted.
+
+        A workspace that had installed the app before may have got the same one, so it is kept.
         """
         if installation.id in self._installations.ids():
             return
@@ -241,7 +246,8 @@ def _invitation_used() -> InstallRefused:
 
 def _denied(error: str) -> InstallRefused:
     if error == "access_denied":
-        return InstallRefused("You did not allow the installation, so nothing was installed.", "denied", status=200)
+        says = "You did not allow the installation, so nothing was installed."
+        return InstallRefused(says, "denied", status=200)
     shown = error if _CODE.fullmatch(error) else "unknown error"
     return InstallRefused(f"Slack did not install the app ({shown}).", f"Slack error {shown}")
 

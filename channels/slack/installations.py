@@ -1,4 +1,4 @@
-"""Installations of a Slack app: the token of each workspace and organization, encrypted, in Redis."""
+"""Installations of a Slack app: the tokens of workspaces and organizations, encrypted, in Redis."""
 
 from __future__ import annotations
 
@@ -104,13 +104,14 @@ class Installation:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """That a workspace or an organization removed the app: its id and name, when in Unix seconds,
-    and Slack's event.
-    """
+    """A removal of the app by a workspace or an organization."""
 
+    #: The id of the workspace or organization, and its name.
     id: str
     name: str
+    #: When, in Unix seconds.
     at: float
+    #: The type of Slack's event.
     reason: str
 
 
@@ -142,7 +143,8 @@ class TokenCipher:
         try:
             text = self._fernet.decrypt(record.encode()).decode()
         except InvalidToken:
-            raise TokenUnreadable(f"the token of {workspace} was encrypted with other secret keys") from None
+            problem = f"the token of {workspace} was encrypted with other secret keys"
+            raise TokenUnreadable(problem) from None
         fields: dict[str, Any] = json.loads(check_version(text))
         fields.pop("v", None)
         # A record that was copied to another name would send with a foreign token.
@@ -153,7 +155,8 @@ class TokenCipher:
 
 def _derived(key: str) -> bytes:
     """Return a Fernet key that is used for nothing else than tokens."""
-    return base64.urlsafe_b64encode(hmac.digest(key.encode(), b"sayso slack installations", "sha256"))
+    derived = hmac.digest(key.encode(), b"sayso slack installations", "sha256")
+    return base64.urlsafe_b64encode(derived)
 
 
 class SlackInstallations:
@@ -293,10 +296,9 @@ class SlackInstallations:
         return bool(self._redis.exists(self._secret_key(kind, hashed)))
 
     def redeem(self, kind: str, hashed: str) -> str | None:
-        """Return the value of the secret with this hash, None for one that is unknown, late or
-        redeemed.
+        """Return the value of the secret with this hash. Of several processes at once one gets it.
 
-        Of several processes at once one gets it.
+        Return None for a secret that is unknown, late or redeemed.
         """
         value = self._redis.getdel(self._secret_key(kind, hashed))
         return None if value is None else str(value)

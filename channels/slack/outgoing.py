@@ -64,8 +64,7 @@ def first_section(md: str) -> str:
 
 
 def message_of(texts: Sequence[str], buttons: Sequence[Button], chat: str, conversation: Conversation) -> Block:
-    """Return the parameters of a message into a chat: a section for each mrkdwn text, then the
-    buttons in rows.
+    """Return the parameters of a message: a section for each mrkdwn text, then rows of buttons.
 
     `text` is for notifications. Without `parse` an edit would turn bare names into mentions.
     """

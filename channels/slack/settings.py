@@ -12,8 +12,12 @@ from sayso.channels.base import OptionalSecret, Secret, Section, VendorSettings
 
 def _organization(text: str) -> str:
     if not re.fullmatch(r"[TE][A-Z0-9]{1,40}", text):
-        raise ValueError(f"{text!r} is no id of a workspace or organization: write it as T0123ABCD or E0123ABCD")
+        problem = f"{text!r} is no id of a workspace or organization"
+        raise ValueError(f"{problem}: write it as T0123ABCD or E0123ABCD")
     return text
+
+
+OrganizationId = Annotated[str, AfterValidator(_organization)]
 
 
 def _not_an_empty_install(install: object) -> object:
@@ -25,7 +29,7 @@ def _not_an_empty_install(install: object) -> object:
 class InstallSettings(Section):
     """Who may install the app, and how it is installed."""
 
-    organizations: list[Annotated[str, AfterValidator(_organization)]] | None = Field(default=None, min_length=1)
+    organizations: list[OrganizationId] | None = Field(default=None, min_length=1)
     """The ids of the only workspaces and organizations that may install the app. Without it: all.
     Example: `[T0123ABCD, E0456EFGH]`.
     """
@@ -54,7 +58,7 @@ View = Literal["agent", "assistant", "none"]
 
 
 class SlackSettings(VendorSettings):
-    """A Slack app: in one workspace with `bot_token`, in many with `client_id` and `client_secret`."""
+    """A Slack app: in one workspace with `bot_token`, in many with `client_id`."""
 
     platform: Literal["slack"]
     """A Slack app. Example: `slack`."""
@@ -81,14 +85,15 @@ class SlackSettings(VendorSettings):
     def _has_one_kind_of_token(self) -> Self:
         if self.bot_token and (self.client_id or self.client_secret):
             raise ValueError(
-                "has bot_token, which is for one workspace, and client_id or client_secret, which are for many: "
-                "leave out bot_token, or the other two"
+                "has bot_token, which is for one workspace, and client_id or client_secret, "
+                "which are for many: leave out bot_token, or the other two"
             )
         if bool(self.client_id) != bool(self.client_secret):
             missing = "client_secret" if self.client_id else "client_id"
             raise ValueError(f"{missing} is missing: both are in the app's Basic Information")
         if not (self.bot_token or self.client_id):
-            raise ValueError("has no token: give bot_token for one workspace, or client_id and client_secret for many")
+            cure = "give bot_token for one workspace, or client_id and client_secret for many"
+            raise ValueError(f"has no token: {cure}")
         if self.install and not self.client_id:
             raise ValueError("install needs client_id and client_secret instead of bot_token")
         return self
@@ -107,8 +112,9 @@ class SlackSettings(VendorSettings):
 
     @property
     def needed_library(self) -> tuple[str, str]:
-        """The extra that the channel needs and a module that it brings: tokens of many workspaces
-        are encrypted.
+        """The extra that the channel needs, and a module that it brings.
+
+        Tokens of many workspaces are encrypted.
         """
         if not self.client_id:
             return "", ""

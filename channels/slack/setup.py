@@ -116,11 +116,11 @@ _FAULT_CURES = (
     ("/features/slash_commands", "give another --command"),
     (
         "/features/agent_view",
-        "if this app has the assistant view, give --view assistant; an app without either view has --view none",
+        "give --view assistant if this app has that view, --view none if it has neither view",
     ),
     (
         "/features/assistant_view",
-        "leave out --view assistant: only apps that have this view already may keep it, and none can go back to it",
+        "leave out --view assistant: an app keeps this view, but cannot go back to it",
     ),
     ("/settings/event_subscriptions/bot_events", "give the --view that the app has"),
     ("/oauth_config/scopes/bot", "give the --view that the app has"),
@@ -166,13 +166,14 @@ class SlackSetup(PlatformSetup):
             return ["Then install the app to the workspace again."]
         return [
             f"                        redirect URL {redirect_url(self._public_url, self._name)}",
-            "  Manage Distribution   activate public distribution, so that other workspaces may install it",
+            "  Manage Distribution   activate public distribution: other workspaces may install it",
             f"Then have it installed: {install_url(self._public_url, self._name)}",
         ]
 
     async def check(self) -> list[CheckResult]:
-        """Check the token and its scopes, of each workspace where there are many, and list what
-        Slack does not show.
+        """Check the token and its scopes, and list what Slack does not show.
+
+        An app in many workspaces has a token for each.
         """
         if self._settings.client_id:
             accounts = await self._workspaces()
@@ -180,11 +181,9 @@ class SlackSetup(PlatformSetup):
             accounts = await self._account()
         if accounts[0].state == "fail":
             return accounts
-        return [
-            *accounts,
-            self._ok("webhook", f"Slack does not show its Request URL, which must be {bare_url(self._url)}"),
-            self._ok("messages tab", "Slack does not show it; App Home, Messages Tab must be on for direct messages"),
-        ]
+        webhook = f"Slack does not show its Request URL, which must be {bare_url(self._url)}"
+        tab = "Slack does not show it; App Home, Messages Tab must be on for direct messages"
+        return [*accounts, self._ok("webhook", webhook), self._ok("messages tab", tab)]
 
     async def _workspaces(self) -> list[CheckResult]:
         """Check each installation of the app."""
@@ -199,7 +198,12 @@ class SlackSetup(PlatformSetup):
             return [self._warn("workspaces", says, cure, id="workspaces-unknown")]
         state = self._state
         try:
-            installations = SlackInstallations(self._name, state.redis, state.keys, state.key_prefix)
+            installations = SlackInstallations(
+                self._name,
+                state.redis,
+                state.keys,
+                state.key_prefix,
+            )
         except ImportError:  # `sayso check` and the check of libraries name it
             says = "the installations cannot be decrypted: a library is missing"
             return [self._warn("workspaces", says, "see `sayso check`", id="workspaces-unknown")]
@@ -258,7 +262,8 @@ class SlackSetup(PlatformSetup):
             return self._ok("scopes", f"all {len(needed)} that it needs")
         cure = f"add them under OAuth & Permissions and install again; `sayso channel manifest {self._name}` lists all"
         if VIEW_SCOPE in missing:
-            cure = f"{cure}; Slack gives {VIEW_SCOPE} only to apps with a view: for one without, write view: none"
+            rule = f"Slack gives {VIEW_SCOPE} only to apps with a view"
+            cure = f"{cure}; {rule}: for one without, write view: none"
         return self._fail("scopes", f"missing: {'; '.join(missing.values())}", cure)
 
 
@@ -395,7 +400,13 @@ class SlackApps:
             await self._web.here().apps_manifest_validate(manifest=json.dumps(manifest))
         return ["Slack takes this manifest"]
 
-    async def create(self, manifest: AppManifest, channel: str, *, installed_at: str = "") -> list[str]:
+    async def create(
+        self,
+        manifest: AppManifest,
+        channel: str,
+        *,
+        installed_at: str = "",
+    ) -> list[str]:
         """Create an app. Returns what is left to do by hand, without the secrets in Slack's answer.
 
         `installed_at` is where many workspaces install it, "" for an app of one workspace.
@@ -410,7 +421,8 @@ class SlackApps:
                 "  1. copy Client ID, Client Secret and Signing Secret under Basic Information,",
                 f"     {PAGES}/{app_id}/general",
                 "  2. start the bot with them; only then can it answer Slack's handshake:",
-                f"     where {PAGES}/{app_id}/event-subscriptions shows the Request URL unverified, press Retry",
+                f"     where {PAGES}/{app_id}/event-subscriptions",
+                "     shows the Request URL unverified, press Retry",
                 f"  3. activate public distribution: {PAGES}/{app_id}/distribute",
                 f"  4. install it: {installed_at}",
                 f"After a change: sayso channel manifest {channel} --update {app_id}",

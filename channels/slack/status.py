@@ -97,8 +97,9 @@ class ConversationStatus:
         self._misses_stop_button = False
 
     def begin(self, chat: str, ts: str, event_id: str) -> None:
-        """Note that a turn begins in a thread without showing it: states that earlier turns led to
-        are outdated.
+        """Note that a turn begins in a thread, without showing it.
+
+        The states that earlier turns led to are outdated.
         """
         _remember(self._turns, (chat, ts), event_id)
         if task := self._later.pop((chat, ts), None):
@@ -162,12 +163,17 @@ class ConversationStatus:
             return known
 
         async def call(client: AsyncWebClient, channel_id: str) -> Any:
-            return await client.agents_sessions_setStatus(channel_id=channel_id, thread_ts=ts, status=state)
+            return await client.agents_sessions_setStatus(
+                channel_id=channel_id,
+                thread_ts=ts,
+                status=state,
+            )
 
         outcome, answer = await self._call(chat, ts, self._sessions, call)
         if outcome == "refused" or (outcome == "taken" and state != "processing"):
             self._working.pop((chat, ts), None)
-        if answer is not None and NO_STOP_BUTTON in str(answer.data) and not self._misses_stop_button:
+        misses_button = answer is not None and NO_STOP_BUTTON in str(answer.data)
+        if misses_button and not self._misses_stop_button:
             self._misses_stop_button = True
             log.warning("status.no_stop_button", extra={"channel": self._channel})
         return outcome
@@ -179,7 +185,11 @@ class ConversationStatus:
             return known
 
         async def call(client: AsyncWebClient, channel_id: str) -> Any:
-            return await client.assistant_threads_setStatus(channel_id=channel_id, thread_ts=ts, status=status)
+            return await client.assistant_threads_setStatus(
+                channel_id=channel_id,
+                thread_ts=ts,
+                status=status,
+            )
 
         outcome, _ = await self._call(chat, ts, self._statuses, call)
         return outcome
@@ -205,8 +215,9 @@ class ConversationStatus:
             return "failed", None
 
     def _set_later(self, chat: str, ts: str, state: ShownState) -> None:
-        """Set the state in the background when Slack takes calls again, unless another turn begins
-        before.
+        """Set the state in the background when Slack takes calls again.
+
+        A turn that begins before ends the attempt.
         """
         if (chat, ts) in self._later or len(self._later) < MAX_LATER:
             earlier = self._later.pop((chat, ts), None)
@@ -248,7 +259,7 @@ class Refusals:
         self._until: dict[str, tuple[float, Literal["later", "refused"]]] = {}
 
     def of(self, chat: str, ts: str) -> Literal["", "later", "refused"]:
-        """Return whether Slack asked to call later, or refused a call here lately; "" if neither."""
+        """Return whether Slack asked to call later or refused a call here lately; "" for neither."""
         now = self._clock()
         kinds = [kind for until, kind in self._known(chat, ts) if now < until]
         if not kinds:

@@ -28,9 +28,7 @@ _TS = re.compile(r"\d{1,16}\.\d{1,9}")
 
 
 def new_thread(act: str) -> str:
-    """Return the thread of a conversation that an act without a thread begins, such as a slash
-    command.
-    """
+    """Return the thread of a conversation that an act begins without one: a slash command."""
     return f"{_NEW}{digest(act)}"
 
 
@@ -72,9 +70,9 @@ class OpenedThreads:
         """
         if not ts or not NEW_THREAD.fullmatch(conversation.thread):
             return
-        at_slack = replace(conversation, thread=ts)
+        began = f"slack:began:{replace(conversation, thread=ts).id}"
         try:
-            await asyncio.to_thread(self._cache.put, f"slack:began:{at_slack.id}", conversation.thread)
+            await asyncio.to_thread(self._cache.put, began, conversation.thread)
             await asyncio.to_thread(self._cache.put, f"slack:thread:{conversation.id}", ts)
         except RedisError as exc:
             extra = {"conversation": conversation.id, "reason": type(exc).__name__}

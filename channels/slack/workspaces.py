@@ -59,8 +59,8 @@ class WorkspaceChecks:
         if names:
             organizations = sum(name.startswith("E") for name in names)
             workspaces = len(names) - organizations
-            says = f"installed by {_count(workspaces, 'workspace')} and {_count(organizations, 'organization')}"
-            yield self._ok("workspaces", says)
+            counts = (_count(workspaces, "workspace"), _count(organizations, "organization"))
+            yield self._ok("workspaces", f"installed by {' and '.join(counts)}")
         else:
             says = "no workspace has installed the app"
             cure = f"install it: {self._install_url}"
@@ -71,8 +71,9 @@ class WorkspaceChecks:
             yield result
 
     async def _each(self, names: list[str]) -> AsyncIterator[CheckResult]:
-        """Yield the state of each installation within CHECK_SECONDS, then how many were not asked
-        in time.
+        """Yield the state of each installation, then how many were not asked in time.
+
+        All together have CHECK_SECONDS.
         """
         slots = asyncio.Semaphore(AT_A_TIME)
         tasks = [asyncio.create_task(self._within_slot(slots, name)) for name in names]
@@ -107,7 +108,8 @@ class WorkspaceChecks:
             return self._fail(name, says, self._cure, id="workspace-renewal")
         rules = self._settings.install_rules
         if rules and not rules.admits(name, installation.organization):
-            says = f"{label} has installed the app and is not in install.organizations: it gets no answers"
+            fault = "has installed the app and is not in install.organizations"
+            says = f"{label} {fault}: it gets no answers"
             cure = f"add {name} there, or remove the app from the workspace"
             return self._warn(name, says, cure, id="workspace-not-listed")
         if 0 < installation.expires_at <= time.time():
@@ -140,7 +142,8 @@ class WorkspaceChecks:
         for removal in self._installations.removals():
             age = self._installations.clock() - removal.at
             if age < RECENT_SECONDS:
-                says = f"{removal.name or removal.id} removed the app {age / 3600:.0f} hours ago ({removal.reason})"
+                name = removal.name or removal.id
+                says = f"{name} removed the app {age / 3600:.0f} hours ago ({removal.reason})"
                 cure = f"if that was a mistake, {self._cure}"
                 yield self._warn(removal.id, says, cure, id="workspace-removed")
 
