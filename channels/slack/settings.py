@@ -58,7 +58,7 @@ View = Literal["agent", "assistant", "none"]
 
 
 class SlackSettings(VendorSettings):
-    """A Slack app: in one workspace with `bot_token`, in many with `client_id`."""
+    """A Slack app with `bot_token`, or in many workspaces with `client_id` and `client_secret`."""
 
     platform: Literal["slack"]
     """A Slack app. Example: `slack`."""
