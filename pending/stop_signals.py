@@ -39,6 +39,19 @@ def on_stop_signals(handler: Callable[..., object]) -> None:
         signal.signal(number, handler)
 
 
+def delay_interrupts() -> None:
+    """Let SIGINT wait until this process calls `accept_interrupts`. Call it in a child, before exec.
+
+    Until a new Python process has a handler of its own, SIGINT would print a traceback.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+
+
+def accept_interrupts() -> None:
+    """Take SIGINT from now on, and one that has waited."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
 def say_stopping(number: int) -> None:
     """Tell the person who pressed Ctrl-C that it works. Safe in a signal handler: it only writes."""
     if number == signal.SIGINT and SUPERVISED not in os.environ:

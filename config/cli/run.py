@@ -20,6 +20,7 @@ import click
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
 from sayso.config.server.metrics import MetricsAddress, MetricsUnusable, share_counts
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
+from sayso.pending.stop_signals import accept_interrupts
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 _port = click.option(
@@ -142,7 +143,8 @@ def _address(text: str | None) -> MetricsAddress:
 
 
 def _exit_on_signals() -> None:
-    """Exit at once on SIGINT and SIGTERM, until Up installs its own handlers: nothing runs yet that has to be stopped.
+    """Exit at once on SIGINT and SIGTERM, until the command installs its own handlers: nothing runs yet that has to be
+    stopped.
 
     The handler raises no exception: a module that is being imported could catch or print it.
     """
@@ -152,6 +154,7 @@ def _exit_on_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
+    accept_interrupts()
 
 
 @click.command(cls=SaysoCommand, examples=["sayso chat", "sayso chat shop-wa -c bot.yaml"])
@@ -205,6 +208,7 @@ def chat(options: Options, channel: str | None) -> None:
 @pass_options
 def web(options: Options, host: str, port: int, threads: int, processes: int | None, metrics: MetricsAddress) -> None:
     """Run the web process: it accepts webhooks, serves media and the console."""
+    _exit_on_signals()
     _share_counts(metrics, forks=bool(processes))
     from sayso.config.server.http import serve
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
@@ -252,6 +256,7 @@ def web(options: Options, host: str, port: int, threads: int, processes: int | N
 @pass_options
 def worker(options: Options, processes: int | None, metrics: MetricsAddress, *, reload: bool) -> None:
     """Run a worker process: it answers turns and sends replies."""
+    _exit_on_signals()
     _share_counts(metrics, forks=bool(processes))
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.server.processes import prefork
@@ -281,6 +286,7 @@ def worker(options: Options, processes: int | None, metrics: MetricsAddress, *, 
 @pass_options
 def poll(options: Options, metrics: MetricsAddress) -> None:
     """Run the process that fetches messages from Telegram, for channels with `polling: true`."""
+    _exit_on_signals()
     _share_counts(metrics, forks=False)
     from sayso.config.server.metrics import listen_for_readers, serve_metrics
     from sayso.config.wiring import ingress

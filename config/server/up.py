@@ -25,13 +25,14 @@ from sayso.config.server.processes import (
     Child,
     Running,
     check_free,
+    die_with_parent,
     leave_note,
     local_url,
     take_note_back,
 )
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
-from sayso.pending.stop_signals import KILL_SECONDS, SUPERVISED, on_stop_signals, say_stopping
+from sayso.pending.stop_signals import KILL_SECONDS, SUPERVISED, delay_interrupts, on_stop_signals, say_stopping
 
 log = logging.getLogger(__name__)
 
@@ -178,9 +179,10 @@ class Up:
         if self.metrics:
             web += ["--metrics", "[{}]:{}".format(*self.metrics)]
         worker = [*sayso, "worker", *common, "--processes", str(self.workers)]
-        self._children = [Child("web", web, environ), Child("workers", worker, environ)]
+        commands = {"web": web, "workers": worker}
         if any(channel.polls for channel in self.settings.channels.values()):
-            self._children.append(Child("poll", [*sayso, "poll", *common], environ))
+            commands["poll"] = [*sayso, "poll", *common]
+        self._children = [Child(name, command, environ, prepare=_prepare_part) for name, command in commands.items()]
         for child in self._children:
             child.start()
             self._parts.append(SupervisedPart(child.name, child.is_alive, child.start, time.monotonic()))
@@ -235,6 +237,12 @@ class Up:
             if self.is_interrupted and not was_interrupted:
                 return
             time.sleep(STEP_SECONDS)
+
+
+def _prepare_part() -> None:
+    """Run in a new process before it becomes a part: it dies with its parent, and Ctrl-C waits for its handler."""
+    die_with_parent()
+    delay_interrupts()
 
 
 def python_path(given: str) -> str:

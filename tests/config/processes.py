@@ -152,7 +152,8 @@ class Up:
             "-m",
             "sayso",
         ]  # like the installed command, whose folder is not the user's
-        whole = [*python, command, "--data", str(data), "--port", str(self.port), *args]
+        listens = ["--port", str(self.port)] if command in ("up", "demo", "web") else []
+        whole = [*python, command, "--data", str(data), *listens, *args]
         clean = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "SAYSO_CONFIG")}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed on exit
         self.process = subprocess.Popen(

@@ -19,6 +19,7 @@ from sayso.config.server.processes import AddressUnusable, running_bots
 from sayso.config.server.up import MAX_PAUSE_SECONDS, SupervisedPart
 from sayso.config.settings.loader import load_settings
 from sayso.examples import invoices
+from sayso.pending.stop_signals import STOPPING
 from sayso.testing.platforms.fake_platforms import TELEGRAM_TOKEN, FakePlatforms
 from sayso.testing.platforms.telegram import WAITING
 from sayso.testing.platforms.webhooks import telegram_text
@@ -140,14 +141,17 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
             assert up.stop() == 0
 
 
-def test_signal_while_starting_stops_everything(data: Path):
-    """An interrupted start announces nothing and leaves no process."""
+@pytest.mark.parametrize(
+    ("number", "says"), [(signal.SIGTERM, ""), (signal.SIGINT, f"\n{STOPPING}\n")], ids=["SIGTERM", "SIGINT"]
+)
+def test_signal_while_starting_stops_everything(data: Path, number: int, says: str):
+    """An interrupted start announces nothing and leaves no process. Its parts, which have just begun, print nothing."""
     with Up(data) as up:
-        until(lambda: up.pids(*WEB))
+        until(lambda: up.pids(*WEB) and up.pids(*WORKER), pause=0)
         children = up.pids()
-        assert up.stop() == 0
+        assert up.stop(number) == 0
         assert not any(is_running(pid) for pid in children)
-        assert "Sayso is up" not in up.output()
+        assert up.output() == says
 
 
 def test_signal_handler_takes_no_lock(monkeypatch: pytest.MonkeyPatch):
@@ -164,10 +168,13 @@ def test_signal_handler_takes_no_lock(monkeypatch: pytest.MonkeyPatch):
     assert [name for event, name in called if event.endswith("call")] == ["_stop_soon", "say_stopping", "setprofile"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_before_anything_runs_is_quiet(data: Path, number: int):
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("up", signal.SIGTERM), *((each, signal.SIGINT) for each in ("up", "web", "worker", "poll"))],
+)
+def test_signal_before_anything_runs_is_quiet(data: Path, command: str, number: int):
     """A start can be interrupted from its first line on, even while modules are loading."""
-    with Up(data) as up:
+    with Up(data, command=command) as up:
         until(lambda: hears_sigterm(up.process.pid), pause=0)
         assert up.stop(number) == 0
         assert up.output() == ""
