@@ -16,7 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from sayso.agent import Ambiguous, Markdown, NotFound, as_markdown, emit_artifact, tool
+from sayso.agent import Ambiguous, Markdown, NotFound, ToolError, as_markdown, emit_artifact, tool
+from sayso.agent.extras import LibraryError
+from sayso.agent.toolbox import try_libraries
 from sayso.pending.action import PendingAction
 from sayso.pending.executors import PendingConfirmation, ToolResult
 from sayso.pending.proposals import executor_factory, stash_pending
@@ -253,6 +255,10 @@ def sales_chart(year: int = 2026) -> str:
     totals = _monthly_cents(year)
     if not any(totals):
         return f"There were no sales in {year}."
+    try:
+        try_libraries(["charts"])
+    except LibraryError as exc:
+        raise ToolError(f"No chart can be drawn: {exc}") from exc
     emit_artifact(_chart(year, totals), mime_type="image/png", filename=f"sales-{year}.png", role="primary")
     best = totals.index(max(totals))
     return f"Sales in {year}: {_euros(sum(totals))}. The best month was {MONTHS[best]} with {_euros(totals[best])}."

@@ -171,9 +171,12 @@ def test_damaged_library_is_reported_with_its_own_error(built: Mapping[str, Path
 def test_bare_wheel_runs_a_bot_and_every_command(install: Install):
     """Without any extra the offline model answers, and each command starts."""
     installed = install("")
-    write_bot(installed, "tools: [sayso.examples.reminders]")
+    write_bot(installed, "tools: [sayso.examples.reminders, sayso.examples.invoices]")
     assert installed.run("sayso", "check", "-c", "bot.yaml")[0] == 0
-    assert "/help" in installed.run("sayso", "chat", "-c", "bot.yaml", said="/help\n")[1]
+    _, said = installed.run("sayso", "chat", "-c", "bot.yaml", said="/help\nsales chart\n")
+    assert "/help" in said
+    assert "No chart can be drawn: the module 'matplotlib' is missing, which the extra 'toolbox' brings: " in said
+    assert "Traceback" not in said
     code, said = installed.run("sayso", "--help")
     commands = re.findall(r"^  ([a-z]+)  ", said.partition("Commands:")[2], re.MULTILINE)
     assert code == 0
