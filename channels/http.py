@@ -314,6 +314,11 @@ def silence_url_logs() -> None:
         logger.setLevel(max(logger.level, logging.WARNING))
 
 
+#: The tasks that close sessions when their loops end. The loop itself holds its tasks weakly: one of
+#: a PooledSessions that is no longer used would be destroyed, and its session left open.
+_CLOSING: set[asyncio.Task[None]] = set()
+
+
 class PooledSessions(Generic[T]):
     """One client of a platform per event loop, built on a pooled session. One instance serves a whole process.
 
@@ -323,13 +328,13 @@ class PooledSessions(Generic[T]):
 
     def __init__(self, make: Callable[[ClientSession], T], *, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._make, self._tls = make, tls
-        self._clients: dict[asyncio.AbstractEventLoop, tuple[T, asyncio.Task[None]]] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, T] = {}
 
     def here(self) -> T:
         """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
         if loop in self._clients:
-            return self._clients[loop][0]
+            return self._clients[loop]
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
         times = ClientTimeout(total=CALL_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS)
@@ -342,7 +347,10 @@ class PooledSessions(Generic[T]):
         client = self._make(session)
         # Replaced as a whole, so that threads with loops of their own need no lock.
         others = {other: it for other, it in self._clients.items() if not other.is_closed()}
-        self._clients = {loop: (client, loop.create_task(_close_with_loop(session))), **others}
+        closing = loop.create_task(_close_with_loop(session))
+        _CLOSING.add(closing)
+        closing.add_done_callback(_CLOSING.discard)
+        self._clients = {loop: client, **others}
         return client
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 
 import pytest
@@ -44,6 +45,21 @@ def test_each_loop_has_a_session_of_its_own_that_ends_with_it():
     first, second = asyncio.run(story()), asyncio.run(story())
     assert first is not second
     assert (first.closed, second.closed) == (True, True)
+
+
+def test_session_ends_with_its_loop_also_where_its_user_is_gone():
+    """The user of a command is soon collected. A session left open would print warnings below the answer."""
+    complaints: list[str] = []
+
+    async def story() -> ClientSession:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what["message"]))
+        session = PooledSessions(lambda session: session).here()
+        await asyncio.sleep(0)
+        gc.collect()
+        await asyncio.sleep(0)
+        return session
+
+    assert (asyncio.run(story()).closed, complaints) == (True, [])
 
 
 def test_refused_connection_never_sent():

@@ -7,12 +7,14 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -25,11 +27,19 @@ from sayso.config.wiring.bootstrap import bootstrap, check_redis
 from sayso.config.wiring.redis_parts import risks_of
 from sayso.pending.redis.client import ACL_FILE, RedisUnfit, check_guarded, connect
 from sayso.pending.redis.scripts import SHARDS
-from sayso.testing.platforms.fake_platforms import TELEGRAM_SECRET
-from sayso.testing.platforms.webhooks import telegram_hook, telegram_tap, telegram_text
+from sayso.testing.platforms.fake_platforms import SLACK_SIGNING_SECRET, TELEGRAM_SECRET
+from sayso.testing.platforms.slack_oauth import FakeInstallations
+from sayso.testing.platforms.webhooks import (
+    slack_hook,
+    telegram_hook,
+    telegram_tap,
+    telegram_text,
+    whatsapp_text,
+)
 from sayso.workers.data_loss.watermarks import FILE as WATERMARKS
 from sayso.workers.data_loss.watermarks import WatermarkFile, keys_of
 from tests.config.processes import free_port, sayso
+from tests.config.wiring.slack_bot import SECRETS, lifecycle, message, of_organization
 from tests.flows.system import (
     PATIENCE,
     HurriedPerson,
@@ -154,12 +164,20 @@ def test_web_reads_the_state_for_its_metrics_with_the_shipped_acl(system: Guarde
 DENIED_ON_PURPOSE = {("sayso-web", "config|get"), ("sayso-worker", "config|get")}
 
 
+#: A Slack app that many workspaces install.
+INSTALLED = """
+  inst: {{platform: slack, client_id: "${{SLACK_CLIENT_ID}}", client_secret: "${{SLACK_CLIENT_SECRET}}",
+    signing_secret: "${{SLACK_SIGNING_SECRET}}", api_url: {url}/slack, messages_per_second: 0}}
+"""
+
+
 @pytest.fixture
 def system_apart() -> Iterator[GuardedSystem]:
     """Web and worker as on two machines, since only the web of another machine has notes of its own to tell from."""
     with tempfile.TemporaryDirectory(prefix="sayso-acl-") as folder:
-        system = GuardedSystem(Path(folder), workers=1, apart=True, environ={"SAYSO_METRICS_TOKEN": "word"})
-        text = system.config.read_text()
+        environ = {"SAYSO_METRICS_TOKEN": "word", "SAYSO_SECRET_KEYS": "k" * 40, **SECRETS}
+        system = GuardedSystem(Path(folder), workers=1, apart=True, environ=environ)
+        text = system.config.read_text() + INSTALLED.format(url=system.platforms.url)
         system.config.write_text(text.replace("confirm_ttl: 0.2}", "confirm_ttl: 0.2, access: {pairing: true}}"))
         system.redis = GuardedRedis(Path(folder))  # type: ignore[assignment]
         with system:
@@ -200,6 +218,32 @@ def talk(system: GuardedSystem) -> None:
     stranger = HurriedPerson(system, 75)
     stranger.say("hello")  # gets a code
     assert len(stranger.hears()) == 1
+    change_number(shop)
+    install_and_remove(system)
+
+
+def change_number(person: WhatsAppPerson) -> None:
+    """Let a person write from another number."""
+    form = person._form(whatsapp_text, person._next(), "hello")
+    hook = person._signed({**form, "From": "whatsapp:+4915199999999"})
+    assert person.system.post(*hook).status_code == 200
+    until(lambda: person.system.ledger("whatsapp:+4915199999999"))
+
+
+def install_and_remove(system: GuardedSystem) -> None:
+    """Install the app for an organization, answer in one of its workspaces, and remove the app."""
+    oauth: FakeInstallations = system.platforms.fakes["slack"].oauth  # type: ignore[attr-defined]
+    with httpx.Client(base_url=system.url, timeout=PATIENCE) as browser:
+        begun = browser.get("/slack/inst/install")
+        state = httpx.URL(begun.headers["Location"]).params["state"]
+        back = {"code": oauth.allow("E09", "Grid"), "state": state}
+        assert browser.get("/slack/inst/oauth_redirect", params=back).status_code == 200
+    envelope = of_organization("E09", "T91")
+    removal = lifecycle("app_uninstalled", "E09", time.time() + 5, **envelope)
+    for body in (message("T91", "1795204801.000100", "hello", **envelope), removal):
+        hook = slack_hook(SLACK_SIGNING_SECRET, body, time.time())
+        assert system.post("inst", hook).status_code == 200
+        until(lambda: any(entry.get("team") == "E09" for entry in system.platforms.sent))
 
 
 def ask_in_group(system: GuardedSystem, group: int) -> None:
@@ -224,6 +268,7 @@ def operate(system: GuardedSystem) -> None:
     commands = {
         ("redis status",): 0, ("migrate",): 0, ("doctor",): None,
         ("trace", chat): 0, ("trace", "SM404"): 3,
+        ("channel workspaces", "inst"): 0,
         ("deliveries list",): 0, ("deliveries show", chat): 0, ("deliveries retry", f"{chat}#1"): 3,
         ("people list", "quick-tg"): 0, ("people approve", "quick-tg", "5000000075"): 0,
         ("people block", "quick-tg", "5000000075"): 0, ("people forget", "quick-tg", "5000000075"): 0,

@@ -18,6 +18,7 @@ from redis.connection import UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from sayso.channels.base import BadHook, Forbidden
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import (
     AddressChange,
     Conversation,
@@ -50,6 +51,16 @@ def test_webhook_in_an_outage_is_not_acknowledged():
     answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(away)).post("/hooks/shop")
     assert (answer.status_code, answer.headers["Retry-After"], answer.mimetype) == (503, "5", "text/plain")
     assert "redis" not in answer.text.lower()
+
+
+def test_webhook_that_meets_a_record_of_another_release_is_not_acknowledged():
+    """As after a rollback. A process that can read the record may get it the next time."""
+
+    def other_release() -> str:
+        raise OtherVersion(2)
+
+    answer = browser(FakeChannel(Received(turns=(TURN,))), FakeMailbox(other_release)).post("/hooks/shop")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
 
 
 def test_webhook_in_an_outage_is_tried_twice_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
