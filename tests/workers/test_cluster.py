@@ -13,6 +13,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from sayso.agent.memory.session_backends import RedisSessionStore
 from sayso.agent.memory.sessions import SessionKey
 from sayso.channels.console.store import Feed
+from sayso.channels.slack.installations import (
+    INVITATION,
+    Installation,
+    SlackInstallations,
+    hash_of,
+)
 from sayso.channels.types import Conversation
 from sayso.config.settings.loader import ConfigError, load_settings
 from sayso.config.wiring.bootstrap import bootstrap, check_redis
@@ -218,6 +224,17 @@ def test_leader_deployment_feed_and_sessions_work(cluster: Cluster, cluster_clie
     for name in ("ana", "bob"):
         sessions._put(SessionKey(name, None), "{}", None)
     assert len(list(cluster_client.scan_iter("sayso:session:*"))) == 2
+
+
+def test_installations_of_a_slack_app_change_in_one_step(cluster_client: Redis):
+    """Record, invitation and removal are on one node: a script changes them together."""
+    installations = SlackInstallations("desk", cluster_client, ["key"], "sayso:")
+    invitation = hash_of(installations.issue(INVITATION, "1", 60))
+    assert installations.save(Installation("T01", "token"), needs=invitation) == "new"
+    assert installations.save(Installation("T02", "token"), needs=invitation) == "uninvited"
+    assert installations.replace(installations.get("T01"), Installation("T01", "renewed"))
+    assert installations.remove("T01", "app_uninstalled", 1.0)
+    assert installations.ids() == []
 
 
 def test_stop_signal_reaches_workers_from_every_node(cluster: Cluster, cluster_client: Redis):
