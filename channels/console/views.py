@@ -42,6 +42,7 @@ from sayso.channels.console.store import (
 from sayso.channels.storage.media import MAX_BYTES, NoRoom, QuotaExceeded, TooLarge
 from sayso.channels.types import Conversation, Turn, WebhookRequest, storable
 from sayso.channels.web.local import is_local
+from sayso.channels.web.pages import ICON, small_page
 
 #: How long a browser keeps its identity, in seconds.
 COOKIE_SECONDS = 30 * 24 * 3600
@@ -77,7 +78,7 @@ _CSP = (
 )
 _LOCAL_ONLY = (
     "This console has no password, so it answers only on this machine: open http://localhost:<port>/console here. "
-    "To open it from elsewhere, set `password: ${{CONSOLE_PASSWORD}}` on channel {name!r} in the YAML.\n"
+    "To open it from elsewhere, set `password: ${{CONSOLE_PASSWORD}}` on channel {name!r} in the YAML."
 )
 
 _log = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class Views:
         channel = self._channel(name)
         hook = self._hook()
         if not channel.is_open and not channel.visitor(hook):
-            return _login_page(channel, 401)
+            return _login_page(channel, 200)
         identity = _identity(channel, hook)
         user_id = channel.user_of(identity)
         try:
@@ -164,7 +165,7 @@ class Views:
         limits["max_name"] = MAX_NAME_CHARS
         person = channel.name_of(hook, user_id)
         response = flask.make_response(
-            flask.render_template("console.html", channel=channel, chat=chat, person=person, **limits)
+            flask.render_template("console.html", channel=channel, chat=chat, person=person, icon=ICON, **limits)
         )
         _set_cookie(response, hook, channel.cookie_for(hook), identity, COOKIE_SECONDS)
         if person:
@@ -313,9 +314,9 @@ class Views:
         """Return the channel, if this client may reach it."""
         channel = self.channels.get(name)
         if channel is None:
-            flask.abort(_plain(404, "There is no console of this name.\n"))
+            flask.abort(_refusal(404, "There is no console of this name."))
         if channel.is_open and not is_local(flask.request):
-            flask.abort(_plain(403, _LOCAL_ONLY.format(name=channel.name)))
+            flask.abort(_refusal(403, _LOCAL_ONLY.format(name=channel.name)))
         return channel
 
     def _visitor(self, channel: ConsoleChannel) -> str:
@@ -362,7 +363,9 @@ def _identity(channel: ConsoleChannel, hook: WebhookRequest) -> str:
 
 
 def _login_page(channel: ConsoleChannel, status: int, problem: str = "", wait: float = 0.0) -> flask.Response:
-    response = flask.make_response(flask.render_template("login.html", channel=channel, problem=problem), status)
+    response = flask.make_response(
+        flask.render_template("login.html", channel=channel, problem=problem, icon=ICON), status
+    )
     if wait:
         response.headers["Retry-After"] = str(math.ceil(wait))
     return response
@@ -437,6 +440,13 @@ def _storage_down(error: Exception) -> flask.Response:
     return _plain(503, "The console cannot reach its storage: try again shortly.\n")
 
 
+def _refusal(status: int, text: str) -> flask.Response:
+    """Return a page where a person opens the console; a plain text for the page's own requests."""
+    if flask.request.endpoint == "console.page":
+        return small_page("No console here", [text], status=status)
+    return _plain(status, f"{text}\n")
+
+
 def _drop_impossible_dates() -> None:
     """Remove headers whose date has an impossible year, for which Flask would raise an error."""
     for name in ("HTTP_IF_MODIFIED_SINCE", "HTTP_IF_RANGE"):
@@ -447,7 +457,7 @@ def _drop_impossible_dates() -> None:
 
 
 def _harden(response: flask.Response) -> flask.Response:
-    response.headers["Content-Security-Policy"] = _CSP
+    response.headers.setdefault("Content-Security-Policy", _CSP)
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Referrer-Policy"] = "same-origin"  # `no-referrer` would hide the origin of our own forms too
     if flask.request.endpoint != "console.static":

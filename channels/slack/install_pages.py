@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import flask
@@ -16,6 +16,7 @@ from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.install import STATE_SECONDS, InstallFlow, InstallRefused
 from sayso.channels.slack.installations import Installation
 from sayso.channels.slack.setup import redirect_url
+from sayso.channels.web.pages import Link, harden, small_page
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,6 @@ STARTS_PER_MINUTE = 60
 #: How many may come back in a minute in one process. Each costs a call to Slack. Those that were
 #: never begun are counted by themselves.
 RETURNS_PER_MINUTE = 120
-_CSP = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> flask.Blueprint:
@@ -43,14 +43,14 @@ def install_pages(*channels: SlackChannel, public_url: str = "", **_: Any) -> fl
                 channel.installations,
                 redirect_url(public_url, channel.name),
             )
-    pages = flask.Blueprint("slack", __name__, template_folder="templates")
+    pages = flask.Blueprint("slack", __name__)
     if flows:
         views = InstallViews(flows, is_encrypted=public_url.startswith("https:"))
         pages.add_url_rule("/slack/install", view_func=views.install_first)
         pages.add_url_rule("/slack/<name>/install", view_func=views.install)
         pages.add_url_rule("/slack/<name>/oauth_redirect", view_func=views.oauth_redirect)
     pages.register_error_handler(RedisError, _not_stored)
-    pages.after_request(_harden)
+    pages.after_request(harden)  # the redirects as well
     return pages
 
 
@@ -129,11 +129,6 @@ class InstallViews:
         return f"{'__Host-' if self._is_encrypted else ''}sayso_slack_{name}"
 
 
-class _Link(NamedTuple):
-    url: str
-    label: str
-
-
 def _success(installation: Installation, site: str) -> flask.Response:
     where = installation.name or installation.id
     app = quote(installation.app_id, safe="")
@@ -143,13 +138,13 @@ def _success(installation: Installation, site: str) -> flask.Response:
             "Then people find it in Slack under Apps, and write to it. It asks before it changes anything.",
         ]
         url = f"https://app.slack.com/manage/{installation.id}/integrations/profile/{app}/workspaces/add"
-        return _page(f"Installed in {where}", lines, link=_Link(url, "Add the app to workspaces"))
+        return small_page(f"Installed in {where}", lines, link=Link(url, "Add the app to workspaces"))
     lines = [
         "Write to it now: open it in Slack and say what you want. It asks before it changes anything.",
         "In a channel, invite it with /invite and its name, then mention it.",
     ]
     url = f"{site}/app_redirect?app={app}&team={installation.id}"
-    return _page(f"Installed in {where}", lines, link=_Link(url, "Open it in Slack"))
+    return small_page(f"Installed in {where}", lines, link=Link(url, "Open it in Slack"))
 
 
 def _refusal(name: str, flow: InstallFlow, refused: InstallRefused) -> flask.Response:
@@ -157,35 +152,22 @@ def _refusal(name: str, flow: InstallFlow, refused: InstallRefused) -> flask.Res
     lines = [str(refused)]
     link = None
     if not flow.needs_invitation:
-        link = _Link(flask.url_for("slack.install", name=name), "Begin again")
+        link = Link(flask.url_for("slack.install", name=name), "Begin again")
     elif refused.may_begin_again:  # its address is a secret, which we do not know any more
         lines.append("To begin again, open the link of your invitation.")
-    return _page("Not installed", lines, status=refused.status, link=link)
+    return small_page("Not installed", lines, status=refused.status, link=link)
 
 
 def _not_stored(error: RedisError) -> flask.Response:
     """Say that nothing was installed, since Redis did not answer. An invitation still works."""
     log.error("web.storage_down", extra={"reason": type(error).__name__})
     says = "The bot cannot store anything at the moment. Wait a minute, then open the link again with which you began."
-    response = _page("Not installed", [says], status=503)
+    response = small_page("Not installed", [says], status=503)
     response.headers["Retry-After"] = "60"
     return response
 
 
 def _too_many() -> flask.Response:
-    response = _page("Not installed", ["Too many installations at once: try again in a minute."], status=429)
+    response = small_page("Not installed", ["Too many installations at once: try again in a minute."], status=429)
     response.headers["Retry-After"] = "60"
-    return response
-
-
-def _page(title: str, lines: list[str], *, status: int = 200, link: _Link | None = None) -> flask.Response:
-    page = flask.render_template("slack_install.html", title=title, lines=lines, link=link)
-    return flask.make_response(page, status)
-
-
-def _harden(response: flask.Response) -> flask.Response:
-    response.headers["Content-Security-Policy"] = _CSP
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Referrer-Policy"] = "no-referrer"  # the address of this page holds Slack's code
-    response.headers["Cache-Control"] = "no-store"
     return response

@@ -20,6 +20,7 @@ from sayso.channels.setup import BOT_HEADER
 from sayso.channels.storage.media import BadToken, LinkedFile, MediaFiles, MediaGone
 from sayso.channels.storage.objects import StoreUnavailable
 from sayso.channels.web.local import is_local
+from sayso.channels.web.pages import add_error_pages
 from sayso.channels.web.webhooks import MAX_BODY, WEBHOOK_ERROR, WebhookMiddleware
 
 #: A health check: its JSON, and whether all is well.
@@ -63,6 +64,7 @@ def create_app(
     app.wsgi_app = WebhookMiddleware(  # type: ignore[method-assign]  # as Flask's manual says
         app.wsgi_app, channels, store, public_url=public_url
     )
+    add_error_pages(app)
     _add_webhooks(app)
     _add_media(app, media)
     _add_health(app, readiness, health, bot_id, is_operator)

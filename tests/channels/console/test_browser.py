@@ -16,8 +16,9 @@ from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Button, Conversation, Delivery, Reply, ToolStep, Turn
 from sayso.pending.concurrency import run_sync
 from sayso.workers.processor import replace_draft
+from tests.channels.parts import console_channel
 
-from .echo import EchoApp, HangingFeed
+from .echo import KEYS, EchoApp, HangingFeed
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 #: Seconds that the page may take to show something; Playwright's default of five is too short on a busy machine.
@@ -77,6 +78,24 @@ def page(chromium: Browser, address: str):
         page.wait_for_selector("#state[data-state=live]")
         yield page
     assert [complaint for complaint in complaints if "Failed to load resource" not in complaint] == []
+
+
+def test_log_in_page_logs_no_error_in_a_dark_browser(chromium: Browser, media: LocalMediaStore):
+    """It asks for nothing that is not there, such as an icon, and fits a phone."""
+    locked = console_channel("web", feed=HangingFeed(), media=media, keys=KEYS, password="sesame ü")
+    server = make_server("127.0.0.1", 0, EchoApp(locked, media=media).app, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    complaints: list[str] = []
+    with chromium.new_context(viewport={"width": 320, "height": 640}, color_scheme="dark") as phone:
+        page = phone.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(f"http://127.0.0.1:{server.port}/console")
+        expect(page.locator("#password")).to_be_focused()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert max(map(int, re.findall(r"\d+", background)[:3])) < 64
+    server.shutdown()
+    assert complaints == []
 
 
 def upload(name: str, data: bytes) -> FilePayload:
