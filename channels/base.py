@@ -30,7 +30,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    BinaryIO,
+    ClassVar,
+    Literal,
+    Protocol,
+    Self,
+    runtime_checkable,
+)
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -275,7 +284,13 @@ class ShowsState(Protocol):
     `show_typing` shows that a turn is under work.
     """
 
-    async def show_state(self, conversation: Conversation, state: ShownState, *, after: str = "") -> None:
+    async def show_state(
+        self,
+        conversation: Conversation,
+        state: ShownState,
+        *,
+        after: str = "",
+    ) -> None:
         """Show the state until another one is shown. Best effort; never raises.
 
         `after`: the event id of the turn that led to it, "" for none. While a later turn is under
@@ -296,9 +311,7 @@ class ShowsSteps(Protocol):
 
 @runtime_checkable
 class KeepsFirstAddress(Protocol):
-    """A channel on which a conversation may get another address at the platform than the one it
-    began with.
-    """
+    """A channel on which a conversation may get another address at the platform."""
 
     def at_first_address(self, turn: Turn) -> Turn:
         """Return the turn under the address that its conversation began with.
@@ -310,9 +323,7 @@ class KeepsFirstAddress(Protocol):
 
 @runtime_checkable
 class FollowsMoves(KeepsFirstAddress, Protocol):
-    """A channel whose platform may give a chat another id, such as a group that becomes a
-    supergroup.
-    """
+    """A channel whose platform may give a chat another id: a group becomes a supergroup."""
 
     def note_moves(self, received: Received) -> Received:
         """Remember which chat got another id.
@@ -326,9 +337,7 @@ class FollowsMoves(KeepsFirstAddress, Protocol):
 
 @runtime_checkable
 class InManyWorkspaces(Protocol):
-    """A channel whose account many workspaces of its platform have installed, each with a token of
-    its own.
-    """
+    """A channel whose account many workspaces have installed. Each has a token."""
 
     def note_workspace(self, workspace: WorkspaceNote) -> None:
         """Store what a webhook says of its workspace. Raises redis.RedisError."""
@@ -349,20 +358,18 @@ def note_moves(channel: object, received: Received) -> Received:
 
 def at_first_address(channel: object, turn: Turn) -> Turn:
     """Return the turn under the address that its conversation began with."""
-    if not (turn.in_group or turn.conversation.thread) or not isinstance(channel, KeepsFirstAddress):
-        return turn
-    return channel.at_first_address(turn)
+    may_have_another = turn.in_group or turn.conversation.thread
+    if may_have_another and isinstance(channel, KeepsFirstAddress):
+        return channel.at_first_address(turn)
+    return turn
 
 
 @runtime_checkable
 class RecognizesPeople(Protocol):
-    """A channel on which a person has several ids that may change, such as a phone number that is
-    hidden.
-    """
+    """A channel on which a person has several ids that may change, such as a phone number."""
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
-        """Return the turn under the id that everything of its sender is stored under: questions,
-        history, replies.
+        """Return the turn under the id that its sender's questions, history and replies have.
 
         With `store` the ids that the turn names are remembered as those of the sender, and for an
         hour with `briefly`, which is for a sender whom the access rules refuse. Raises
@@ -376,7 +383,10 @@ class RecognizesPeople(Protocol):
         """
 
     def conversation_of(self, conversation: Conversation) -> Conversation:
-        """Return the conversation of the person who has this address now. Raises redis.RedisError."""
+        """Return the conversation of the person who has this address now.
+
+        Raises redis.RedisError.
+        """
 
 
 class Identities(Protocol):
@@ -558,14 +568,12 @@ class PlatformSettings(Section):
 
     @property
     def has_workspaces(self) -> bool:
-        """Whether many workspaces of the platform install the channel's account, each with a token
-        of its own.
-        """
+        """Whether many workspaces install the channel's account, each with its own token."""
         return False
 
     @property
     def needed_library(self) -> tuple[str, str]:
-        """The extra that the channel needs, and a module that it brings; two empty texts for none."""
+        """The extra that the channel needs, and a module that it brings; "" and "" for none."""
         return "", ""
 
     @property

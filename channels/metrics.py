@@ -90,9 +90,11 @@ TURNS_RECEIVED = Counter(
     registry=REGISTRY,
 )  # fmt: skip
 WORKSPACES = Counter(
-    "sayso_workspaces", "Changes of the workspaces that installed an account, by what changed.", ["channel", "outcome"],
+    "sayso_workspaces",
+    "Changes of the workspaces that installed an account, by what changed.",
+    ["channel", "outcome"],
     registry=REGISTRY,
-)  # fmt: skip
+)
 DELIVERY_REPORTS = Counter(
     "sayso_delivery_reports", "Reports of a platform on what became of a reply.", ["channel", "status"],
     registry=REGISTRY,

@@ -303,22 +303,23 @@ class Turn:
         return _turns().validate_json(check_version(text))
 
 
-#: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code, and
-#: asks nothing: it was denied, its preview refused, or its arguments were wrong. `stopped`: its turn
-#: ended before it did.
+#: How a tool call stands. `waits`: it asked for a yes and ran no code. `not_run`: it ran no code and
+#: asks nothing, because it was denied, its preview refused, or its arguments were wrong.
+#: `stopped`: its turn ended before it did.
 StepState = Literal["running", "done", "failed", "waits", "not_run", "unknown", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStep:
-    """One tool call of a turn, as people see it: the tool's name, how it stands, and the seconds
-    that it has run.
+    """One tool call of a turn, as people see it.
 
     It has no arguments and no result, which may hold secrets.
     """
 
+    #: The name of the tool.
     name: str
     state: StepState
+    #: How long it has run.
     seconds: float = 0.0
 
 
@@ -435,7 +436,7 @@ def shown_to(turn: Turn, reply: Reply) -> Reply:
 
 
 def shown_to_sender(turn: Turn, reply: Reply) -> Reply:
-    """Return the reply so that only the sender of the turn sees it, where the platform can do that."""
+    """Return the reply for the sender of the turn alone, where the platform can do that."""
     act = turn.message_id if turn.ephemeral else ""
     if turn.tap:
         act = turn.tap.callback_id
@@ -487,12 +488,12 @@ class StatusUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RefusedTemplate:
-    """An approved template that the platform refuses: its id, the reason, and what an operator has
-    to do.
-    """
+    """An approved template that the platform refuses."""
 
+    #: Its id.
     template: str
     reason: str
+    #: What an operator has to do.
     cure: str
 
     @property
@@ -553,8 +554,7 @@ class WebhookResponse:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceNote:
-    """What a webhook says of its workspace, on a platform where many of them install the bot's
-    account.
+    """What a webhook says of its workspace, where many of them have installed the bot's account.
 
     `organization`: the id of the organization whose installation the workspace uses, "" for its
     own. `removed`: why the installation is over, "" while it is not. `at` is in Unix seconds, 0.0

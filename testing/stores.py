@@ -21,6 +21,7 @@ from sayso.channels.console.store import (
     SESSION_SECONDS,
     Chat,
     Failures,
+    FeedEntries,
     FeedEntry,
     network,
 )
@@ -142,7 +143,7 @@ class MemoryFeed:
             self._changed.notify_all()
         return entry_id
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one."""
         start = _order(after if MESSAGE_ID.fullmatch(after) else "0-0")
         with self._changed:
@@ -159,7 +160,7 @@ class MemoryFeed:
         with self._changed:
             return dict(self._entries.get(conversation_id, ())).get(entry_id)
 
-    def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
+    def read_back(self, conversation_id: str, before: str, count: int) -> FeedEntries:
         """Return the last `count` entries before an id, oldest first; the newest of all for ""."""
         end: tuple[float, int] = (math.inf, 0)
         if MESSAGE_ID.fullmatch(before):
@@ -168,7 +169,7 @@ class MemoryFeed:
             entries = self._entries.get(conversation_id, ())
             return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) < end][-count:]
 
-    def _newer(self, conversation_id: str, start: tuple[int, int]) -> list[tuple[str, FeedEntry]]:
+    def _newer(self, conversation_id: str, start: tuple[int, int]) -> FeedEntries:
         entries = self._entries.get(conversation_id, ())
         return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) > start]
 

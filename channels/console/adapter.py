@@ -36,6 +36,7 @@ from sayso.channels.console.store import (
     SESSION_SECONDS,
     Chats,
     Feed,
+    FeedEntries,
     FeedEntry,
     Logins,
     StoreDown,
@@ -265,8 +266,9 @@ class ConsoleChannel:
         return str(self._name_cookies.dumps([user_id, title_of(name, MAX_NAME_CHARS)]))
 
     def name_of(self, hook: WebhookRequest, user_id: str) -> str:
-        """Return what this person calls themselves; "" for no name, and for the cookie of another
-        person.
+        """Return what this person calls themselves; "" for no name.
+
+        The cookie of another person counts as no name.
         """
         try:
             owner, name = self._name_cookies.loads(cookie_of(hook, self.name_cookie_for(hook)))
@@ -286,7 +288,10 @@ class ConsoleChannel:
             return ""
 
     def conversation_of(self, user_id: str, chat_id: str) -> Conversation:
-        """Return a conversation of a user, the first one for "". Raises UnknownChat and StoreDown."""
+        """Return a conversation of a user, the first one for "".
+
+        Raises UnknownChat and StoreDown.
+        """
         if not CHAT_ID.fullmatch(chat_id) or not self.chats.has(self.name, user_id, chat_id):
             raise UnknownChat("there is no such conversation: open another one")
         return Conversation(channel=self.name, chat=user_id, thread=chat_id)
@@ -321,24 +326,25 @@ class ConsoleChannel:
         self.conversation_of(user_id, chat_id)
         self.chats.rename(self.name, user_id, chat_id, title_of(title))
 
-    def entries(self, conversation: Conversation, after: str, block_ms: int = 0) -> list[tuple[str, FeedEntry]]:
+    def entries(self, conversation: Conversation, after: str, block_ms: int = 0) -> FeedEntries:
         """Return the feed as the page shows it, with new links to files, which expire within the hour.
 
         Raises StoreDown.
         """
         return self._linked_entries(self.feed.read(conversation.id, after, block_ms))
 
-    def older_entries(self, conversation: Conversation, before: str) -> tuple[list[tuple[str, FeedEntry]], bool]:
-        """Return a page of entries before an id, the newest page for "", and whether there are
-        older ones.
+    def older_entries(self, conversation: Conversation, before: str) -> tuple[FeedEntries, bool]:
+        """Return a page of entries before an id, and whether there are older ones.
+
+        For "" it is the newest page.
 
         Raises StoreDown.
         """
         entries = self.feed.read_back(conversation.id, before, PAGE_ENTRIES + 1)
         return self._linked_entries(entries[-PAGE_ENTRIES:]), len(entries) > PAGE_ENTRIES
 
-    def _linked_entries(self, entries: Sequence[tuple[str, FeedEntry]]) -> list[tuple[str, FeedEntry]]:
-        shown = []
+    def _linked_entries(self, entries: FeedEntries) -> FeedEntries:
+        shown: FeedEntries = []
         for entry_id, entry in entries:
             links: FeedEntry = {}
             if entry.get("media"):

@@ -31,7 +31,12 @@ def pieces_of(reply: Reply) -> Sequence[Reply]:
         texts = [""]
     bubbles = [Reply(text, language=reply.language, optional=reply.optional) for text in texts]
     if bubbles:
-        bubbles[0] = replace(bubbles[0], media=reply.media, edits=reply.edits, removes=reply.removes)
+        bubbles[0] = replace(
+            bubbles[0],
+            media=reply.media,
+            edits=reply.edits,
+            removes=reply.removes,
+        )
         bubbles[-1] = replace(bubbles[-1], buttons=reply.buttons, answer_seconds=reply.answer_seconds)
     return tuple(bubbles)
 

@@ -1,6 +1,4 @@
-"""The console in Redis: feeds, the list of conversations of each person, wrong passwords, and ended
-sessions.
-"""
+"""The console in Redis: feeds, the conversations of each person, wrong passwords, ended sessions."""
 
 from __future__ import annotations
 
@@ -36,6 +34,8 @@ CLEAR = "clear"
 REMOVED = "removed"
 
 FeedEntry = dict[str, Any]
+#: Entries with their ids, oldest first.
+FeedEntries = list[tuple[str, FeedEntry]]
 
 
 class StoreDown(StorageDown):
@@ -67,7 +67,7 @@ class Feed:
         except redis.RedisError as exc:
             raise StoreDown(f"cannot append to the feed: {type(exc).__name__}") from exc
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
         """Return the entries after an id, all for "". Wait about `block_ms` for the first one. Raises StoreDown."""
         key = self._key(conversation_id)
         start = after if MESSAGE_ID.fullmatch(after) else "0-0"  # a malformed id from a browser: from the beginning
@@ -89,7 +89,7 @@ class Feed:
             raise StoreDown(f"cannot read the feed: {type(exc).__name__}") from exc
         return json.loads(entries[0][1]["entry"]) if entries else None
 
-    def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
+    def read_back(self, conversation_id: str, before: str, count: int) -> FeedEntries:
         """Return the last `count` entries before an id, oldest first; the newest of all for "".
 
         Raises StoreDown.
@@ -149,14 +149,20 @@ class Chats:
     title.
     """
 
-    def __init__(self, client: redis.Redis, prefix: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        prefix: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._client = client
         self._prefix = prefix
         self._clock = clock
 
     def all(self, channel: str, user_id: str) -> list[Chat]:
         """Return the conversations of a person, the one that was used last first."""
-        fields: dict[str, str] = self._run(lambda: self._client.hgetall(self._key(channel, user_id)))
+        key = self._key(channel, user_id)
+        fields: dict[str, str] = self._run(lambda: self._client.hgetall(key))
         chats = []
         for name, record in fields.items():
             kind, _, chat_id = name.partition(":")
@@ -215,9 +221,7 @@ class Chats:
 
 
 def title_of(text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
-    """Return the first words of a text as a title or name, without characters that people cannot
-    see.
-    """
+    """Return the first words of a text as a title or name, without invisible characters."""
     line = " ".join(one_line(text.replace("\n", " ")).split())
     if len(line) <= max_chars:
         return line

@@ -190,11 +190,16 @@ class _Blocks:
         if is_overfull(lines):  # the parser drops cells beyond the last column, so such a table is shown as its source
             return _Block(self.dialect.pre("\n".join(lines), ""), pre=True)
         table = [row.children for part in node.children for row in part.children]
-        rows = [[" ".join(inline(cell.children[0], PLAIN).split()) for cell in row] for row in table]
+        rows = [[_cell_text(cell) for cell in row] for row in table]
         if sum(widths(rows)) + 3 * (len(rows[0]) - 1) > self.dialect.columns:
             return _Block(records(rows, self.dialect))
         rights = ["right" in str(head.attrGet("style") or "") for head in table[0]]
         return _Block(self.dialect.pre(aligned(rows, rights), ""), pre=True)
+
+
+def _cell_text(cell: SyntaxTreeNode) -> str:
+    """Return the text of a cell of a table on one line."""
+    return " ".join(inline(cell.children[0], PLAIN).split())
 
 
 def list_numbers(items: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,5 +1,6 @@
-"""Markdown as the blocks of a rich message of Telegram (Bot API 10.2), for what its other messages
-cannot show.
+"""Markdown as the blocks of a rich message of Telegram (Bot API 10.2).
+
+They show what other messages of Telegram cannot show.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def has_table(md: str) -> bool:
 
 
 def reads_right_to_left(md: str) -> bool:
-    """Return whether the first letter of a text belongs to a script that is read from the right, such as Arabic."""
+    """Return whether the first letter of a text is one of Arabic or another script from the right."""
     directions = map(unicodedata.bidirectional, md)
     return next((each for each in directions if each in _STRONG), "L") != "L"
 
@@ -146,7 +147,7 @@ def _cell(node: SyntaxTreeNode) -> RichBlock:
 
 
 def _rich_text(node: SyntaxTreeNode) -> Any:
-    """Return a text with its formatting, by way of the HTML that other messages of Telegram have."""
+    """Return a text with its formatting. It is made of the HTML of Telegram's other messages."""
     reader = _TelegramHtml()
     reader.feed(inline(node, HTML))
     reader.close()
@@ -215,7 +216,8 @@ def _measured(part: Any) -> _Size:
     if isinstance(part, dict):
         contents = [part[name] for name in ("text", "blocks", "items", "cells") if name in part]
         inner = _measured(contents)
-        is_block = "align" not in part and part.get("type") not in _TEXT_KINDS  # cells have an align
+        is_cell = "align" in part
+        is_block = not is_cell and part.get("type") not in _TEXT_KINDS
         own = 1 + len(part.get("cells", ())) if is_block else 0
         return _Size(inner.chars, inner.blocks + own, inner.depth + 1)
     sizes = [_measured(each) for each in part]

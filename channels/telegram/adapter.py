@@ -150,7 +150,10 @@ class TelegramChannel:
         return NATIVE_RATE if self._has_native_drafts else CHAT_RATE
 
     def split(self, reply: Reply) -> Sequence[Reply]:
-        """Split text at 4,096 UTF-16 units, or at 1,024 as a caption. A rich message is one piece."""
+        """Split text at 4,096 UTF-16 units, or at 1,024 as a caption.
+
+        A rich message is one piece.
+        """
         return (reply,) if self._is_rich(reply) else pieces_of(reply)
 
     def _is_rich(self, reply: Reply) -> bool:
@@ -176,10 +179,10 @@ class TelegramChannel:
         return True
 
     async def draft(self, turn: Turn, text: str, shown: str = "") -> str:
-        """Show a draft, cut to one message: a message that is edited, or in a private chat
-        Telegram's own draft.
+        """Show a draft, cut to one message, which later drafts edit.
 
-        Telegram's own draft disappears by itself, and the person may stop it.
+        With `draft: native` it is Telegram's own draft in a private chat. That disappears by
+        itself, and the person may stop it.
         """
         chat, text = turn.conversation.chat, beginning(text)
         if self._has_native_drafts and _is_private(turn.conversation):
@@ -245,8 +248,15 @@ class TelegramChannel:
         except TelegramError as exc:
             raise send_error(exc) from exc
 
-    async def _deliver(self, call: BotApiCall | Receipt, delivery: Delivery | None = None) -> Receipt:
-        """Send a call, in another form where Telegram refuses one. `delivery` is None for a draft."""
+    async def _deliver(
+        self,
+        call: BotApiCall | Receipt,
+        delivery: Delivery | None = None,
+    ) -> Receipt:
+        """Send a call, in another form where Telegram refuses one.
+
+        `delivery` is None for a draft.
+        """
         from telegram.error import TelegramError
 
         home = call.chat if isinstance(call, BotApiCall) else ""
@@ -374,7 +384,10 @@ def _full_id(message_id: str, chat: str, home: str) -> str:
 
 
 def _parts_key(delivery: Delivery) -> str:
-    """Return the key of the note on a text's parts. A text that is marked as repeated has other parts."""
+    """Return the key of the note on a text's parts.
+
+    A text that is marked as repeated has other parts.
+    """
     return f"telegram:parts:{delivery.id}:{digest(delivery.reply.text)}"
 
 

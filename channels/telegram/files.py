@@ -31,7 +31,7 @@ def files_of(message: TelegramJson) -> tuple[Media, ...]:
 
 
 def _paid_file(part: TelegramJson) -> tuple[Media, ...]:
-    """Return the file of a part of paid media. A live photo is its still picture, as in other messages."""
+    """Return the file of a part of paid media. Of a live photo it is the still picture."""
     live_photo = part.get("live_photo") or {}
     return media_of({"photo": live_photo.get("photo"), **part})
 
@@ -42,9 +42,13 @@ def media_of(message: TelegramJson) -> tuple[Media, ...]:
         largest = message["photo"][-1]
         return (Media(largest["file_id"], "image/jpeg", size=int(largest.get("file_size") or 0)),)
     sticker = message.get("sticker", {})
-    if sticker and not (sticker.get("is_animated") or sticker.get("is_video")):  # models cannot read moving stickers
+    is_moving = sticker.get("is_animated") or sticker.get("is_video")
+    if sticker and not is_moving:  # models cannot read moving stickers
         return (_file(sticker, "image/webp"),)
-    return next(((_file(message[kind], mime),) for kind, mime in _FILES.items() if kind in message), ())
+    for kind, mime in _FILES.items():
+        if kind in message:
+            return (_file(message[kind], mime),)
+    return ()
 
 
 def _file(file: TelegramJson, mime_type: str) -> Media:
@@ -57,8 +61,7 @@ def _file(file: TelegramJson, mime_type: str) -> Media:
 
 
 def file_ids(message: TelegramJson) -> list[str]:
-    """Return the ids of the files of a message, or of a block, that stay the same when people edit
-    it.
+    """Return the ids of the files of a message, or of a block, that edits do not change.
 
     The id of a file for downloads may change.
     """

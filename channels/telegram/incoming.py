@@ -55,9 +55,7 @@ def _addresses(message: TelegramJson, text: str) -> list[tuple[int, str]]:
 
 
 def _quoted(message: TelegramJson) -> str:
-    """Return the text of the message that this one replies to, or the part of it that its author
-    chose.
-    """
+    """Return the text of the message that this one replies to, or the part that was chosen."""
     if "quote" in message:
         return _readable(message["quote"])
     original = message.get("reply_to_message") or {}
@@ -472,9 +470,7 @@ def _message_id(message: TelegramJson, person: TelegramJson) -> str:
 
 
 def ephemeral_id(user_id: str, number: str) -> str:
-    """Return the id of a message that only this person sees, which Telegram numbers apart from all
-    others.
-    """
+    """Return the id of a message that only this person sees. Telegram numbers them apart."""
     return f"u{user_id}:{number}"
 
 

@@ -95,7 +95,10 @@ def format_preview(md: str) -> str:
 
 
 class PartRefused(Exception):
-    """Raised when Telegram took the first `sent` parts of a text and not the next one. Its cause is PTB's error."""
+    """Raised when Telegram took the first `sent` parts of a text and not the next one.
+
+    Its cause is PTB's error.
+    """
 
     def __init__(self, sent: int) -> None:
         super().__init__(sent)
@@ -183,24 +186,22 @@ class BotApiCall:
         return Receipt(str(sent.get("message_id") or ""), float(sent.get("date") or 0))
 
     async def _in_pieces(self, bot: Bot, source: MediaStore) -> Receipt:
-        """Send a text that was to be one rich message as several others, the buttons under the
-        last.
+        """Send a text as several messages in place of one rich message.
 
-        Parts that arrived are not sent again. Raises PTB's errors for the first part, PartRefused
-        for a later one.
+        The buttons are under the last one. Parts that arrived are not sent again. Raises PTB's
+        errors for the first part, PartRefused for a later one.
         """
         from telegram.error import TelegramError
 
         whole = self.reply
-        pieces = [
-            replace(piece, only_for=whole.only_for, only_for_act=whole.only_for_act) for piece in pieces_of(whole)
-        ]
         receipt = Receipt("")
-        for number, piece in enumerate(pieces):
+        for number, piece in enumerate(pieces_of(whole)):
             if number < self.sent_parts:
                 continue
+            own = replace(piece, only_for=whole.only_for, only_for_act=whole.only_for_act)
+            call = replace(self, reply=own)
             try:
-                receipt = await replace(self, reply=piece).formatted_or_plain(bot, source)
+                receipt = await call.formatted_or_plain(bot, source)
             except TelegramError as exc:
                 if not number:
                     raise
@@ -218,7 +219,8 @@ class BotApiCall:
             return await self.to(bot, source)
         except BadRequest as exc:
             found = reaction(exc)
-            if found == "done" and self.reply.edits:  # an earlier attempt has edited this message, or its draft
+            # An earlier attempt has edited this message, or its draft.
+            if found == "done" and self.reply.edits:
                 return Receipt(self.reply.edits)
             if found != "plain":
                 raise
@@ -255,7 +257,8 @@ class BotApiCall:
             if not self.reply.buttons:
                 action = {"api_kwargs": {"disabled": {}}}
             style = None if button.style == "default" else button.style
-            keys.append(InlineKeyboardButton(button_text(button, EFFECT_LIMIT), style=style, **action))
+            label = button_text(button, EFFECT_LIMIT)
+            keys.append(InlineKeyboardButton(label, style=style, **action))
         is_named = any(key.text != button.label for key, button in zip(keys, shown, strict=True))
         width = 1 if is_named else 2
         markup = None
@@ -273,7 +276,8 @@ class BotApiCall:
         seconds after an act of that person, which it must name.
         """
         place: dict[str, Any] = {"message_thread_id": self.thread}
-        if not (self.reply.only_for and self.chat.startswith("-")):  # a private chat has no other readers
+        is_group = self.chat.startswith("-")  # a private chat has no other readers
+        if not (self.reply.only_for and is_group):
             return place
         receiver: dict[str, Any] = {"receiver_user_id": int(self.reply.only_for)}
         private: dict[str, Any] = {"ephemeral_message_parameters": receiver}
@@ -346,8 +350,9 @@ def alternative(call: BotApiCall, exc: Any, source: MediaStore) -> BotApiCall | 
 
 
 def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt | None:
-    """Return the call without what a Bot API server may be too old for, or what Telegram allows for
-    a while only.
+    """Return the call without what an old Bot API server does not know.
+
+    What Telegram allows for a while only is left out, too.
     """
     reply = call.reply
     if reply.only_for_act and not reply.answers_tap and found in ("done", "refused", "anew"):
@@ -368,7 +373,12 @@ def _simpler(call: BotApiCall, found: TelegramReaction) -> BotApiCall | Receipt 
     return None
 
 
-def _other_form(call: BotApiCall, exc: Any, found: TelegramReaction, source: MediaStore) -> BotApiCall | Receipt | None:
+def _other_form(
+    call: BotApiCall,
+    exc: Any,
+    found: TelegramReaction,
+    source: MediaStore,
+) -> BotApiCall | Receipt | None:
     """Return the call in another form, or to another place."""
     reply = call.reply
     match found:

@@ -1,5 +1,4 @@
-"""Reads a rich message of Telegram (Bot API 10.1) as text for the model, with the files that are
-inside it.
+"""Reads a rich message of Telegram (Bot API 10.1) as text for the model, with its files.
 
 What has a meaning stays: headings, lists, tables, quotes, code, formulas, addresses behind words,
 and what is struck out. What is only a look, such as bold words, is dropped, as in other messages of
@@ -32,12 +31,12 @@ TOO_DEEP = "[what is nested deeper is left out]"
 
 @dataclass(frozen=True, slots=True)
 class RichContent:
-    """What a rich message says: its text, its first files, and the ids of all its files that edits
-    do not change.
-    """
+    """What a rich message says."""
 
     text: str
+    #: Its first files.
     media: tuple[Media, ...]
+    #: The ids of all its files that edits do not change.
     file_ids: tuple[str, ...]
 
 
@@ -156,7 +155,7 @@ class _Reader:
         return "\n".join(filter(None, parts))
 
     def _caption(self, block: TelegramJson, depth: int) -> str:
-        """Return the caption of a block, which for a table is a text, else a text with its source."""
+        """Return the caption of a block. That of a table is a text, others are a text with its source."""
         caption = block.get("caption")
         if isinstance(caption, dict) and "type" not in caption:
             credit = self._text(caption.get("credit"), depth)
@@ -180,7 +179,10 @@ class _Reader:
         """
         row: list[str] = []
         waiting = list(reversed(cells))
-        while len(row) < _MAX_COLUMNS and (waiting or any(covered.get(at) for at in range(len(row), _MAX_COLUMNS))):
+        while len(row) < _MAX_COLUMNS:
+            is_covered = any(covered.get(at) for at in range(len(row), _MAX_COLUMNS))
+            if not (waiting or is_covered):
+                break
             if covered.get(len(row)) or not waiting:
                 covered[len(row)] = max(covered.get(len(row), 0) - 1, 0)
                 row.append("")
@@ -228,7 +230,7 @@ class _Reader:
         return inner or f"[text of the kind {text.get('type')!r}, which cannot be read here]"
 
     def _symbol(self, text: TelegramJson, depth: int) -> str:
-        """Return what stands in a text without a text of its own: a button, an emoji or a formula."""
+        """Return what stands in a text and has no text itself: a button, an emoji or a formula."""
         if text["type"] == "button":
             return self._button(text.get("button") or {}, depth)
         if text["type"] == "custom_emoji":
@@ -247,6 +249,8 @@ def _indented(text: str, margin: str) -> str:
     return "\n".join(f"{margin}{line}".rstrip() for line in text.split("\n"))
 
 
+#: The kinds of blocks that are a file.
+_FILE_KINDS = ("photo", "video", "animation", "audio", "voice_note", "document")
 #: How each kind of block is read.
 _BLOCKS: dict[str, Callable[[_Reader, TelegramJson, int], str]] = {
     "paragraph": _Reader.paragraph,
@@ -267,5 +271,5 @@ _BLOCKS: dict[str, Callable[[_Reader, TelegramJson, int], str]] = {
     "buttons": _Reader.buttons,
     "collage": _Reader.content,
     "slideshow": _Reader.content,
-    **dict.fromkeys(("photo", "video", "animation", "audio", "voice_note", "document"), _Reader.file),
+    **dict.fromkeys(_FILE_KINDS, _Reader.file),
 }

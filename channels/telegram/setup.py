@@ -105,7 +105,8 @@ class TelegramSetup(PlatformSetup):
                 menu = [BotCommand(command, texts.command(command)) for command in self._commands]
                 await bot.set_my_commands(menu, language_code=language)
                 in_groups = [_command_in_groups(each) for each in menu]
-                await bot.set_my_commands(in_groups, BotCommandScopeAllGroupChats(), language_code=language)
+                everywhere = BotCommandScopeAllGroupChats()
+                await bot.set_my_commands(in_groups, everywhere, language_code=language)
         return [
             f"bot @{me.username} ({me.id})",
             f"webhook set to {bare_url(self._url)}, with the secret_token of the configuration",

@@ -105,7 +105,7 @@ class WhatsAppChannel:
         return parse(form, hook, channel=self.name, own_address=self._settings.from_)
 
     def recognize(self, turn: Turn, *, store: bool, briefly: bool = False) -> Turn:
-        """Return the turn under its sender's first id; `store` the ids that it names, or `briefly`."""
+        """Return the turn under its sender's first id, and `store` the ids that it names."""
         return self._people.recognize(turn, store=store, briefly=briefly)
 
     def sender(self, turn: Turn) -> Sender | None:
@@ -212,5 +212,10 @@ class WhatsAppChannel:
         to = await asyncio.to_thread(self._people.address, delivery.conversation)
         has_content = not template and "content_sid" in fields
         with translated(Sending(delivery.attempt, to, template, has_content)):
-            sent = await self._client.here().messages.create_async(to=to, status_callback=callback, **sender, **fields)
+            sent = await self._client.here().messages.create_async(
+                to=to,
+                status_callback=callback,
+                **sender,
+                **fields,
+            )
         return Receipt(str(sent.sid or ""), price_class=price_class)

@@ -137,9 +137,16 @@ class ErrorMeaning:
 
 _BUSY = ErrorMeaning(RateLimited, "too many calls at once", wait=1.0)
 _CREDENTIALS = ErrorMeaning(ChannelDown, "the account SID or the auth token is wrong")
-_ID_NOT_TAKEN = ErrorMeaning(Refused, "Twilio does not take the id of a person who hides the phone number")
+_ID_NOT_TAKEN = ErrorMeaning(
+    Refused,
+    "Twilio does not take the id of a person who hides the phone number",
+)
 _NO_PERSON = ErrorMeaning(AddressClosed, "nobody can be reached at this address")
-_NO_NUMBER = ErrorMeaning(AddressClosed, "no person can be reached at this number", needs_number=True)
+_NO_NUMBER = ErrorMeaning(
+    AddressClosed,
+    "no person can be reached at this number",
+    needs_number=True,
+)
 _OPTED_OUT = ErrorMeaning(OptedOut, "the person has opted out")
 _SENDER = ErrorMeaning(ChannelDown, "the sender is not set up for WhatsApp, or was closed")
 _CONTENT = ErrorMeaning(Refused, "the message or its file is not accepted")
@@ -183,7 +190,10 @@ REACTIONS: dict[int, ErrorMeaning] = {
     63012: _PROVIDER,
     63013: _CONTENT,
     63014: ErrorMeaning(OptedOut, "the person has blocked the sender or opted out"),
-    63015: ErrorMeaning(AddressClosed, "the person has not joined the Sandbox, or it was three days ago"),
+    63015: ErrorMeaning(
+        AddressClosed,
+        "the person has not joined the Sandbox, or it was three days ago",
+    ),
     63016: ErrorMeaning(WindowClosed, "more than 24 hours since the person last wrote"),
     63018: ErrorMeaning(RateLimited, "the sender is too fast for WhatsApp", wait=5.0),
     63019: ErrorMeaning(Refused, "its file could not be fetched", once_more=True),
@@ -200,7 +210,7 @@ REACTIONS: dict[int, ErrorMeaning] = {
     63040: ErrorMeaning(
         TemplateRefused,
         "Meta has rejected it",
-        cure="the Content Template Builder shows the reason: change it and submit it again, or name another one",
+        cure="see the reason in the Content Template Builder, and change it or name another one",
     ),
     63041: ErrorMeaning(
         TemplateRefused,
@@ -215,7 +225,10 @@ REACTIONS: dict[int, ErrorMeaning] = {
     63049: _DECLINED,
     63050: _OPTED_OUT,
     63051: _SENDER,
-    63058: ErrorMeaning(AddressClosed, "Meta does not let this business write to people in that country"),
+    63058: ErrorMeaning(
+        AddressClosed,
+        "Meta does not let this business write to people in that country",
+    ),
     63062: ErrorMeaning(
         TemplateRefused,
         "Meta's terms for marketing messages are not accepted",

@@ -181,7 +181,8 @@ def _status(form: TwilioForm, channel: str, delivery: str = "", template: str = 
         )
         return replace(received, addresses=(change,))
     if reaction.kind is TemplateRefused and template:
-        return replace(received, refused_templates=(reaction.of_template(update.error_code, template),))
+        refused = reaction.of_template(update.error_code, template)
+        return replace(received, refused_templates=(refused,))
     if reaction.kind is ChannelDown:
         return replace(received, alerts=(why,))
     return received

@@ -168,8 +168,16 @@ class Slice:
 class MediaDeletion:
     """Deletes the media of one channel at Twilio. Lives as long as one command, which may be repeated at any time."""
 
-    def __init__(self, channel: str, messages: MessageLog, inbox: RecoveryInbox, identities: Identities) -> None:
-        self._channel, self._messages, self._inbox = channel, messages, inbox
+    def __init__(
+        self,
+        channel: str,
+        messages: MessageLog,
+        inbox: RecoveryInbox,
+        identities: Identities,
+    ) -> None:
+        self._channel = channel
+        self._messages = messages
+        self._inbox = inbox
         self._people = WhatsAppPeople(channel, identities)
 
     async def run(self, older: float, back: float, *, delete: bool) -> AsyncIterator[Slice]:

@@ -67,9 +67,9 @@ class WhatsAppSettings(VendorSettings):
         return f"{self.account_sid} {self.from_}"
 
     def user_ids(self, channel: str, user: str, identities: Identities) -> tuple[str, ...]:
-        """Return the ids of a person, who is named by a phone number or another id, with or without
-        `whatsapp:`.
+        """Return the ids of a person. `user` is a phone number or another id of theirs.
 
+        `whatsapp:` may stand before it.
         The first one is that under which the turns are stored, if it is known. A number names the
         person who last wrote from it. Numbers that are another person's are left out, as is one
         under which another person's turns are stored, who had it first.

@@ -10,7 +10,7 @@ import flask
 
 from sayso.channels.base import BadHook, Forbidden
 from sayso.channels.console.adapter import ConsoleChannel
-from sayso.channels.console.store import FeedEntry, StoreDown
+from sayso.channels.console.store import FeedEntries, FeedEntry, StoreDown
 from sayso.channels.console.views import console_pages
 from sayso.channels.storage.media import LocalMediaStore
 from sayso.channels.types import Delivery, Reply, Turn, WebhookRequest
@@ -80,7 +80,7 @@ class EchoApp:
 class QuietFeed(MemoryFeed):
     """A feed that never blocks."""
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
         """Return the entries that are there now."""
         return super().read(conversation_id, after, 0)
 
@@ -93,7 +93,7 @@ class HangingFeed(MemoryFeed):
         self.works = threading.Event()
         self.works.set()
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
         """Return the entries after an id, once the feed works."""
         self.works.wait()
         return super().read(conversation_id, after, min(block_ms, 50))
@@ -110,10 +110,10 @@ class DownFeed:
         """Raise StoreDown."""
         raise StoreDown("cannot read the feed: ConnectionError")
 
-    def read_back(self, conversation_id: str, before: str, count: int) -> list[tuple[str, FeedEntry]]:
+    def read_back(self, conversation_id: str, before: str, count: int) -> FeedEntries:
         """Raise StoreDown."""
         raise StoreDown("cannot read the feed: ConnectionError")
 
-    def read(self, conversation_id: str, after: str, block_ms: int) -> list[tuple[str, FeedEntry]]:
+    def read(self, conversation_id: str, after: str, block_ms: int) -> FeedEntries:
         """Raise StoreDown."""
         raise StoreDown("cannot read the feed: ConnectionError")
