@@ -37,6 +37,7 @@ class LoadedTools:
     `problems` has a line for each file of a folder that could not be loaded; `files` are those that
     were read. `left_out` has the tools of a document that cannot be used, with the reasons.
     `missing` has the offered tools that lack a part of their definition, and which part.
+    `own_names` is what the source itself calls all its tools, those that were not chosen too.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -45,6 +46,7 @@ class LoadedTools:
     files: tuple[Path, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    own_names: tuple[str, ...] = ()
 
 
 class ToolLoader:

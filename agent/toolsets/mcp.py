@@ -104,6 +104,8 @@ class McpToolProvider:
         self._call_seconds = call_seconds
         self._filter = ToolFilter(include, exclude)
         self._own_names: dict[str, str] = {}
+        #: What the server called all its tools in the last listing, those that the filter leaves out too.
+        self.listed_names: tuple[str, ...] = ()
         #: The tools that the last listing left out, by the server's names, with the reasons.
         self.left_out: dict[str, str] = {}
         self._changed: Callable[[], None] = lambda: None
@@ -118,6 +120,7 @@ class McpToolProvider:
         """
         selected: dict[str, Definition] = {}
         definitions, left_out = await self._connection().definitions()
+        self.listed_names = tuple(dict.fromkeys([*(each.name for each in definitions), *left_out]))
         repeated: dict[str, str] = {}
         for definition in definitions:
             if not self._filter.accepts(definition.name):

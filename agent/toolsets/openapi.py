@@ -107,6 +107,8 @@ class OpenApiToolProvider:
         self._max_bytes = max_bytes
         self._resolve = resolve
         self._api: _Api | None = None
+        #: What the document calls all its operations, those that the filter leaves out too.
+        self.listed_names: tuple[str, ...] = ()
         #: The selected operations that cannot be used, by the document's names, with the reasons.
         self.left_out: dict[str, str] = {}
         #: What the offered operations lack of the document: optional parameters, by operation, with
@@ -309,15 +311,22 @@ class OpenApiToolProvider:
             document = Document({**document.root, "paths": sorted_paths})
         # No more than needed: a document may have any number of operations, each of any size.
         is_own_server = _own_servers(document, url, source)
+        listed: dict[str, None] = {}
+
+        def accepts(name: str) -> bool:
+            listed[name] = None
+            return self._filter.accepts(name)
+
         reader = OperationReader(
             document,
-            self._filter.accepts,
+            accepts,
             lambda where, name: any(auth.fills(where, name) for auth in self._auth),
             is_own_server,
             keys=max(1, len(self._auth)),
             left_out=self.left_out,
         )
         selected = list(islice(reader.operations(), MAX_TOOLS + 1))
+        self.listed_names = tuple(listed)
         for each in selected:
             if each.missing:
                 self.missing[each.name] = "; ".join(each.missing)

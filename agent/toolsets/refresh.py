@@ -81,6 +81,10 @@ class ToolsetRefresher:
             missing[source.id] = dict(getattr(source.provider, "missing", {}))
         return missing
 
+    def listed_names(self) -> dict[str, tuple[str, ...]]:
+        """Return what each source called all its tools in its last listing, by the source's id."""
+        return {source.id: tuple(getattr(source.provider, "listed_names", ())) for source in self._sources}
+
     def close(self) -> None:
         """Stop, and close all sources. Idempotent."""
         thread, self._thread = self._thread, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,7 +11,6 @@ from pathlib import Path
 from sayso.agent.guards.policy import Decision, effective_decision
 from sayso.agent.messages import UsageStats
 from sayso.agent.providers.pricing import cost_usd
-from sayso.agent.tools.errors import ToolError
 from sayso.channels.spelling import nearest
 from sayso.config.settings.agent import (
     GUARDRAILS,
@@ -31,7 +30,7 @@ from sayso.config.settings.schema import Settings
 from sayso.config.settings.tools import Path_, SourceSettings
 from sayso.config.wiring.agents import AgentDeps, load_bot_tools, own_tools, tool_policy
 from sayso.config.wiring.libraries import library_problems
-from sayso.config.wiring.tools import OpenTools, build_selector, is_remote, names_of_remote, own_names
+from sayso.config.wiring.tools import OpenTools, build_selector, names_of_remote
 
 #: How long a check waits for remote sources, in seconds: longer than a connection may take, since
 #: a check that gives up too early fails.
@@ -110,7 +109,7 @@ def describe(
     in_policies: Iterable[str] = ()
     if not (opened.problems or not_asked):
         in_policies = _in_policies(settings, opened)
-    in_sources = _in_sources(settings, opened.unreachable, offline=offline)
+    in_sources = _in_sources(settings, opened.own_names)
     warnings = (*opened.left_out, *in_sources, *in_policies, *unknown_prices(settings))
     return BotDescription(channels, opened.problems, warnings, not_asked)
 
@@ -233,21 +232,17 @@ def unknown_prices(settings: Settings) -> Iterator[str]:
             yield f"{where}warning: agent.budget: the price of {model!r} is unknown, so no limit in USD holds: {cure}"
 
 
-def _in_sources(settings: Settings, unreachable: Collection[int], *, offline: bool) -> Iterator[str]:
+def _in_sources(settings: Settings, own_names: Mapping[int, Sequence[str]]) -> Iterator[str]:
     """Yield a warning for each pattern of a source that names none of its tools.
 
-    `confirm` may name a tool with or without its namespace. Sources whose tools are unknown are
-    skipped: the `unreachable` ones, by position, and with `offline` all remote ones.
+    `own_names` are those of each source whose tools are known, by its position. `confirm` may name
+    a tool with or without its namespace.
     """
     for index, source in enumerate(settings.tools):
-        if isinstance(source, str) or not (patterns := list(_patterns(source, ("tools", index)))):
+        if isinstance(source, str) or index not in own_names:
             continue
-        if index in unreachable or (offline and is_remote(source)):
-            continue
-        try:
-            names = own_names(source, settings.origin.folder)
-        except (ToolError, SystemExit):  # a source that does not answer is reported elsewhere
-            continue
+        patterns = list(_patterns(source, ("tools", index)))
+        names = own_names[index]
         prefixed = [f"{source.namespace}-{name}" for name in names] if source.namespace else []
         for path, pattern in patterns:
             yield from _warning(settings, path, pattern, [*names, *prefixed] if path[2] == "confirm" else names)

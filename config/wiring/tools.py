@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -70,6 +69,9 @@ class OpenTools:
     #: The tools of open sources that cannot be used, or not as a whole: the place of the source,
     #: and the reason.
     left_out: tuple[str, ...] = ()
+    #: What each source itself calls all its tools, without `include`, `exclude` and `namespace`, by its position in the
+    #: YAML. A source that could not be listed has no entry.
+    own_names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     live: ToolsetRefresher | None = None
     #: What each source of this machine has loaded, in the order of the YAML.
     _contents: dict[str, Sequence[Tool]] = field(default_factory=dict)
@@ -142,9 +144,14 @@ def open_tools(
     opened.registry.reserve_places(ids)
     problems: list[str] = []
     left_out: list[str] = []
+    own_names: dict[int, tuple[str, ...]] = {}
     for index, source in enumerate(settings.tools):
         if not is_remote(source):
-            problems += _open_local(opened, settings, index, source, left_out)
+            loaded, its_problems = _open_local(opened, settings, index, source)
+            problems += its_problems
+            left_out += _left_out_lines(settings, index, source, loaded.left_out, loaded.missing)
+            if not its_problems:
+                own_names[index] = loaded.own_names
     if problems and strict:
         raise ConfigError(problems)
     live = None
@@ -154,15 +161,19 @@ def open_tools(
     if live:
         left_out_by_source = live.left_out()
         missing_by_source = live.missing()
+        names_by_source = live.listed_names()
         for index, source in enumerate(settings.tools):
             unusable = left_out_by_source.get(_id(index), {})
             missing = missing_by_source.get(_id(index), {})
             left_out += _left_out_lines(settings, index, source, unusable, missing)
+            if is_remote(source) and index not in unreachable:
+                own_names[index] = names_by_source[_id(index)]
     return replace(
         opened,
         problems=(*problems, *unreachable.values()),
         unreachable=frozenset(unreachable),
         left_out=tuple(left_out),
+        own_names=own_names,
         live=live,
     )
 
@@ -221,8 +232,8 @@ def is_remote(source: AnySource) -> bool:
     return isinstance(source, McpSource)
 
 
-def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySource, left_out: list[str]) -> list[str]:
-    """Load a source of this machine into `opened`. Return its problems; add what cannot be used to `left_out`."""
+def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySource) -> tuple[LoadedTools, list[str]]:
+    """Load a source of this machine into `opened`. Return its contents and its problems."""
     loaded, folder = LoadedTools(), settings.origin.folder
     try:
         loaded = _load(source, folder)
@@ -245,8 +256,8 @@ def _open_local(opened: OpenTools, settings: Settings, index: int, source: AnySo
     if isinstance(source, str | ModuleSource):
         load_again = partial(_load, source, folder, again=True)
         opened.watched[_id(index)] = WatchedSource(_name(source), loaded.files, load_again)
-    left_out += _left_out_lines(settings, index, source, loaded.left_out, loaded.missing)
-    return [*([settings.problem(("tools",), says, index)] if says else []), *loaded.problems]
+    problems = [settings.problem(("tools",), says, index)] if says else []
+    return loaded, [*problems, *loaded.problems]
 
 
 def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTools:
@@ -255,32 +266,37 @@ def _load(source: AnySource, folder: Path, *, again: bool = False) -> LoadedTool
             return load_tools(source, folder, again=again)
         case ModuleSource():
             loaded = load_tools(source.module, folder, again=again)
-            return replace(loaded, tools=_taken(source, loaded.tools))
+            return _taken(source, loaded)
         case ToolboxSource():
             own = folder / source.folder if source.folder else None
-            return LoadedTools(_taken(source, open_toolbox(source.toolbox, folder=own, hosts=source.hosts)))
+            return _taken(source, LoadedTools(tuple(open_toolbox(source.toolbox, folder=own, hosts=source.hosts))))
         case _:
             provider = tool_provider(source, folder)
             tools = run_sync(provider.list_tools())
             named = provided(provider, tools, source.namespace or "", source.confirm)
             missing = dict(getattr(provider, "missing", {}))
-            return LoadedTools(tuple(named), left_out=dict(provider.left_out), missing=missing)
+            return LoadedTools(
+                tuple(named),
+                left_out=dict(provider.left_out),
+                missing=missing,
+                own_names=provider.listed_names,
+            )
 
 
-def _taken(source: SourceSettings, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Return the tools that `include` and `exclude` leave, with the namespace, the confirmation and the timeout of
-    their section. Patterns are over own names.
+def _taken(source: SourceSettings, loaded: LoadedTools) -> LoadedTools:
+    """Return the contents with the tools that `include` and `exclude` leave, with the namespace, the confirmation and
+    the timeout of their section. Patterns are over own names.
     """
     choice, space = ToolFilter(source.include, source.exclude), source.namespace
     taken = []
-    for tool in tools:
+    for tool in loaded.tools:
         if choice.accepts(tool.name):
             named = renamed(tool, legal_names([tool.name], space)[tool.name], space) if space else tool
             adapted = requires_confirmation(named, tool.name, source.confirm)
             if source.timeout is not None:
                 adapted = replace(adapted, metadata=replace(adapted.metadata, timeout=source.timeout))
             taken.append(adapted)
-    return tuple(taken)
+    return replace(loaded, tools=tuple(taken), own_names=tuple(tool.name for tool in loaded.tools))
 
 
 def _name(source: AnySource) -> str:
@@ -335,18 +351,6 @@ def _id(index: int) -> str:
 def names_of_remote(settings: Settings) -> list[str]:
     """Return the names of the sources that have to be asked for their tools, in the order of the YAML."""
     return [_name(source) for source in settings.tools if is_remote(source)]
-
-
-def own_names(source: McpSource | OpenApiSource | ToolboxSource | ModuleSource, folder: Path) -> list[str]:
-    """Return what a source itself calls all its tools, without `include`, `exclude` and `namespace`.
-
-    Raises ToolError when the source does not answer.
-    """
-    whole = source.model_copy(update={"include": None, "exclude": [], "namespace": None})
-    if not isinstance(whole, McpSource):
-        return [tool.name for tool in _load(whole, folder).tools]
-    with closing(_mcp_provider(whole, folder)) as provider:
-        return [tool.name for tool in run_sync(provider.list_tools())]
 
 
 def tool_provider(source: McpSource | OpenApiSource, folder: Path) -> McpToolProvider | OpenApiToolProvider:

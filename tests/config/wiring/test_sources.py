@@ -332,10 +332,14 @@ def test_check_warns_of_each_pattern_that_names_no_tool(file: Path):
 
 
 def test_check_warns_of_a_pattern_that_no_tool_of_a_server_matches(file: Path):
-    """The warning covers `exclude` and `confirm`."""
-    text = f"tools:\n  - mcp: {SERVER}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
+    """The warning covers `exclude` and `confirm`. The server is started once."""
+    starts = file.parent / "starts"
+    code = f"open({str(starts)!r}, 'a').write('x'); import runpy; runpy.run_path({str(TINY)!r}, run_name='__main__')"
+    server = json.dumps({"command": [sys.executable, "-c", code]})
+    text = f"tools:\n  - mcp: {server}\n    namespace: box\n    exclude: [wip, echo]\n    confirm: [box-wipe, 'di?']"
     told = [line for line in str(describe(settings(file, text), seconds=120)).splitlines() if "warning" in line]
     assert told == [f"{file}:4:15: warning: tools.0.exclude.0: 'wip' names no tool, did you mean 'wipe'?"]
+    assert starts.read_text() == "x"
 
 
 def test_check_names_the_tools_that_cannot_be_used(file: Path):
