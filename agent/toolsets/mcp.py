@@ -67,6 +67,8 @@ CALL_SECONDS = 60.0
 MAX_AGE_SECONDS = 1.0
 #: Why the second tool of a name is left out.
 REPEATED = "the server lists an earlier tool of this name, which is offered"
+#: Why tools beyond the limit are left out.
+TOO_MANY = f"the server lists {{}} tools, and at most {MAX_TOOLS} are offered: choose them with include and exclude"
 
 
 class McpToolProvider:
@@ -131,8 +133,10 @@ class McpToolProvider:
                 selected[definition.name] = definition
         if len(selected) > MAX_TOOLS:
             log.warning("mcp.too_many_tools", extra={"server": self.name, "tools": len(selected), "taken": MAX_TOOLS})
-        names = legal_names(sorted(selected)[:MAX_TOOLS])
+        in_order = sorted(selected)
+        names = legal_names(in_order[:MAX_TOOLS])
         self._own_names = {name: own for own, name in names.items()}
+        too_many = dict.fromkeys(in_order[MAX_TOOLS:], TOO_MANY.format(len(selected)))
         self.left_out = repeated | {name: why for name, why in left_out.items() if self._filter.accepts(name)}
         # In a thread: a server's schemas may take long to process.
         tools = await call_in_thread(
@@ -140,6 +144,8 @@ class McpToolProvider:
         )
         for name, why in self.left_out.items():
             log.warning("mcp.tool_left_out", extra={"server": self.name, "tool": name, "why": why})
+        # One line in the log says so of all of them.
+        self.left_out |= too_many
         return tools
 
     async def execute_tool(self, tool_name: str, parameters: dict[str, Any]) -> ToolOutcome:

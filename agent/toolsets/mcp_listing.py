@@ -1,17 +1,18 @@
-"""Checks the list of tools of an MCP server definition by definition.
+"""Checks the list of tools of an MCP server definition by definition, and the result of a call block by block.
 
-The official SDK refuses a whole list for one definition that does not follow the protocol. Here such
-a definition is mended or left out, and the others stay.
+The official SDK refuses a whole list, or a whole result, for one part that does not follow the
+protocol. Here such a part is mended, left out or read as text, and the others stay.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
@@ -38,7 +39,7 @@ async def with_usable_listings(
 
 
 class ListingStream:
-    """The messages from a server, with only usable definitions in its lists of tools.
+    """The messages from a server, with only usable definitions in its lists, and readable results of calls.
 
     Lives as long as its connection. It adds each definition that cannot be used to `left_out`, by name
     with the reason.
@@ -73,6 +74,8 @@ class ListingStream:
         result = getattr(getattr(message, "message", None), "result", None)
         if isinstance(result, dict) and isinstance(result.get("tools"), list):
             result["tools"] = list(self._usable(result["tools"]))
+        elif isinstance(result, dict) and not result.keys().isdisjoint(("content", "structuredContent")):
+            _mend_result(result)
         return message
 
     def _usable(self, definitions: list[Any]) -> Iterator[dict[str, Any]]:
@@ -130,6 +133,39 @@ def _mended(schema: Mapping[str, Any]) -> dict[str, Any]:
     return mended
 
 
+def _mend_result(result: dict[str, Any]) -> None:
+    """Make the result of a call readable where its meaning is clear.
+
+    The call was answered, so an unreadable part must not make its effect unknown. Servers in Go
+    write an empty list as null, and newer ones send blocks that are not known here.
+    """
+    for key in ("structuredContent", "isError", "_meta"):
+        if key in result and result[key] is None:
+            del result[key]
+    content = result.get("content")
+    if isinstance(content, dict):
+        blocks: list[Any] = [content]
+    elif isinstance(content, list):
+        blocks = content
+    else:
+        blocks = [] if content is None else [str(content)]
+    result["content"] = [_readable_block(block) for block in blocks]
+    structured = result.get("structuredContent")
+    if structured is not None and not isinstance(structured, dict):
+        # Older versions of the protocol allow only an object there; servers wrap other values so.
+        result["structuredContent"] = {"result": structured}
+
+
+def _readable_block(block: Any) -> Any:
+    """Return a block of a result; one that is not known or malformed as text."""
+    try:
+        _block_adapter().validate_python(block, by_name=False)
+    except ValidationError:
+        text = block if isinstance(block, str) else json.dumps(block, ensure_ascii=False)
+        return {"type": "text", "text": text}
+    return block
+
+
 def _violation(definition: Mapping[str, Any]) -> str:
     """Return what the protocol forbids in a definition, "" for nothing."""
     for model in _definition_models():
@@ -145,6 +181,14 @@ def validation_reason(exc: ValidationError) -> str:
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "its top"
     return f"{place}: {first['msg']}"
+
+
+@functools.cache
+def _block_adapter() -> TypeAdapter[Any]:
+    """Return what checks one block of a result."""
+    from mcp.types import ContentBlock
+
+    return TypeAdapter(ContentBlock)
 
 
 @functools.cache

@@ -133,6 +133,8 @@ class OperationReader:
         """Return path, method and path item of each operation."""
         candidates = []
         for path, item in as_mapping(self.document.root.get("paths")).items():
+            if str(path).startswith("x-"):  # an extension of the document
+                continue
             try:
                 resolved = self.document.resolved(item)
             except SourceError as exc:

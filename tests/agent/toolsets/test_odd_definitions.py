@@ -71,6 +71,15 @@ def test_second_tool_of_a_name_is_left_out_with_a_reason(caplog):
     assert [record.message for record in caplog.records] == ["mcp.tool_left_out"]
 
 
+def test_tools_beyond_the_limit_are_named(caplog):
+    """An operator who misses one learns to choose with `include`. One line of the log is enough."""
+    many = [{"name": f"tool{number:03}", "inputSchema": OBJECT} for number in range(258)]
+    tools, left_out = listed(*many)
+    assert (len(tools), sorted(left_out)) == (256, ["tool255", "tool256", "tool257"])
+    assert left_out["tool257"].startswith("the server lists 259 tools, and at most 256 are offered: choose them")
+    assert [record.message for record in caplog.records] == ["mcp.too_many_tools"]
+
+
 def test_odd_tool_is_left_out_over_http_as_well():
     """Half a character in an answer is read there, too."""
     odd = [{"name": "odd"}, {"name": "cut", "description": "Cut \ud83d", "inputSchema": OBJECT}]

@@ -178,6 +178,14 @@ def test_methods_that_are_not_called_are_named(tmp_path: Path):
     }
 
 
+def test_extension_among_the_paths_is_no_operation(tmp_path: Path):
+    """Generators write settings there, and nothing is missing without them."""
+    document = {**PETS, "paths": {**PETS["paths"], "x-root": "/api"}}
+    pets = provider(tmp_path, document=document)
+    tools_of(pets)
+    assert pets.left_out == {}
+
+
 def test_path_parameter_without_a_place_is_not_lost(tmp_path: Path):
     """The argument would be dropped without a word."""
     parameters = [{"name": "shop", "in": "path", "required": True, "schema": TEXT}]
