@@ -210,7 +210,7 @@ REACTIONS: dict[int, ErrorMeaning] = {
     63040: ErrorMeaning(
         TemplateRefused,
         "Meta has rejected it",
-        cure="see the reason in the Content Template Builder, and change it or name another one",
+        cure="the Content Template Builder shows why: change and submit it again, or name another",
     ),
     63041: ErrorMeaning(
         TemplateRefused,

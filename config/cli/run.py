@@ -20,7 +20,6 @@ import click
 from sayso.config.cli.command import Options, SaysoCommand, clear_errors, fail, pass_options
 from sayso.config.server.metrics import MetricsAddress, MetricsUnusable, share_counts
 from sayso.config.wiring.observability import FORMAT_VARIABLE, FORMATS, LEVEL_VARIABLE, LEVELS, set_up_logs
-from sayso.pending.stop_signals import accept_interrupts
 
 _host = click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 _port = click.option(
@@ -148,6 +147,8 @@ def _exit_on_signals() -> None:
 
     The handler raises no exception: a module that is being imported could catch or print it.
     """
+
+    from sayso.pending.stop_signals import accept_interrupts  # `sayso --help` imports no package
 
     def leave(_: int, __: FrameType | None) -> NoReturn:
         os._exit(0)
