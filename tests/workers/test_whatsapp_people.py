@@ -220,6 +220,18 @@ def test_changed_number_without_a_parent_id_is_another_person(clinic: Clinic):
     assert clinic.bot.deleted == []
 
 
+def test_reply_that_waits_for_its_person_follows_them_to_the_new_number(platforms: FakePlatforms):
+    """The 24 hours are over, so it waits. The message from the new number begins them again."""
+    clinic = Clinic(platforms)
+    clinic.say("hello", ANA, NUMBER, parent=PARENT)
+    clinic.rig.pass_time(25 * 3600)
+    clinic.rig.outbox.forward(Delivery("x:1#1", Conversation("wa", ANA), Reply("news")))
+    asyncio.run(clinic.processor.run(Conversation("wa", ANA).id))
+    assert len(platforms.sent) == 1
+    clinic.say("hi", BEN, OTHER_NUMBER, parent=PARENT)
+    assert [(each["chat"], each["text"]) for each in platforms.sent[1:2]] == [(OTHER_NUMBER, "news")]
+
+
 def test_repetition_of_a_webhook_across_the_change_runs_once(clinic: Clinic):
     """The first delivery came before the person hid the number, and its repetition afterwards."""
     form = clinic.form("hello", "", NUMBER)

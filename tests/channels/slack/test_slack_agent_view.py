@@ -174,6 +174,19 @@ def test_yes_in_a_new_thread_names_the_question_in_the_other_and_runs_nothing(bo
     assert ("another thread" in told, "Delete A" in told, bot.bot.deleted) == (True, True, ["A"])
 
 
+def test_each_thread_has_a_question_of_its_own(bot: SlackBot):
+    """The same person has one in each of two threads. A no and a yes answer the one above them, also
+    if the yes is shown in the chat, too.
+    """
+    bot.bot.provider._lines[1:] = Bot._calls("B")
+    bot.hear(signing.slack_text("1995204900.000200", "clean"))
+    bot.hear(signing.slack_text("1995204901.000200", "clean"))
+    bot.hear(signing.slack_text("1995204902.000200", "no", thread_ts="1995204900.000200"))
+    bot.hear(signing.slack_text("1995204903.000200", "yes", thread_ts="1995204901.000200", subtype="thread_broadcast"))
+    assert bot.bot.deleted == ["B"]
+    assert [state for _, state in bot.states[-4:]] == ["processing", "active", "processing", "active"]
+
+
 def test_tap_answers_in_the_thread_of_its_question(bot: SlackBot):
     """The buttons of each thread are its own, whatever the person wrote since."""
     bot.hear(signing.slack_text(ROOT, "clean"))

@@ -106,9 +106,12 @@ class SlackBot:
         state = self.begin()
         return self.come_back(code=self.slack.oauth.allow(team, label, organization=organization), state=state)
 
-    def post(self, body: bytes) -> int:
-        """Send a signed webhook, and return the status of the answer."""
+    def post(self, body: bytes, retry: int = 0) -> int:
+        """Send a signed webhook, for the `retry`th time again, and return the status of the answer."""
         headers, body = slack_hook(fakes.SLACK_SIGNING_SECRET, body, time.time())
+        headers = dict(headers)
+        if retry:
+            headers |= {"X-Slack-Retry-Num": str(retry), "X-Slack-Retry-Reason": "http_timeout"}
         return self.client.post("/hooks/desk", headers=headers, data=body).status_code
 
     def work(self) -> None:

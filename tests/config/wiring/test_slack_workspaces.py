@@ -97,6 +97,15 @@ def test_yes_in_one_workspace_confirms_nothing_in_another(bot: SlackBot):
     assert bot.deleted == ["T01-1"]
 
 
+def test_event_that_slack_repeats_is_answered_once_in_each_workspace(bot: SlackBot):
+    """Slack repeats what it believes to be lost; the same ids in another workspace are another message."""
+    for team, envelope in ENVELOPES.items():
+        body = message(team, f"{FIRST_TS}.000100", f"delete invoice {team}-1", **envelope)
+        assert [bot.post(body, retry=number) for number in range(3)] == [200] * 3
+    bot.work()
+    assert sorted(team for entry in bot.sent for team in invoices(entry["text"])) == sorted(TOKENS)
+
+
 def test_each_call_has_the_token_of_its_workspace(bot: SlackBot, caplog: pytest.LogCaptureFixture):
     """200 mixed webhooks of four workspaces with the same ids, and one workspace removes the app in the middle."""
     for number in range(50):
