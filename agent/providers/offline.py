@@ -34,7 +34,11 @@ WEAK_WORDS = frozenset({"do", "get", "give", "look", "make", "run", "see", "set"
 #: The score of a word in a tool's name; a word in its description or parameters scores 1.
 NAME_WEIGHT = 10
 #: Negations. "Don't delete INV-42" contains every word of the request that it forbids.
-_NEGATION = re.compile(r"\b(don['\u2019]?t|do not|never)\b", re.IGNORECASE)
+_NEGATION = re.compile(
+    r"\b(?:do|does|did|wo|would|should|must|could|have|has|was|were|is)n['\u2019]?t\b|\bcan(?:no|['\u2019])t\b"
+    r"|\b(?:do|does|did|will|would|should|must|can|could|have|has) not\b|\bnever\b",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(r"\"([^\"]+)\"|(?<!\w)'([^']+)'(?!\w)|“([^”]+)”|([\w#$€£@+-][\w.:@/+#%$€£='\u2019-]*)")
 _NOT_WORDS = re.compile(r"[\W_]+")
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -148,6 +152,9 @@ class OfflineProvider:
         matches = [each for each in all_matches if each not in hidden]
         if not matches:
             return NOT_ALLOWED
+        if len(matches) == 1 and len(all_matches) > 1:
+            # The text may mean the tool that its user may not use, so the other one does not run for it.
+            return f"Did you mean /{matches[0]['name']}?"
         if len(matches) > 1:
             *first, last = [f"/{tool['name']}" for tool in matches]
             return f"Did you mean {', '.join(first)} or {last}?"
@@ -306,7 +313,9 @@ def match_tools(text: str, tools: Sequence[ToolSchema]) -> list[ToolSchema]:
     unquoted = " ".join(token.text for token in tokens(text) if not token.quoted)
     words = words_of(unquoted)
     longest = max(_exact_words(match, words) for match in candidates)
-    if longest > 1:  # one word of a name is in many sentences
+    # One word of a name is in many sentences, so it must be all that the text says.
+    has_whole_name = longest == 1 and len(_saying(words)) == 1
+    if longest > 1 or has_whole_name:
         candidates = [match for match in candidates if _exact_words(match, words) == longest]
     best_score = max(match.score for match in candidates)
     best = [match for match in candidates if match.score == best_score]
@@ -328,6 +337,11 @@ def _exact_words(match: _Match, words: Sequence[str]) -> int:
     if any(text[start : start + len(name)] == name for start in starts):
         return len(name)
     return 0
+
+
+def _saying(words: Sequence[str]) -> list[str]:
+    """Return the words that say what to do: no stop words, and no identifiers or amounts."""
+    return [word for word in words if word not in STOP_WORDS and not any(map(str.isdigit, word))]
 
 
 @dataclass(frozen=True, slots=True)

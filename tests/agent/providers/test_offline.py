@@ -120,7 +120,17 @@ def test_several_identifiers_in_one_text_are_one_call_each():
     assert len(answer("refund 20 of PAY-1 and 30 of PAY-2").tool_calls) <= 1
 
 
-@pytest.mark.parametrize("text", ["don't delete invoice INV-42", "do not delete INV-42", "Never delete invoices"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "don't delete invoice INV-42",
+        "do not delete INV-42",
+        "Never delete invoices",
+        "I didn\u2019t delete invoice INV-42",
+        "you cannot delete invoice INV-42",
+        "it should not delete INV-42",
+    ],
+)
 def test_negated_request_calls_no_tool(text):
     """A negation contains the words of the request."""
     assert called(text).startswith(f"You said: {text}\n")
@@ -298,10 +308,12 @@ def named(name: str, description: str = "A tool."):
         ("clear all tasks", "clear_all_tasks"),
         ("delete the task of the shopping list", "delete_task"),
         ("delete my list now", "delete_list_entry"),
+        ("list", "list"),
+        ("list 5 please", "list"),
     ],
 )
 def test_exact_words_of_a_name_win(text, name):
-    """Whatever other names share with them, and whatever a description adds. One word alone is no name."""
+    """Whatever other names share with them, and whatever a description adds. One word must be all that is said."""
     tools = [
         named("find_invoice"), named("find_invoice_lines", "Find the lines of all invoices."), named("list"),
         named("list_task"), named("list_tasks"), named("tasks_list"), named("clear_all_tasks"), named("clear_tasks"),
@@ -329,6 +341,19 @@ def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how)
     agent = Agent(tools, OfflineProvider(), config, selector=selector)
     assert (agent.run(text).content, ran) == ("That is not allowed here. /help says what is.", [])
     assert agent.run("list invoices").content == "none"
+
+
+def test_tool_does_not_run_for_a_text_that_may_mean_a_denied_one():
+    """ "Remove" is a word of one tool, and "account" of the other. The denied one is not named."""
+    delete_account, remove_note = named("delete_account"), named("remove_note")
+
+    async def hidden_tools():
+        return [delete_account]
+
+    matcher = OfflineProvider().with_hidden_tools(hidden_tools)
+    messages = [Message(Role.USER, "remove my account")]
+    said, _ = asyncio.run(matcher.acomplete(model="", system_prompt="", messages=messages, tools=[remove_note]))
+    assert (said.content, said.tool_calls) == ("Did you mean /remove_note?", ())
 
 
 @pytest.mark.parametrize(
