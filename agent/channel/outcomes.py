@@ -36,6 +36,8 @@ _NOTES: Mapping[ActionOutcome, str] = {
 }
 #: The note of a refusal outside of a turn: a no of the user, or of the program that asked.
 _REFUSED = "It was refused. Nothing was done."
+#: The note of an action whose undo failed. `undo_error` says why.
+_UNDO_FAILED = "The user tried to undo it, and that failed."
 #: The note of an action that is running.
 _RUNNING = "The user said yes, and it is being carried out. Do not repeat it."
 #: The note of an action whose record Redis has deleted.
@@ -199,7 +201,8 @@ class OutcomeHistory:
                     return replace(link, outcome="undone", at=at, is_final=True)
                 case "unknown" | "claimed" | "started":
                     return replace(link, outcome="unknown", at=at, is_final=False)
-            link = replace(link, undo="")  # this undo certainly had no effect
+            if undo.state != "failed":  # else the model reads why
+                link = replace(link, undo="")  # this undo certainly had no effect
 
         stored = records[link.id]
         if stored is None:
@@ -240,7 +243,8 @@ class OutcomeHistory:
 
     async def _entry(self, message: Message, link: ActionLink, records: Records) -> dict[str, Any]:
         """Return what the model reads of one action."""
-        stored = records[link.undo or link.id]
+        has_failed_undo = _has_failed_undo(link)
+        stored = records[link.id if has_failed_undo else link.undo or link.id]
         entry = _outcome_entry(link)
         if stored is None:
             if link.outcome == "unknown":
@@ -261,6 +265,10 @@ class OutcomeHistory:
             text = await self._for_model(message.tool_name, raw)
             key = "error" if link.outcome == "failed" else "result"
             entry[key] = _json_or_text(text)
+        undo = records.get(link.undo) if has_failed_undo else None
+        if undo is not None:
+            entry["note"] = _UNDO_FAILED
+            entry["undo_error"] = _json_or_text(await self._for_model(message.tool_name, _raw_text(undo)))
         return entry
 
     async def _for_model(self, tool_name: str, raw: str) -> str:
@@ -344,12 +352,18 @@ def _linked_to_undo(link: ActionLink, undo_ids: Mapping[str, str]) -> ActionLink
     return replace(link, undo=undo_ids[link.id], is_final=False)
 
 
+def _has_failed_undo(link: ActionLink) -> bool:
+    """Return whether an undo of the action was tried and failed."""
+    return bool(link.undo) and link.outcome == "done"
+
+
 def _differ(links: Sequence[ActionLink], before: Sequence[ActionLink]) -> bool:
     """Return whether a result must be written anew.
 
-    With an unknown outcome it always is, because its action may have run meanwhile.
+    With an unknown outcome it always is, because its action may have run meanwhile, and so it is
+    with an undo that failed.
     """
-    if any(link.outcome == "unknown" for link in links):
+    if any(link.outcome == "unknown" or _has_failed_undo(link) for link in links):
         return True
     return [(link.outcome, link.at) for link in links] != [(link.outcome, link.at) for link in before]
 

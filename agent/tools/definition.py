@@ -123,7 +123,11 @@ _FIELD_TYPES: Sequence[tuple[str, Any, str]] = (
     ("description", str, "text"),
     ("metadata", ToolMetadata, "a ToolMetadata"),
     ("injected_kwargs", Mapping, "a dict of names and values"),
-    *((name, (Callable, NoneType), "a function") for name in ("function", "callable", "config_injector")),
+    ("preview", (str, Callable, NoneType), "a template or a function"),
+    *(
+        (name, (Callable, NoneType), "a function")
+        for name in ("function", "callable", "config_injector", "undo", "reconcile")
+    ),
 )
 
 
@@ -185,6 +189,7 @@ class ToolDefinition:
 
     def __post_init__(self, _original: ToolDefinition | None) -> None:
         self._check_types()
+        self._take_functions_of_tools()
         self._reconcile_aliases(_original)
         function = self.function
         is_async = bool(self.is_async) or self.metadata.is_async or returns_awaitable(function)
@@ -250,6 +255,13 @@ class ToolDefinition:
             self._set(input_schema=None)
         self._set(function=function, callable=function, metadata=metadata)
 
+    def _take_functions_of_tools(self) -> None:
+        """Replace tools that are given as the preview, the undo or the reconciler by their functions."""
+        for name in ("preview", "undo", "reconcile"):
+            given = getattr(self, name)
+            if isinstance(given, ToolDefinition) and given.function is not None:
+                self._set(**{name: given.function})
+
     def _check_types(self) -> None:
         """Raise ToolValidationError, with the cure, for a field of the wrong type."""
         for name, kind, cure in _FIELD_TYPES:
@@ -257,6 +269,10 @@ class ToolDefinition:
                 raise self._undefinable(f"its {name} is of type {type(value).__name__}: give {cure}")
         if returns_awaitable(self.config_injector):
             raise self._undefinable("its config_injector is async: give a plain function, and await in the tool")
+        for name in ("undo", "reconcile"):
+            # Its call would run none of its code.
+            if _is_generator(getattr(self, name)):
+                raise self._undefinable(f"its {name} yields: return the text")
 
     def _check(self) -> None:
         """Raise ToolValidationError, with the cure, if the tool could not be called as it is described."""
@@ -429,20 +445,32 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 
 def _check_undo(tool_name: str, undo: Undo | None, names: Collection[str]) -> None:
-    """Raise ToolValidationError for an undo with a required parameter that is not in `names`."""
+    """Raise ToolValidationError for an undo that could not be called: each argument comes by name, from `names`."""
     if undo is None:
         return
+    try:
+        parameters = inspect.signature(undo).parameters
+    except (ValueError, TypeError) as exc:
+        raise ToolValidationError(
+            f"undo of {tool_name!r} is a built-in whose parameters Python does not know: write a function around it"
+        ) from exc
     known = {*names, *context_parameters(undo)}
-    parameters = inspect.signature(undo).parameters
-    unknown = sorted(name for name, param in parameters.items() if name not in known and _is_required(param))
+    required = {name: param for name, param in parameters.items() if _is_required(param)}
+    unknown = sorted(name for name in required if name not in known)
     if unknown:
         raise ToolValidationError(f"undo of {tool_name!r} needs unknown {unknown!r}; it may take {sorted(names)!r}")
+    unnamed = [name for name, param in required.items() if param.kind is inspect.Parameter.POSITIONAL_ONLY]
+    if unnamed:
+        raise ToolValidationError(
+            f"undo of {tool_name!r} takes {unnamed!r} by position only, and gets them by name: remove the `/`"
+        )
 
 
 async def call_undo(undo: Undo, arguments: Mapping[str, Any]) -> Any:
-    """Call the undo with those of the arguments that it takes; a sync one in a thread."""
+    """Call the undo with those of the arguments that it takes, all for `**kwargs`; a sync one in a thread."""
     parameters = inspect.signature(undo).parameters
-    kwargs = {name: value for name, value in arguments.items() if name in parameters}
+    takes_any = any(param.kind is inspect.Parameter.VAR_KEYWORD for param in parameters.values())
+    kwargs = {name: value for name, value in arguments.items() if takes_any or name in parameters}
     kwargs |= with_context(undo, current_context)
     return await call_foreign(undo, **kwargs)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from sayso.agent import AgentConfig, Role, Tool
+from sayso.agent import AgentConfig, Ambiguous, NotFound, Role, Tool, ToolContext, ToolError
 from sayso.agent.channel.tool_executors import ToolExecutors
 from tests.agent.channel.test_outcomes import history
 from tests.contracts.rigs import CHAT, ENGLISH
@@ -204,3 +206,72 @@ def test_undo_is_on_the_audit_log(bot):
     events = [entry["event"] for entry in bot.rig.audit() if entry["pid"] == pid]
     assert events == ["armed", "shown", "claimed", "started", "done"]
     assert bot.rig.repository.find_open(CHAT.id, bot.scope) is None
+
+
+def refuse(name: str) -> str:
+    """Refuse to restore B."""
+    if name == "B":
+        raise ToolError("B was bought.")
+    return f"restored {name}"
+
+
+REFUSALS = {
+    "raised": (refuse, "B was bought.", "B was bought."),
+    "not found": (
+        lambda name: NotFound("thing", name),
+        'I found no thing for "B".',
+        {"kind": "not_found", "entity": "thing", "query": "B"},
+    ),
+    "ambiguous": (
+        lambda name: Ambiguous("thing", name, ["B1", "B2"]),
+        'Several things match "B": B1; B2: which one?',
+        {"kind": "ambiguous", "entity": "thing", "query": "B", "matches": ["B1", "B2"]},
+    ),
+}
+
+
+def results(bot) -> list[dict[str, object]]:
+    """Return what the model of the next turn reads of each call."""
+    bot.say("how is the weather?")
+    messages = bot.provider.requests[-1].messages
+    return [json.loads(each.content) for each in messages if each.role is Role.TOOL]
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+def test_person_and_model_are_told_why_an_undo_refuses(make_bot, how):
+    """The call stays done, and no further tap tries again."""
+    undo, words, error = REFUSALS[how]
+    bot = make_bot("B", lines=["Sunny."], undo=undo)
+    tap = delete(bot)
+    told = bot.say(tap=tap)
+    assert told == f"{ENGLISH.failed('Undo: Delete B')}\n{words}"
+    assert bot.say(tap=tap) == told
+    (result,) = results(bot)
+    assert (result["outcome"], result["result"]) == ("done", "deleted B")
+    assert (result["note"], result["undo_error"]) == ("The user tried to undo it, and that failed.", error)
+
+
+def test_undo_of_a_plan_stops_at_the_step_that_refuses(make_bot):
+    """What was undone before stays undone, and the rest was not tried; person and model know which is which."""
+    bot = make_bot("A B C", lines=["Sunny."], undo=refuse)
+    told = bot.say(tap=delete(bot))
+    assert told.startswith(
+        "Steps done: 1 of 3.\n1. restored C\n2. Failed: Undo: Delete B\n   B was bought.\n3. Not started"
+    )
+    first, second, third = results(bot)
+    assert (first["outcome"], "undo_error" in first) == ("done", False)
+    assert (second["outcome"], second["undo_error"]) == ("done", "B was bought.")
+    assert (third["outcome"], third["result"]) == ("undone", "restored C")
+
+
+def test_undo_knows_its_person_in_each_step(make_bot):
+    """With `**others` it gets all that is known of the call."""
+    undone = []
+
+    def restore(name: str, context: ToolContext, **others: str) -> str:
+        undone.append((name, context.person.id, others))
+        return ""
+
+    bot = make_bot("A B", undo=restore)
+    bot.say(tap=delete(bot))
+    assert undone == [("B", "ana", {"result": "deleted B"}), ("A", "ana", {"result": "deleted A"})]
