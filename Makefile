@@ -134,7 +134,7 @@ $(VENV)/checkout/sayso: | $(BIN)/pip
 $(VENV)/ready: pyproject.toml | $(BIN)/pip $(VENV)/checkout/sayso
 	@echo "Setting up $(VENV), about half a minute ..."
 	@$(BIN)/pip install --progress-bar off --editable ".[examples]" > $(VENV)/setup.log 2>&1 & pip=$$!; \
-	trap 'kill $$pip' INT TERM; shown=; \
+	trap 'kill $$pip; wait $$pip; exit 130' INT TERM; shown=; \
 	while kill -0 $$pip 2> /dev/null; do \
 	  sleep 1; now=$$(tail -n 1 $(VENV)/setup.log | cut -c 1-90); \
 	  [ "$$now" = "$$shown" ] || echo "  $$now"; shown=$$now; \
