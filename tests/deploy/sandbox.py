@@ -146,7 +146,7 @@ class Sandbox:
     def _add_base(self) -> None:
         """Add what an image with Python has: `python` on the PATH, which every user may run, and names of hosts."""
         base, python = self.layer("base"), Path(sys.base_prefix).resolve()
-        for parent in reversed(python.parents):
+        for parent in (*reversed(python.parents), python):
             (base / parent.relative_to("/")).mkdir(mode=0o755, exist_ok=True)
         for folder in ("etc", "opt", "var", "var/lib", "data"):
             (base / folder).mkdir(mode=0o755, exist_ok=True)
@@ -155,3 +155,5 @@ class Sandbox:
             (base / f"{python}/bin/python".lstrip("/")).symlink_to(f"python3.{sys.version_info.minor}")
         (base / "etc/hosts").write_text(HOSTS)
         self.environ["PATH"] = f"{python}/bin:{self.environ['PATH']}"
+        # A Python of Debian's asks for this; that of an image does not.
+        self.environ["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
