@@ -22,6 +22,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from sayso.pending.stop_signals import accept_interrupts, delay_interrupts
+from tests.descendants import family
+
 #: How long the groups have to clean up after Ctrl-C, in seconds.
 STOP_SECONDS = 3.0
 #: Lines that are printed at once: results of tests, and the failures that this plugin names.
@@ -45,6 +48,18 @@ class NameFailures:
         self._reporter.write(f"\nFAILED {report.nodeid}: {message.splitlines()[0]}\n", flush=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """End quietly at Ctrl-C until there is a session: an import that is interrupted would print its traceback."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    accept_interrupts()
+
+
+def pytest_sessionstart() -> None:
+    """Let pytest handle Ctrl-C, from its first fixture on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Add the plugin, once pytest has its reporter."""
@@ -54,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run the groups and return 0 if all passed. After Ctrl-C end them and return 130."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
+    delay_interrupts()  # until all groups run; each of them takes SIGINT when it has a handler
     groups = {name: _start(given) for name, given in zip(arguments[::2], arguments[1::2], strict=True)}
     printing = threading.Lock()
     readers = [
@@ -63,10 +79,12 @@ def main(arguments: Sequence[str]) -> int:
     for reader in readers:
         reader.start()
     try:
+        accept_interrupts()
         for reader in readers:
             reader.join()
         return int(any(group.wait() for group in groups.values()))
     except KeyboardInterrupt:
+        print("\nStopping.", flush=True)
         _stop(list(groups.values()))
         return 130
 
@@ -96,14 +114,14 @@ def _print_output(name: str, group: subprocess.Popen[str], printing: threading.L
             continue
         with printing:
             print(f"{name:>9} {line}", end="", flush=True)
+    if not rest:  # it was interrupted before it began
+        return
     with printing:
         print(f"\n--- {name} ---\n{''.join(rest)}", flush=True)
 
 
 def _stop(groups: Sequence[subprocess.Popen[str]]) -> None:
     """Interrupt the groups, and kill what is left of them and of their descendants after STOP_SECONDS."""
-    from tests.config.processes import family
-
     started = [pid for group in groups for pid in (group.pid, *family(group.pid))]
     for group in groups:
         group.send_signal(signal.SIGINT)

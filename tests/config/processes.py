@@ -20,6 +20,7 @@ from typing import TypeVar
 from sayso.config.cli.main import main
 from sayso.config.settings.loader import DEMO
 from sayso.testing.ports import ReservedPort
+from tests.descendants import family as family
 
 #: Seconds to wait for something that should happen soon. A deadline for hangs, not a measure of speed: a machine
 #: that runs other tests beside this one is slow.
@@ -119,15 +120,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def family(pid: int) -> list[int]:
-    """Return all descendants of a process, from Linux's /proc."""
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return children + [grandchild for child in children for grandchild in family(child)]
 
 
 def command_of(pid: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.config.processes import PATIENCE, is_running, until
+from tests.config.processes import PATIENCE, family, is_running, until
 
 ROOT = Path(__file__).parents[2]
 FAILING = """
@@ -62,3 +62,12 @@ def test_ctrl_c_ends_all_groups_and_what_they_have_started(groups: subprocess.Po
     groups.send_signal(signal.SIGINT)
     assert groups.wait(PATIENCE) == 130
     until(lambda: not is_running(child))
+
+
+def test_ctrl_c_before_the_first_test_prints_no_traceback(groups: subprocess.Popen[str]):
+    """Imports that are interrupted print theirs, once for each group."""
+    assert groups.stdout
+    until(lambda: len(family(groups.pid)) == 2, pause=0)
+    groups.send_signal(signal.SIGINT)
+    assert groups.wait(PATIENCE) == 130
+    assert groups.stdout.read() == "\nStopping.\n"
