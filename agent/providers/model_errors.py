@@ -249,6 +249,8 @@ def _is_too_long(exc: ModelAPIError, status: int | None) -> bool:
     """
     if isinstance(exc, ModelContextWindowExceededError) or status == _TOO_LARGE:
         return True
+    if _refused_field(exc).startswith("tools"):
+        return False
     return status in _MAYBE_TOO_LONG and says_too_long(_message(exc.body))
 
 

@@ -345,10 +345,12 @@ class ModelCaller:
         below it. Raises ProviderError.
         """
         limit_before = run.max_transcript_tokens
+        # A server may refuse the bytes of a file, which says nothing about the tokens of the texts.
+        has_files = _has_files(request.messages)
         for _ in range(MAX_HALVINGS + 2):
             try:
                 completion = await self._call_with_retries(run, request, on_text)
-                if run.max_transcript_tokens not in (None, limit_before):
+                if not has_files and run.max_transcript_tokens not in (None, limit_before):
                     self._learn_window(run, request, run.max_transcript_tokens)
                 return completion
             except ProviderError as exc:
@@ -396,7 +398,7 @@ class ModelCaller:
             run.max_transcript_tokens = limit  # the transcript cannot become notably shorter
         elif error.kind != "refused" or error.status not in _REJECTED_STATUSES:
             return None
-        if not run.names_files_only and any(message.media or message.pictures for message in request.messages):
+        if not run.names_files_only and _has_files(request.messages):
             run.names_files_only, run.max_transcript_tokens = True, None
             log.warning("model.files_left_out run=%s %s", run.events.run_id, error.cause)
         elif error.code == FILTERED and run.history:
@@ -446,6 +448,11 @@ class ModelCaller:
         finally:
             for fallback in fallbacks:
                 await run.events.tell("provider_fallback", *fallback)
+
+
+def _has_files(messages: Sequence[Message]) -> bool:
+    """Return whether a file or an image is sent with the messages."""
+    return any(message.media or message.pictures for message in messages)
 
 
 def _spoken_tokens(messages: Sequence[Message]) -> int:

@@ -17,7 +17,7 @@ from sayso.agent.providers.vendors import OpenAIProvider, VendorProvider
 from sayso.agent.tools.tool import tool
 from sayso.channels.types import Media
 from tests.agent.providers.conftest import MAKERS, Make, Server
-from tests.agent.providers.test_contract import called
+from tests.agent.providers.test_contract import PNG, called
 
 ROWS = 40_000
 #: A PNG with valid first bytes only.
@@ -77,6 +77,21 @@ def test_after_one_overflow_the_conversation_stays_below_the_limit(server: Serve
     assert "Question 4" in request
     assert "question 0 " not in request
     assert len(request) > most / 2
+
+
+def test_file_that_is_too_large_shortens_no_other_conversation(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A proxy counts the bytes of a request, and the photo in it has most of them."""
+    memory = long_memory(3)
+    memory.add(Message(Role.USER, "What is this?", media=(Media("1", "image/png", "cat.png"),)))
+    memory.add(Message(Role.ASSISTANT, "A cat."))
+    provider = MAKERS["openai"](server.url, load_media=lambda _: PNG)
+    server.script({"status": 413, "raw": "<html>413</html>"}, {"text": "Hi."})
+    bot = Agent((), provider, AgentConfig(model="", max_retries=0), memory)
+    assert bot.run("Thanks").content == "Hi."
+    assert "model.context_exceeded" in caplog.text
+    assert "model.window_learned" not in caplog.text
 
 
 @pytest.mark.parametrize("make", ["openai", "anthropic", "gemini"], indirect=True)

@@ -217,14 +217,20 @@ def test_flagged_message_blocks_only_its_own_turn(server: Server, message: str) 
 
 
 @pytest.mark.parametrize(
-    ("parameter", "kind"),
-    [("temperature", "no_access"), ("tools[0].function.parameters", "no_access"), ("messages[1].content", "refused")],
+    ("parameter", "message", "kind"),
+    [
+        ("temperature", "Unsupported value", "no_access"),
+        ("tools[0].function.parameters", "Invalid schema", "no_access"),
+        ("tools[0].function.description", "string too long. Expected at most 1024", "no_access"),
+        ("messages[1].content", "Unsupported value", "refused"),
+        ("messages[1].content", "string too long. Expected at most 1048576", "too_long"),
+    ],
 )
 def test_refused_setting_is_the_operators_and_refused_content_the_persons(
-    server: Server, parameter: str, kind: str
+    server: Server, parameter: str, message: str, kind: str
 ) -> None:
     """OpenAI names the place in its error."""
-    error = {"message": "Unsupported value", "type": "invalid_request_error", "code": "unsupported_value"}
+    error = {"message": message, "type": "invalid_request_error", "code": "unsupported_value"}
     server.script({"status": 400, "raw": json.dumps({"error": {**error, "param": parameter}})})
     result = Agent((), MAKERS["openai"](server.url), AgentConfig(model="", max_retries=0)).run("hello")
     assert result.failure == kind
