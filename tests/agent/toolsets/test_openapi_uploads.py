@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import email.parser
 import email.policy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sayso.agent import Agent, AgentConfig, ChannelAgent, ScriptedProvider, ToolCall
+from sayso.agent import (
+    Agent,
+    AgentConfig,
+    AgentObserver,
+    AgentResult,
+    ChannelAgent,
+    ScriptedProvider,
+    ToolCall,
+)
 from sayso.agent.guards.policy import ToolPolicy
 from sayso.agent.toolsets import openapi_files
 from sayso.agent.toolsets.base import provided
 from sayso.agent.toolsets.openapi import OpenApiToolProvider
+from sayso.agent.toolsets.openapi_request import Auth
 from sayso.channels.types import Conversation, Media, Turn
 from sayso.testing.stores import MemoryMediaStore
+from tests.agent.toolsets.conftest import Api
 from tests.agent.toolsets.pets import provider, tools_of, with_operation
 
 BINARY = {"type": "string", "format": "binary"}
@@ -43,11 +54,11 @@ def with_upload(kind: str, schema: Any, **media: Any) -> dict[str, Any]:
 class Desk:
     """A bot with the operation `setPhoto`, a store of media, and one person."""
 
-    def __init__(self, pets: OpenApiToolProvider, *calls: ToolCall, **policy: Any) -> None:
+    def __init__(self, pets: OpenApiToolProvider, *calls: ToolCall, observers: Any = (), **policy: Any) -> None:
         self.store = MemoryMediaStore()
         self.provider = ScriptedProvider([*calls, "ok", "ok"])
         tools = provided(pets, asyncio.run(pets.list_tools()), namespace="shop")
-        agent = Agent(tools, self.provider, config=AgentConfig(tool_policy=ToolPolicy(**policy)))
+        agent = Agent(tools, self.provider, config=AgentConfig(tool_policy=ToolPolicy(**policy), observers=observers))
         self.bot = ChannelAgent(agent, media=self.store)
         self.count = 0
 
@@ -273,3 +284,66 @@ def test_part_is_written_as_its_encoding_says(tmp_path: Path, api):
         ("meta", None, "application/json", b'"b"'),
     ]
     assert "takes files of the type image/jpeg, and 'rex.png' is image/png" in desk.result
+
+
+SECRET = "s3cr3t-value-42"
+#: How and where a server redirects an upload: a status, and a URL of another server or of its own.
+REDIRECTS = {
+    "another host": (307, "{other}/pets/1"),
+    "another host, as GET": (303, "{other}/pets/1"),
+    "a private address": (308, "http://169.254.169.254/latest/"),
+    "plain http": (301, "http://pets.example.com/pets/1"),
+    "its own host": (302, "/pets/2"),
+    "its own host by name": (307, "{own}/pets/2?key=" + SECRET),
+    "no URL": (308, "http://"),
+    "no location": (307, ""),
+}
+
+
+class Watch(AgentObserver):
+    """Keeps the traces of runs and the errors of tools, as texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_tool_error(self, run_id: str, call_id: str, tool_name: str, error: BaseException, *more: Any) -> None:
+        """Keep the error."""
+        self.texts.append(f"{error} {more}")
+
+    def on_run_end(self, run_id: str, result: AgentResult) -> None:
+        """Keep the trace."""
+        self.texts.append(str(result.trace and result.trace.to_dict()))
+
+
+@pytest.fixture
+def other_api() -> Iterator[Api]:
+    """Yield another server, to which nothing may be sent."""
+    server = Api()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+@pytest.mark.parametrize("how", REDIRECTS)
+def test_redirect_of_an_upload_is_not_followed(
+    tmp_path: Path, api, other_api, caplog: pytest.LogCaptureFixture, how: str
+):
+    """Neither the file nor a key reaches another address, and the key stands in no text and in no log."""
+    caplog.set_level("DEBUG")
+    status, where = REDIRECTS[how]
+    location = {"Location": where.format(other=other_api.url, own=api.url)} if where else {}
+    api.answer("/pets/1", f"Moved, key={SECRET}", status=status, **location)
+    watch = Watch()
+    pets = provider(
+        tmp_path, api, with_upload("multipart/form-data", FORM),
+        auth=[Auth("query", "key", SECRET), Auth("header", "X-Key", SECRET)],
+    )  # fmt: skip
+    desk = Desk(pets, set_photo(photo="rex.png"), observers=[watch])
+    shown = [desk.say("set it", desk.file(PNG, "rex.png", "image/png")), desk.say("yes"), desk.say("what happened?")]
+    assert [(method, path) for method, path, _, _ in api.asked] == [("PUT", f"/pets/1?key={SECRET}")]
+    assert other_api.asked == []
+    assert "cannot tell whether it finished" in shown[-2]
+    shown += [*watch.texts, *map(str, desk.provider.requests)]
+    shown += [f"{record.getMessage()} {vars(record)}" for record in caplog.records]
+    assert [text for text in shown if SECRET in text] == []
+    assert [text for text in shown if "redirects" in text or "answered 307" in text] != []
