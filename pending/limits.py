@@ -87,6 +87,8 @@ RESERVED_CONVERSATIONS = 10
 
 #: The version of the records that scripts write, as those that processes write.
 RECORD_VERSION = records.VERSION
+#: The newest version of records that scripts read.
+NEWEST_RECORD_VERSION = records.READABLE.stop - 1
 #: Prefix of the ids of urgent jobs: they go to the front of the queue, and may take a worker's reserved places.
 URGENT_JOB = "first-"
 #: The hash that the first entry of an audit chain names as the one before it.

@@ -13,7 +13,8 @@ from sayso.pending.redis.scripts import LuaScripts
 class RedisIdentities:
     """The ids of people, in Redis. Lives as long as its process.
 
-    Each call is one script, and safe to repeat. All methods raise redis.RedisError.
+    Each call is one script, and safe to repeat. All methods raise redis.RedisError, and OtherVersion
+    for a person whom a newer release has stored: nothing of them is changed.
 
     Two messages of one person at the same moment, in two processes, find the same person: the
     script that looks stores too. On a cluster it runs before the script that stores the turn, so a

@@ -39,6 +39,7 @@ from sayso.channels.base import (
 )
 from sayso.channels.http import backoff_seconds
 from sayso.channels.metrics import DELIVERIES, MESSAGES, SEND_SECONDS
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import Conversation, Delivery, PriceClass, Receipt, Reply
 from sayso.pending.concurrency import call_in_thread
 from sayso.pending.limits import KEEP_HELD_MS
@@ -312,6 +313,8 @@ class ReplySender:
             return await channel.send(self._marked_as_repeated(channel, delivery) if suspect else delivery)
         except (SendError, RedisError):
             raise
+        except OtherVersion as exc:
+            raise Unreachable(f"what it needs was stored by another release: {exc}") from exc
         except Exception as exc:
             log.exception("reply.crashed", extra={"delivery": delivery.id})
             raise Unreachable(f"the adapter broke: {type(exc).__name__}") from exc

@@ -303,7 +303,7 @@ class Spool:
         ids = {"conversation": spooled.turn.conversation.id, "event": spooled.turn.event_hash}
         try:
             accepted = self._inbox.accept(spooled.turn, tapped=spooled.tapped, waited_seconds=waited)
-        except ResponseError as exc:  # Redis is there: it may accept turns of other conversations
+        except (ResponseError, OtherVersion) as exc:  # Redis is there: it may accept turns of other conversations
             log.warning("spool.refused", extra={**ids, "n": spooled.n, "reason": type(exc).__name__})
             return False
         log.info("spool.handed_over", extra={**ids, "seq": accepted.seq, "outcome": accepted.outcome})

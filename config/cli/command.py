@@ -190,6 +190,7 @@ def clear_errors() -> Iterator[None]:
     """Exit with one clear message for errors that an operator can cure; all others keep their traceback."""
     from redis.exceptions import RedisError
 
+    from sayso.channels.records import OtherVersion
     from sayso.channels.setup import SetupError
     from sayso.config.server.embedded_redis import EmbeddedRedisError
     from sayso.config.server.metrics import MetricsUnusable
@@ -209,7 +210,7 @@ def clear_errors() -> Iterator[None]:
         raise click.UsageError(str(exc)) from None
     except (
         AddressUnusable, ConfigError, EmbeddedRedisError, ErasureBusy, Halted, LedgerUnusable, MetricsUnusable,
-        NotRepeatable, RedisUnfit, SetupError,
+        NotRepeatable, OtherVersion, RedisUnfit, SetupError,
     ) as exc:  # fmt: skip
         fail(str(exc))
     except (NoPrimary, PrimarySilent) as exc:

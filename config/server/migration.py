@@ -32,12 +32,13 @@ _RECORDS: Mapping[str, Callable[[Pipeline, str], object]] = {
     "timer": lambda pipe, key: pipe.hvals(key),
     "history": lambda pipe, key: pipe.get(key),
     "people": lambda pipe, key: pipe.hvals(key),
+    "person": lambda pipe, key: pipe.get(key),
     "pending": lambda pipe, key: pipe.hmget(key, "rec"),
 }
 #: Names of the kinds of records, for messages.
 _KINDS = {
     "in": "waiting messages", "out": "waiting replies", "timer": "timers", "history": "histories",
-    "people": "people approved or blocked", "pending": "actions",
+    "people": "people approved or blocked", "person": "ids of people", "pending": "actions",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from sayso.channels.metrics import REDIS_ERRORS, REDIS_SECONDS
+from sayso.channels.records import OtherVersion
 from sayso.pending import limits
 from sayso.pending.concurrency import run_without_loop
 from sayso.pending.redis.client import PREFIX
@@ -82,6 +83,8 @@ UNGUARDED = frozenset({
 })  # fmt: skip
 #: The beginning of a script's error on a halted server.
 _HALTED = "HALTED"
+#: What is in a script's error about a record of a newer release. Redis adds where it was raised.
+_OTHER_VERSION = re.compile(r"OTHER_VERSION (\d+)")
 #: The beginning of a resume script's error on a server that is not halted.
 RESUMED = "RESUMED"
 
@@ -137,8 +140,10 @@ class LuaScript:
 class LuaScripts:
     """Runs the Lua scripts of one folder by their hashes; where the server does not know one, its text is sent.
 
-    A script is sent again when its reply was lost, so each one gives the same answer the second time. On a halted
-    server all raise Halted. Raises ValueError for a client that does not decode its answers.
+    A script is sent again when its reply was lost, so each one gives the same answer the second
+    time. On a halted server all raise Halted. One that meets a record of a newer release raises
+    OtherVersion, and changes nothing of it. Raises ValueError for a client that does not decode its
+    answers.
 
     Scripts that wake a worker store its job themselves. With `wake`, the queue has a server of its own: then they
     report that a worker is to be woken, and `wake` does it.
@@ -228,6 +233,9 @@ class LuaScripts:
             REDIS_ERRORS.labels(type(exc).__name__).inc()
             if isinstance(exc, ResponseError) and str(exc).startswith(_HALTED):
                 raise Halted from exc
+            newer = _OTHER_VERSION.search(str(exc))
+            if newer:
+                raise OtherVersion(int(newer[1])) from exc
             raise
         REDIS_SECONDS.observe(time.perf_counter() - began)
         return answer

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+from redis import Redis
 
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import Identity, SenderIds
 from sayso.pending.limits import KEEP_CONVERSATION_MS, KEEP_IDENTITY_MS, KEEP_STRANGER_MS, MAX_IDS
 from sayso.testing.stores import MemoryIdentities
@@ -29,6 +31,28 @@ def identities(request):
 def writes(identities, user_id: str = "", number: str = "", parent: str = "") -> str:
     """Receive a message with these ids. Return the key of its sender."""
     return identities.recognize("wa", SenderIds(user_id, number, parent), store=True).key
+
+
+@pytest.mark.parametrize("client", ["redis_client", "cluster_client"])
+def test_person_of_a_newer_release_is_neither_read_nor_changed(client: str, request: pytest.FixtureRequest):
+    """After a rollback the record may mean something else. Who wrote it will read it again."""
+    redis: Redis = request.getfixturevalue(client)
+    identities = RedisIdentities(CheckedScripts(redis, LUA))
+    writes(identities, ANA, NUMBER)
+    (key,) = redis.scan_iter("*:person:*")
+    newer = redis.get(key).replace('"v":1', '"v":2')
+    redis.set(key, newer)
+    uses = (
+        lambda: writes(identities, ANA, OTHER_NUMBER),
+        lambda: identities.find("wa", NUMBER),
+        lambda: identities.of_key("wa", ANA),
+        lambda: identities.forget("wa", ANA),
+    )
+    for use in uses:
+        with pytest.raises(OtherVersion, match="has version 2"):
+            use()
+    assert redis.get(key) == newer
+    assert len(list(redis.scan_iter("*:holder:*"))) == 2
 
 
 def test_number_of_another_person_brings_nothing_of_theirs(identities):

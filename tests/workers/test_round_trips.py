@@ -75,8 +75,9 @@ def test_webhook_is_one_round_trip(asked, mailbox):
     assert asked(lambda: client.post("/hooks/shop")) == ["accept"]
 
 
-def test_webhook_of_a_person_with_several_ids_is_one_round_trip(asked, mailbox):
+def test_webhook_of_a_person_with_several_ids_is_one_round_trip(asked, mailbox, redis_client):
     """The script that stores the turn finds the person too. Another person than the ids suggest costs one more."""
+    redis_client.script_flush()
     people = WhatsAppPeople("wa", RedisIdentities(mailbox._scripts))
     number, user_id = "whatsapp:+4915100000042", "whatsapp:DE.1"
 

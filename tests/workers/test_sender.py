@@ -26,6 +26,7 @@ from sayso.channels.base import (
     WindowClosed,
 )
 from sayso.channels.i18n.texts import texts_for
+from sayso.channels.records import OtherVersion
 from sayso.channels.types import Conversation, Delivery, Receipt, RefusedTemplate, Reply
 from sayso.pending.turns import ConversationParked, QueuedReply, TurnChange
 from sayso.workers import sender
@@ -183,6 +184,18 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_stops_no_conversati
     post.run()
     (fate,) = post.rig.deliveries.undelivered("dead")
     assert (fate.tries, fate.doubtful) == (sender.MAX_ATTEMPTS, True)
+
+
+def test_reply_that_needs_a_record_of_another_release_is_put_aside_with_the_cure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """After a rollback the number of a person may be unreadable. That is no fault of the adapter."""
+    monkeypatch.setitem(FAULTS, "newer", (OtherVersion(2), False))
+    post = Post(["newer"] * sender.MAX_ATTEMPTS)
+    post.run()
+    (fate,) = post.rig.deliveries.undelivered("dead")
+    assert "upgrade this process" in fate.reason
+    assert "reply.crashed" not in caplog.messages
 
 
 @pytest.mark.parametrize("asked", [math.inf, math.nan, -5.0, 1e30])

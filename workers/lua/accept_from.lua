@@ -1,4 +1,4 @@
--- needs: accept_turn, sender
+-- needs: accept_turn, records, sender
 -- Store the ids of a turn's sender, and the turn, if its sender is the supposed one: the script runs
 -- in the shard of that person's conversation.
 -- args: supposed (the sender with the ids of the message, as Identity in Python).
@@ -11,6 +11,6 @@ local function is_supposed()
   return same and table.concat(sender.ids, ' ') == table.concat(supposed.ids, ' ')
 end
 
-if not is_supposed() then return {'other', cjson.encode(sender)} end
+if not is_supposed() then return {'other', encode_record(sender)} end
 store_sender(sender, forgotten)
 return accept_turn()

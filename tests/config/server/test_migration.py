@@ -16,7 +16,7 @@ import pytest
 from redis import Redis
 
 from sayso.channels.records import VERSION, OtherVersion, check_version, version_of, versioned
-from sayso.channels.types import Reply, Turn
+from sayso.channels.types import Reply, SenderIds, Turn
 from sayso.config.server.migration import OtherProcesses, describe, inspect, migrate
 from sayso.config.server.snapshot import StoredKey, write_keys
 from sayso.pending.audit.collector import AuditCollector, UncollectedEntries, verify
@@ -29,6 +29,7 @@ from sayso.workers.data_loss.guard import DataLossGuard
 from sayso.workers.data_loss.watermarks import FILE as TIDE
 from sayso.workers.data_loss.watermarks import WatermarkFile
 from sayso.workers.deployment import Deployment
+from sayso.workers.identities import RedisIdentities
 from sayso.workers.people import RedisPeople
 from sayso.workers.recovery import Heartbeat
 from sayso.workers.spool import SpoolFile
@@ -199,10 +200,13 @@ def test_newer_records_of_each_kind_are_named(redis_client: Redis):
     bot.hear("hello")
     for kind in ("in", "history", "pending"):
         newer(rig, kind)
+    RedisIdentities(rig.scripts).recognize("wa", SenderIds("whatsapp:DE.1", ""), store=True)
+    (person,) = redis_client.scan_iter("*:person:*")
+    redis_client.set(person, redis_client.get(person).replace(f'"v":{VERSION}', f'"v":{VERSION + 1}'))
     lines = list(describe(inspect(redis_client, "bot")))
-    for words in ("waiting messages", "histories", "actions"):
+    for words in ("waiting messages", "histories", "actions", "ids of people"):
         assert f"records: {words} of version {VERSION + 1}: 1 (this version leaves them to others)" in lines
-    assert lines[-1] == "records that this version cannot read: 3. Run workers of a version that can"
+    assert lines[-1] == "records that this version cannot read: 4. Run workers of a version that can"
 
 
 @pytest.mark.parametrize("kind", ["in", "out", "history", "pending"])

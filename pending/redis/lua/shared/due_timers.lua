@@ -1,4 +1,4 @@
--- needs: actions, conversation, keys, outbox, states, timers
+-- needs: actions, conversation, keys, outbox, records, states, timers
 -- Timers that are due.
 
 -- Return whether the window of an action closed without an answer. If so, the action ends here.

@@ -1,3 +1,4 @@
+-- needs: records
 -- Which ids belong to one person of a channel. Ids are hashed in names of keys. A record has `key`
 -- (the id under which everything of the person is stored), `number`, `user_id` and `ids`, as
 -- Identity in Python.
@@ -19,7 +20,7 @@ end
 
 local function person_of(key)
   local record = key and redis.call('GET', person_key(key))
-  return record and cjson.decode(record) or nil
+  return record and decode_record(record) or nil
 end
 
 -- Take away a number that another person has now. Return the person as a caller reads them.

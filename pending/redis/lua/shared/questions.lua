@@ -1,4 +1,4 @@
--- needs: actions, keys, states, timers
+-- needs: actions, keys, records, states, timers
 -- A question is the message that shows an action and asks for a yes.
 
 -- Set the timer for an unanswered question: what it sends, and what then replaces the message with the question. The

@@ -1,4 +1,4 @@
--- needs: identities
+-- needs: identities, records
 -- The person who sent a message.
 -- args: user_id, number and parent (the ids that the message names, '' for none).
 
@@ -45,7 +45,7 @@ local function store_sender(sender, forgotten, briefly)
   -- longer than what is stored under it.
   local ttl = sender.user_id == '' and KEEP_CONVERSATION_MS or KEEP_IDENTITY_MS
   if briefly then ttl = math.max(KEEP_STRANGER_MS, redis.call('PTTL', person_key(sender.key))) end
-  redis.call('SET', person_key(sender.key), cjson.encode(sender), 'PX', ttl)
+  redis.call('SET', person_key(sender.key), encode_record(sender), 'PX', ttl)
   for _, name in ipairs(sender.ids) do
     if holder_of(name) == sender.key then redis.call('PEXPIRE', holder_key(name), ttl) end
   end

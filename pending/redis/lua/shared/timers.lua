@@ -3,13 +3,6 @@
 local timers = shard .. ':timers:' .. conversation  -- sorted set: when each timer is due
 local timer = shard .. ':timer:' .. conversation    -- hash: what each timer sends, as JSON
 
--- Return a record as JSON with its version at the end, where readers look for it.
-local function encode_record(record)
-  local version = record.v or RECORD_VERSION
-  record.v = nil
-  return string.sub(cjson.encode(record), 1, -2) .. ',"v":' .. version .. '}'
-end
-
 -- Set a timer, or replace the one with this id. All timers are kept for as long as the last one needs.
 local function set_timer(id, at, what)
   redis.call('HSET', timer, id, what)
