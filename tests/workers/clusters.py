@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.config.processes import free_port, until
@@ -34,6 +35,11 @@ class ClusterNode(Node):
     def id(self) -> str:
         """Return the node's id in the cluster."""
         return str(self.cluster("MYID"))
+
+    def owns(self, slot: int) -> bool:
+        """Return whether this node serves a slot."""
+        slots = Redis(port=self.port).execute_command("CLUSTER SLOTS", NEVER_DECODE=True)
+        return any(first <= slot <= last and port == self.port for first, last, (_, port, *_), *_ in slots)
 
 
 class Cluster:

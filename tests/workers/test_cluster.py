@@ -38,7 +38,7 @@ from sayso.workers.mailbox import LUA, RedisMailbox
 from sayso.workers.recovery import LeaderLock
 from tests.contracts.rigs import CHAT, RedisRig, turn, voice
 from tests.pending.state_log import KEY, SIGNER
-from tests.workers.clusters import Cluster, ClusterNode
+from tests.workers.clusters import Cluster
 from tests.workers.fakes import Bot
 from tests.workers.sentinels import Node
 
@@ -156,7 +156,7 @@ def test_script_does_not_run_while_its_slot_moves(cluster: Cluster, cluster_clie
     rig = RedisRig(cluster_client)
     rig.accept(turn("one", event="e1"))
     slot = key_slot(HALTED.encode())
-    (source,) = [node for node in cluster.masters if owns(node, slot)]
+    (source,) = [node for node in cluster.masters if node.owns(slot)]
     target = next(node for node in cluster.masters if node is not source)
     target.cluster("SETSLOT", slot, "IMPORTING", source.id)
     source.cluster("SETSLOT", slot, "MIGRATING", target.id)
@@ -172,15 +172,6 @@ def test_script_does_not_run_while_its_slot_moves(cluster: Cluster, cluster_clie
         node.cluster("SETSLOT", slot, "NODE", target.id)
     assert rig.accept(turn("one", event="e1")).outcome == "duplicate"
     assert rig.accept(turn("two")).seq == 2
-
-
-def owns(node: ClusterNode, slot: int) -> bool:
-    """Return whether a node serves a slot."""
-    return any(first <= slot <= last and port == node.port for first, last, (_, port, *_), *_ in _slots(node))
-
-
-def _slots(node: ClusterNode) -> list:
-    return Redis(port=node.port).execute_command("CLUSTER SLOTS", NEVER_DECODE=True)
 
 
 def test_audit_log_of_all_shards_is_collected(cluster_client: Redis, tmp_path):
