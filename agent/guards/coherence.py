@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sayso.agent.messages import Message, Role, ToolCall, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.providers.base import Provider, ProviderRequest, acall, reason_for_log
 from sayso.agent.tools.screening import fenced, inert
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,8 @@ async def check_coherence(
         coherent, explanation = _parse(_CODE_BLOCK.sub(r"\1", answer.content.strip()))
     except Exception as exc:  # a failed check never breaks a run
         reason = type(exc).__name__
-        log.warning("coherence.check_failed", extra={"reason": reason, "tool": call.tool_name, "model": model})
+        facts = {"reason": reason_for_log(exc), "tool": call.tool_name, "model": model}
+        log.warning("coherence.check_failed", extra=facts)
         return CoherenceResult(not fail_closed, f"the call could not be checked: {reason}", usage, failed=True)
     return CoherenceResult(coherent, inert(explanation)[:MAX_EXPLANATION_CHARS], usage)
 

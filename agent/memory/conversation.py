@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
+from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off, reason_for_log
 from sayso.agent.tools.screening import fenced, inert
 from sayso.channels.types import storable
 
@@ -392,7 +392,7 @@ async def try_to_summarize(
             raise SummaryUnusable("no whole sentence")
         return line, usage
     except Exception as exc:  # a summary must never cost an answer
-        log.warning("memory.summary_failed reason=%s model=%s", type(exc).__name__, model)
+        log.warning("memory.summary_failed reason=%s model=%s", reason_for_log(exc), model)
         return None, usage
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
 
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, acall
+from sayso.agent.providers.base import Provider, ProviderRequest, acall, reason_for_log
 from sayso.agent.tools.context import ToolEnvironment, tool_environment
 from sayso.agent.tools.screening import HIDDEN, fenced
 from sayso.channels.types import storable
@@ -115,7 +115,7 @@ class ExtractingMemory(ABC, Generic[T]):
             answer, usage = await acall(self.provider, request)
             objects = parse_objects(answer.content)
         except Exception as exc:  # an extraction must never cost an answer
-            details = {"kind": self.kind, "reason": type(exc).__name__, "model": request.model}
+            details = {"kind": self.kind, "reason": reason_for_log(exc), "model": request.model}
             log.warning("memory.extraction_failed", extra=details)
             return [], UsageStats()
         turn = sum(message.role is Role.USER for message in messages)

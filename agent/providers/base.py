@@ -81,7 +81,12 @@ class ProviderError(Exception):
     @property
     def cause(self) -> str:
         """The facts of the error on one line for the log, without the vendor's text, which may repeat a user's."""
-        facts = {name: getattr(self, name) for name in ("kind", "status", "code", "settings", "model")}
+        return f"{self.facts} model={self.model}" if self.model else self.facts
+
+    @property
+    def facts(self) -> str:
+        """The same without the model."""
+        facts = {name: getattr(self, name) for name in ("kind", "status", "code", "settings")}
         return " ".join(f"{name}={value}" for name, value in facts.items() if value)
 
 
@@ -131,6 +136,16 @@ def reason(error: Exception) -> str:
     except Exception:  # a foreign __str__ may raise anything
         return kind
     return f"{kind}: {without_secrets(line)}" if line else kind
+
+
+def reason_for_log(error: Exception) -> str:
+    """Return the error's class, and the facts of a ProviderError, without its text, which may quote a user.
+
+    The class is that of the original error where the library of a vendor raised one.
+    """
+    if not isinstance(error, ProviderError):
+        return type(error).__name__
+    return f"{type(error.__cause__ or error).__name__} {error.facts}"
 
 
 def without_secrets(line: str) -> str:

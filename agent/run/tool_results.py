@@ -12,7 +12,7 @@ from typing import Any
 
 from sayso.agent.config import AgentConfig, CachedResult, ResultCache
 from sayso.agent.messages import Message, Role, UsageStats
-from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off
+from sayso.agent.providers.base import Provider, ProviderRequest, acall, is_cut_off, reason_for_log
 from sayso.agent.run.cache import ExpiringLru
 from sayso.agent.run.long_results import kept_part, part_note, shorten_result, text_tokens
 from sayso.agent.tools.screening import fenced, result_for_model
@@ -94,7 +94,7 @@ class Compressor:
                 raise EmptySummary("no text")
         except Exception as exc:  # a failed summary must never prevent an answer
             if not self._has_warned:
-                reason = type(exc.__cause__ or exc).__name__  # a ProviderError has the original error as its cause
+                reason = reason_for_log(exc)
                 log.warning("results.compression_failed reason=%s tool=%s model=%s", reason, tool_name, self._model)
             self._has_warned = True
             mark = f"[truncated from {len(raw)} chars; compression failed] "
