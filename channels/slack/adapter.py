@@ -47,7 +47,7 @@ from sayso.channels.slack.outgoing import (
     shown_name,
 )
 from sayso.channels.slack.settings import SlackSettings
-from sayso.channels.slack.status import ConversationStatus
+from sayso.channels.slack.status import ConversationStatus, title_of
 from sayso.channels.slack.text import FILE_ID, media_of
 from sayso.channels.slack.threads import NEW_THREAD, OpenedThreads
 from sayso.channels.storage.media import MAX_BYTES, file_to_send, open_on_disk, size_of
@@ -158,7 +158,8 @@ class SlackChannel:
         if turn.is_stop:
             self._status.begin(*place, turn.event_id)
             return 0.0
-        return await self._status.show(*place, turn.event_id)
+        title = title_of(turn) if self.settings.titles else ""
+        return await self._status.show(*place, turn.event_id, title=title)
 
     async def remove_typing(self, turn: Turn, *, replied: bool) -> None:
         """Remove "is thinking…". A message in the thread has already done so; one beside the thread has not."""

@@ -72,6 +72,10 @@ class SlackSettings(VendorSettings):
     `none`: an app without either view, whose direct messages are one conversation.
     Example: `agent`.
     """
+    titles: bool = True
+    """Whether a thread in the agent view has the first words of its first message as its title, in the
+    list that Slack shows of a person's threads. Example: `false`.
+    """
     client_id: OptionalSecret = None
     """The app's client id, for an app that many workspaces install. Example: `${SLACK_CLIENT_ID}`."""
     client_secret: OptionalSecret = None

@@ -14,6 +14,7 @@ from sayso.channels.base import ShownState
 from sayso.channels.http import retry_after
 from sayso.channels.slack.address import split_place
 from sayso.channels.slack.client import error_code, reaction_to
+from sayso.channels.types import Turn
 
 if TYPE_CHECKING:
     from slack_sdk.errors import SlackApiError
@@ -28,6 +29,8 @@ STATUS_SECONDS = 100.0
 #: Seconds for which no status is shown where Slack refused one. A refusal costs one call in this time, not one a turn,
 #: and a scope that an operator adds is noticed without a restart.
 REFUSED_SECONDS = 900.0
+#: The most characters of a session's title. Slack takes 200, and its lists show the first words.
+MAX_TITLE_CHARS = 60
 #: The most chats whose refusal is remembered.
 MAX_CHATS = 10_000
 #: The most threads whose state is remembered.
@@ -105,8 +108,10 @@ class ConversationStatus:
         if task := self._later.pop((chat, ts), None):
             task.cancel()
 
-    async def show(self, chat: str, ts: str, event_id: str = "") -> float:
+    async def show(self, chat: str, ts: str, event_id: str = "", *, title: str = "") -> float:
         """Show at the message `ts`, a thread's first one or any other, that a turn is under work.
+
+        `title`: what a new session is called. Slack ignores it where there is one.
 
         Returns the seconds after which it must be shown again, 0 for never. Best effort; never
         raises.
@@ -114,7 +119,7 @@ class ConversationStatus:
         self.begin(chat, ts, event_id)
         async with self._lock(chat, ts):
             if self._uses_sessions(chat, ts):
-                outcome = await self._set_session(chat, ts, "processing")
+                outcome = await self._set_session(chat, ts, "processing", title)
                 if outcome == "taken":
                     _remember(self._working, (chat, ts), None)
                 if outcome != "refused":
@@ -153,7 +158,7 @@ class ConversationStatus:
     def _uses_sessions(self, chat: str, ts: str) -> bool:
         return self._has_sessions and self._sessions.of(chat, ts) != "refused"
 
-    async def _set_session(self, chat: str, ts: str, state: ShownState) -> Outcome:
+    async def _set_session(self, chat: str, ts: str, state: ShownState, title: str = "") -> Outcome:
         """Set the state of a thread's session unless Slack refused that lately.
 
         The end of what this process shows as working is tried in any case.
@@ -167,6 +172,7 @@ class ConversationStatus:
                 channel_id=channel_id,
                 thread_ts=ts,
                 status=state,
+                title=title or None,
             )
 
         outcome, answer = await self._call(chat, ts, self._sessions, call)
@@ -311,6 +317,27 @@ class Refusals:
         }
         log.info("status.refused", extra=extra)
         return outcome
+
+
+def title_of(turn: Turn) -> str:
+    """Return the first words of a message, or else the name of its file, as the title of a session.
+
+    Angle brackets are left out: at Slack they begin a mention or a link. A tap has no title.
+    """
+    if turn.tap is not None:
+        return ""
+    text = turn.text
+    if not text and turn.media:
+        text = turn.media[0].filename
+    text = " ".join(text.replace("<", " ").replace(">", " ").split())
+    if len(text) <= MAX_TITLE_CHARS:
+        return text
+    cut = text[: MAX_TITLE_CHARS - 1]
+    words, space, _ = cut.rpartition(" ")
+    # A cut word is left out, unless there is no other, as in languages without spaces.
+    if space and len(words) > MAX_TITLE_CHARS // 2:
+        cut = words
+    return f"{cut.rstrip()}…"
 
 
 def _thread_place(chat: str, ts: str) -> str:

@@ -170,6 +170,12 @@ class FakeSlack:
         return shown
 
     @property
+    def session_titles(self) -> dict[tuple[str, str], str]:
+        """The title that each session got when it was created, "" without one, by chat and thread."""
+        titles: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack session titles", {})
+        return titles
+
+    @property
     def sessions(self) -> dict[tuple[str, str], str]:
         """The state of each session, by chat and thread. A message changes none."""
         states: dict[tuple[str, str], str] = self._ledger.state.setdefault("slack sessions", {})
@@ -358,8 +364,11 @@ class FakeSlack:
             return self.failure("channel_not_found")
         if not _MESSAGE_TS.fullmatch(thread) or self._is_reply(thread):
             return self.failure("invalid_thread_ts")
+        if len(params.get("title", "x")) not in range(1, 201):
+            return self.failure("invalid_arguments")
         if self.session_error:
             return self.failure(self.session_error)
+        self.session_titles.setdefault((params["channel_id"], thread), params.get("title", ""))
         self.sessions[params["channel_id"], thread] = params["status"]
         answer = {"ok": True, "status": params["status"], "agent_status": params["status"]}
         if not self.has_stop_button:

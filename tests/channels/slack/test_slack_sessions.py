@@ -12,7 +12,7 @@ import pytest
 
 from sayso.channels.slack.adapter import SlackChannel
 from sayso.channels.slack.status import ConversationStatus
-from sayso.channels.types import Conversation, Turn
+from sayso.channels.types import Conversation, Media, Tap, Turn
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from sayso.testing.platforms.slack import FakeSlack
 from tests.channels.harness import MemoryMedia, slack
@@ -62,6 +62,42 @@ def test_turn_works_and_then_is_ready(channel: SlackChannel, fake: FakeSlack, pl
 
     assert asyncio.run(scene()) == ["processing", "active"]
     assert methods(platforms) == [SESSION, SESSION]
+
+
+LONG = "please list every invoice of the customers in Berlin that is overdue since March"
+
+
+@pytest.mark.parametrize(
+    ("turn", "title"),
+    [
+        (message(text="list invoices"), "list invoices"),
+        (message(text=" two\nlines  <@U1> "), "two lines @U1"),
+        (message(text=LONG), "please list every invoice of the customers in Berlin that…"),
+        (message(text="x" * 900), "x" * 59 + "…"),
+        (replace(message(text=""), media=(Media("r", "image/png", "rex.png", 3),)), "rex.png"),
+        (message(text=""), ""),
+        (replace(message(text="Yes"), tap=Tap("c:1")), ""),
+    ],
+)
+def test_thread_is_called_by_the_first_words_of_its_first_message(
+    channel: SlackChannel, fake: FakeSlack, turn: Turn, title: str
+):
+    """A later message does not change that: Slack takes the title of a new session alone."""
+
+    async def scene() -> None:
+        await channel.show_typing(turn)
+        await channel.show_typing(message("e2", "another"))
+
+    asyncio.run(scene())
+    assert fake.session_titles[PLACE] == title
+
+
+def test_titles_can_be_left_to_slack(media: MemoryMedia, platforms: FakePlatforms, fake: FakeSlack):
+    """No word of a person goes into a title."""
+    channel = slack(media, platforms.slack_url, titles=False)
+    asyncio.run(channel.show_typing(message(text="secret plans")))
+    assert fake.session_titles == {PLACE: ""}
+    assert "secret" not in str(platforms.calls)
 
 
 @pytest.mark.parametrize("state", ["suspended", "active", "closed"])
