@@ -40,13 +40,15 @@ SlackReaction = Literal[
     "wait", "down", "scope", "closed", "barred", "chat_barred", "plain", "repost", "unclear", "refused"
 ]
 _REACTIONS: Mapping[SlackReaction, tuple[str, ...]] = {
-    "wait": ("ratelimited", "rate_limited", "message_limit_exceeded"),
+    # While a workspace moves into an organization, calls fail now and then.
+    "wait": ("ratelimited", "rate_limited", "message_limit_exceeded", "team_added_to_org"),
     "down": (
         "token_revoked", "token_expired", "account_inactive", "invalid_auth", "not_authed", "org_login_required",
     ),
     "scope": ("missing_scope", "not_allowed_token_type"),
     "closed": (
         "channel_not_found", "is_archived", "user_not_found", "user_not_in_channel", "cannot_reply_to_message",
+        "team_access_not_granted",
     ),
     "barred": ("thread_locked",),
     "chat_barred": (
@@ -77,6 +79,7 @@ _CURES = {
     "messages_tab_disabled": "turn on the Messages Tab in App Home",
     "token_expired": "turn token rotation off, or copy the new bot_token",
     "no_permission": "invite the app to the channel",
+    "team_access_not_granted": "have an administrator of the organization add the app to this workspace",
     **dict.fromkeys(
         ("token_revoked", "account_inactive", "invalid_auth", "not_authed"),
         "install the app again and copy its bot_token",

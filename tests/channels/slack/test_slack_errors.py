@@ -29,11 +29,12 @@ THREAD = Conversation("sl", "C0OPS", "1795204800.000150")
 
 #: The rows of platforms.md 3.4: Slack's errors, and the error that sending a text raises. None: the text still arrives.
 ROWS: list[tuple[str, type[SendError] | None]] = [
-    ("ratelimited rate_limited message_limit_exceeded 429", RateLimited),
+    ("ratelimited rate_limited message_limit_exceeded team_added_to_org 429", RateLimited),
     ("token_revoked token_expired account_inactive invalid_auth not_authed org_login_required", ChannelDown),
     ("missing_scope not_allowed_token_type", ChannelDown),
     ("no_permission", Refused),
     ("channel_not_found is_archived user_not_found user_not_in_channel", AddressClosed),
+    ("team_access_not_granted", AddressClosed),
     ("thread_locked restricted_action_thread_only_channel restricted_action_thread_locked", AddressBarred),
     ("messages_tab_disabled not_in_channel restricted_action restricted_action_read_only_channel", ChatBarred),
     ("cannot_reply_to_message", AddressClosed),
