@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -10,10 +10,22 @@ from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 
+#: Finish reasons of other vendors and servers -> OpenAI's. pydantic-ai would take them for no
+#: reason, so half an answer would pass for a whole one.
+_FINISH_REASONS: Mapping[str, Any] = {
+    # Mistral, Cohere, Z.ai
+    "model_length": "length",
+    "max_tokens": "length",
+    "sensitive": "content_filter",
+}
+#: Finish reasons of an answer that broke off -> the HTTP status of the same failure: DeepSeek, Z.ai,
+#: vLLM, OpenRouter.
+_BROKEN_OFF = {"insufficient_system_resource": 503, "network_error": 502, "abort": 502, "error": 502}
+
 
 class ChatModel(OpenAIChatModel):
-    """pydantic-ai's model, with streamed tool calls told apart, and with the errors that some gateways answer with
-    status 200. The hooks are documented for subclasses.
+    """pydantic-ai's model, with streamed tool calls told apart, other vendors' finish reasons, and the errors that some
+    gateways answer with status 200. The hooks are documented for subclasses.
     """
 
     @property
@@ -22,6 +34,10 @@ class ChatModel(OpenAIChatModel):
 
     def _validate_completion(self, response: ChatCompletion) -> Any:
         _raise_error_in(response, self.model_name)
+        _settle_finish_reasons(response, self.model_name)
+        for choice in response.choices or []:
+            # Snowflake sends "". In a stream it may stand in each chunk, so there it is no end.
+            choice.finish_reason = choice.finish_reason or "stop"
         return super()._validate_completion(response)
 
 
@@ -41,11 +57,23 @@ def _raise_error_in(answer: ChatCompletion | ChatCompletionChunk, model_name: st
             raise ModelHTTPError(status, model_name, error, provider_error_code=code or None)
 
 
+def _settle_finish_reasons(answer: ChatCompletion | ChatCompletionChunk, model_name: str) -> None:
+    """Write other vendors' finish reasons as OpenAI's. Raise an error for an answer that broke off."""
+    for choice in answer.choices or []:
+        reason: str = choice.finish_reason or ""
+        if reason in _BROKEN_OFF:
+            message = {"message": f"the answer ended with {reason!r}"}
+            raise ModelHTTPError(_BROKEN_OFF[reason], model_name, message, provider_error_code=reason)
+        if reason in _FINISH_REASONS:
+            choice.finish_reason = _FINISH_REASONS[reason]
+
+
 class _Stream(OpenAIStreamedResponse):
     async def _validate_response(self) -> AsyncIterator[ChatCompletionChunk]:
         numbers = CallNumbers()
         async for chunk in super()._validate_response():
             _raise_error_in(chunk, self.model_name)
+            _settle_finish_reasons(chunk, self.model_name)
             for choice in chunk.choices or []:
                 for delta in (choice.delta.tool_calls or []) if choice.delta else []:
                     delta.index = numbers.number(delta)

@@ -176,6 +176,29 @@ def test_error_with_status_200_is_an_error(server: Server, error: dict[str, Any]
     assert (result.stop_reason, result.failure) == ("provider_error", kind)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("finish", "kind"),
+    [("insufficient_system_resource", "busy"), ("error", "away"), ("abort", "away"), ("sensitive", "refused")],
+)
+def test_half_an_answer_is_no_answer(server: Server, finish: str, kind: str, *, streamed: bool) -> None:
+    """DeepSeek, OpenRouter, vLLM and Z.ai have finish reasons of their own. A call in it may be cut off, too."""
+    server.script({"text": "Half an", "finish": finish})
+    bot = Agent((), MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=0))
+    result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
+    assert (result.stop_reason, result.failure) == ("provider_error", kind)
+
+
+@pytest.mark.parametrize(("finish", "read_as"), [("model_length", "length"), ("", "stop")])
+def test_finish_reasons_of_other_vendors_are_read(server: Server, finish: str, read_as: str) -> None:
+    """Mistral ends so at the limit of its model, and Snowflake gives no reason."""
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": "Half an"}}
+    answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    server.script({"raw": json.dumps(answer)})
+    result = Agent((), MAKERS["compatible"](server.url), AgentConfig(model="")).run("hello")
+    assert (result.content, result.finish_reason) == ("Half an", read_as)
+
+
 def test_words_of_the_vendor_behind_a_gateway_are_read(server: Server) -> None:
     """OpenRouter's own message is only that the vendor returned an error."""
     raw = json.dumps({"error": {"message": "This model's maximum context length is 8192 tokens."}})
