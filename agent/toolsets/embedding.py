@@ -20,6 +20,7 @@ from sayso.agent.providers.offline import words_of
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.word_ranking import WordRanking
 from sayso.channels.http import tls
+from sayso.pending.error_texts import error_text
 
 if TYPE_CHECKING:
     import httpx
@@ -164,7 +165,7 @@ class EmbeddingSelector:
                 scores = [words + LETTERS_WEIGHT * letters for words, letters in zip(by_words, scores, strict=True)]
         except Exception as exc:  # an embedder may be third-party code, or a remote server
             if self._failed_at is None:
-                advice = f"all tools are shown until it works: {type(exc).__name__}: {exc}"
+                advice = f"all tools are shown until it works: {type(exc).__name__}: {error_text(exc)}"
                 log.warning("selector.embedder_failed", extra={"model": self.model, "advice": advice})
             self._failed_at = self._clock()
             return []

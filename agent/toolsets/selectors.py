@@ -16,6 +16,7 @@ from sayso.agent.messages import Message, Role
 from sayso.agent.tools.errors import ToolError
 from sayso.agent.tools.tool import Tool
 from sayso.agent.toolsets.embedding import EmbeddingSelector, has_word
+from sayso.pending.error_texts import error_text
 from sayso.pending.proposals import current_user_ids
 
 log = logging.getLogger(__name__)
@@ -401,7 +402,7 @@ def find_selector(name: str) -> type:
     try:
         selector = points[0].load()
     except (Exception, SystemExit) as exc:  # third-party code
-        reason = f"{type(exc).__name__}: {exc}"
+        reason = f"{type(exc).__name__}: {error_text(exc)}"
         raise SelectorLoadError(f"{what} does not load: {reason}: reinstall or remove {owner}") from exc
     if not isinstance(selector, type) or not callable(getattr(selector, "select", None)):
         cure = f"ask for it where {owner} comes from, or remove it"

@@ -69,6 +69,7 @@ from sayso.config.wiring.redis_parts import RedisParts
 from sayso.config.wiring.tools import OPEN_SECONDS, OpenTools, build_selector, is_remote, open_tools, unknown_names
 from sayso.pending import InMemoryPendingStore, RedisPendingStore, RegexConfirmParser
 from sayso.pending.concurrency import run_sync
+from sayso.pending.error_texts import error_text
 from sayso.pending.redis.scripts import LuaScripts
 from sayso.pending.repository import EffectNotes
 from sayso.pending.store import PendingActionStore
@@ -220,7 +221,8 @@ def load_plugin(settings: Settings, name: str, kind: type[T], path: Path_) -> T:
         if not isinstance(instance, kind):
             raise TypeError(f"it is no {kind.__name__}")
     except (Exception, SystemExit) as exc:
-        raise ConfigError([settings.problem(path, f"cannot make {name!r}: {type(exc).__name__}: {exc}")]) from exc
+        says = f"cannot make {name!r}: {type(exc).__name__}: {error_text(exc)}"
+        raise ConfigError([settings.problem(path, says)]) from exc
     return instance
 
 

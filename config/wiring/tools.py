@@ -42,6 +42,7 @@ from sayso.config.settings.tools import (
     ToolboxSource,
 )
 from sayso.pending.concurrency import run_sync
+from sayso.pending.error_texts import error_text
 from sayso.pending.executors import ExecutorFactory
 from sayso.workers.access import role_names
 
@@ -461,7 +462,7 @@ def _plugin(settings: Settings, selector: SelectorSettings, name: str, path: Pat
     try:
         built: ToolSelector = plugin(**selector.options)
     except Exception as exc:
-        says = f"{name!r} does not take them: {type(exc).__name__}: {exc}"
+        says = f"{name!r} does not take them: {type(exc).__name__}: {error_text(exc)}"
         raise ConfigError([settings.problem((*path, "options"), says)]) from exc
     return FailOpen(built) if selector.on_error == "all" else built
 
