@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
@@ -31,6 +31,9 @@ STATUS_SECONDS = 100.0
 REFUSED_SECONDS = 900.0
 #: The most characters of a session's title. Slack takes 200, and its lists show the first words.
 MAX_TITLE_CHARS = 60
+#: How many threads of a workspace Slack refuses in a row until the app is taken to have no sessions
+#: there.
+MAX_REFUSED_THREADS = 3
 #: The most chats whose refusal is remembered.
 MAX_CHATS = 10_000
 #: The most threads whose state is remembered.
@@ -214,7 +217,9 @@ class ConversationStatus:
         from slack_sdk.errors import SlackApiError
 
         try:
-            return "taken", await call(await self._client_of(chat), split_place(chat).id)
+            answer = await call(await self._client_of(chat), split_place(chat).id)
+            refusals.note_taken(chat)
+            return "taken", answer
         except SlackApiError as exc:
             return refusals.learn(chat, ts, exc), None
         except Exception:  # noqa: BLE001  # best effort: the network, or an unreadable answer
@@ -245,7 +250,8 @@ class Refusals:
     """Remembers where Slack refuses one of its methods, and until when.
 
     Lives as long as its status. `by_thread`: a refusal whose code names neither the app nor the
-    chat concerns one thread. Without threads each message would be refused anew.
+    chat concerns one thread. Without threads each message would be refused anew. Slack lists no
+    codes of an app without sessions, so several such refusals in a row concern the app.
     """
 
     def __init__(
@@ -260,6 +266,8 @@ class Refusals:
         self._method = method
         self._clock = clock
         self._by_thread = by_thread
+        #: How many threads Slack has refused since it took a call, by workspace.
+        self._refused_threads: Counter[str] = Counter()
         #: Until when, and why, by chat or thread. The id of a workspace stands for all of its
         #: chats, "" without one.
         self._until: dict[str, tuple[float, Literal["later", "refused"]]] = {}
@@ -279,6 +287,10 @@ class Refusals:
     def _known(self, chat: str, ts: str) -> list[tuple[float, Literal["later", "refused"]]]:
         places = (split_place(chat).team, chat, _thread_place(chat, ts))
         return [self._until[place] for place in places if place in self._until]
+
+    def note_taken(self, chat: str) -> None:
+        """Note that Slack took a call in a chat."""
+        self._refused_threads.pop(split_place(chat).team, None)
 
     def learn(self, chat: str, ts: str, error: SlackApiError) -> Outcome:
         """Remember a refusal, of the app in a workspace, of one chat or of one thread.
@@ -302,10 +314,15 @@ class Refusals:
         if len(self._until) >= MAX_CHATS:
             self._until.clear()
         is_of_app = is_limited or code in _APP_ERRORS or reaction in ("down", "scope")
+        is_of_thread = self._by_thread and not is_of_app and reaction not in _CHAT_REACTIONS
+        team = split_place(chat).team
+        if is_of_thread:
+            self._refused_threads[team] += 1
+            is_of_app = self._refused_threads[team] >= MAX_REFUSED_THREADS
         place = chat
         if is_of_app:
-            place = split_place(chat).team
-        elif self._by_thread and reaction not in _CHAT_REACTIONS:
+            place = team
+        elif is_of_thread:
             place = _thread_place(chat, ts)
         self._until[place] = (self._clock() + seconds, outcome)
         extra = {

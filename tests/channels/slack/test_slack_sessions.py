@@ -199,6 +199,22 @@ def test_refusal_of_a_thread_concerns_that_thread_alone(
     assert methods(platforms) == [SESSION, STATUS, STATUS, SESSION]
 
 
+def test_refusals_of_many_threads_in_a_row_concern_the_app(
+    channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms
+):
+    """In the agent view each message opens a thread, and each would cost a refused call."""
+
+    async def scene(threads: range, error: str) -> None:
+        fake.session_error = error
+        for number in threads:
+            there = Conversation("sl", "D0ADA", f"1795204900.{number:06d}")
+            await channel.show_typing(replace(message(f"e{number}"), conversation=there))
+
+    for threads, error in ((range(2), "no"), (range(2, 3), ""), (range(3, 9), "no")):
+        asyncio.run(scene(threads, error))
+    assert methods(platforms).count(SESSION) == 2 + 1 + 3
+
+
 class Pauses:
     """A clock and the pauses that were slept.
 
