@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sayso.channels.records import check_version, versioned
 from sayso.channels.tracing import current_trace
-from sayso.channels.types import UNNAMED_ALBUM, Conversation, Delivery, Reply, StepState, Turn, digest
+from sayso.channels.types import (
+    UNNAMED_ALBUM,
+    Conversation,
+    Delivery,
+    Reply,
+    StepState,
+    Turn,
+    digest,
+)
 from sayso.pending.action import ActionState
 from sayso.pending.limits import MAX_BURST
 

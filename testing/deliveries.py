@@ -158,9 +158,7 @@ class MemoryDeliveries:
                 state.barred_until = 0.0
 
     def _is_outdated(self, conversation: str, state: ConversationState, number: int) -> bool:
-        """Return whether the user wrote since a report was made: after reply `number` was sent, or
-        lately for 0.
-        """
+        """Return whether the user wrote since a report: after reply `number`, or lately for 0."""
         if state.inbox:
             return True
         if number:

@@ -167,7 +167,8 @@ class MemoryFeed:
             end = _order(before)
         with self._changed:
             entries = self._entries.get(conversation_id, ())
-            return [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) < end][-count:]
+            older = [(entry_id, entry) for entry_id, entry in entries if _order(entry_id) < end]
+            return older[-count:]
 
     def _newer(self, conversation_id: str, start: tuple[int, int]) -> FeedEntries:
         entries = self._entries.get(conversation_id, ())

@@ -79,7 +79,8 @@ class Erasure:
     def erase(self, person: ErasedPerson) -> int:
         """Remove what is stored of a person; return how many entries. Raises ErasureBusy and redis.RedisError."""
         self._until(lambda: not any(self._keys("{*}:audit")), DRAIN_SECONDS)  # the ledger copies them first
-        person = replace(person, conversations=person.conversations | self._listed_conversations(person))
+        conversations = person.conversations | self._listed_conversations(person)
+        person = replace(person, conversations=conversations)
         count = 0
         for _ in range(ROUNDS):
             shared, alone = self._conversations(person)

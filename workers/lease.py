@@ -44,14 +44,14 @@ def new_token(worker: str) -> str:
 
 
 class StateAtEnd(NamedTuple):
-    """What a conversation waits for when a worker has nothing left to do there, unless a question
-    waits.
+    """What a conversation waits for when a worker has nothing left to do there.
 
-    `event_id`: of the last turn, "" for none.
+    An open question comes before it.
     """
 
     conversation: Conversation
     state: ShownState = "active"
+    #: The event id of the last turn, "" for none.
     event_id: str = ""
 
 
@@ -146,8 +146,9 @@ class HeldLease:
         return self._clock() - self._renewed_at < FRESH_SECONDS
 
     def note_left_reply(self, reply: QueuedReply) -> None:
-        """Note that a reply is sent without a turn of this run: what the conversation waits for may
-        have changed.
+        """Note that a reply is sent without a turn of this run.
+
+        What the conversation waits for may have changed.
         """
         if not reply.is_forwarded:
             self.state_at_end = StateAtEnd(reply.delivery(self.lease).conversation)

@@ -276,7 +276,10 @@ class ConversationProcessor:
             return await self.sender.send(held.lease, reply, held.is_fresh)
 
     def _begin_state_at_end(self, held: HeldLease) -> None:
-        """Show what the conversation waits for now that its replies are sent, beside the next work."""
+        """Show what the conversation waits for now that its replies are sent.
+
+        The next work does not wait for that.
+        """
         end = held.state_at_end
         channel = self.channels.get(end.conversation.channel) if end else None
         if end is not None and isinstance(channel, ShowsState):
@@ -284,8 +287,9 @@ class ConversationProcessor:
 
     async def _show_state(self, channel: ShowsState, end: StateAtEnd) -> None:
         with contextlib.suppress(RedisError, Halted):  # best effort: the next turn shows it
-            waits = await self.mailbox.waits_for_answer(end.conversation.id)
-            await channel.show_state(end.conversation, "suspended" if waits else end.state, after=end.event_id)
+            is_asking = await self.mailbox.waits_for_answer(end.conversation.id)
+            state = "suspended" if is_asking else end.state
+            await channel.show_state(end.conversation, state, after=end.event_id)
 
     def _begin_album_sign(self, queued: QueuedTurn) -> BackgroundTask:
         """Show the typing sign once while the further parts of an album are awaited. Return the task that does."""
@@ -593,9 +597,7 @@ def has_new_message(change: TurnChange) -> bool:
 
 
 def replace_draft(shown: str, replies: tuple[tuple[Reply, str], ...]) -> tuple[tuple[Reply, str], ...]:
-    """Let the first text replace the draft message `shown`; if there is no text, the draft is
-    removed.
-    """
+    """Let the first text replace the draft message `shown`. Without a text the draft is removed."""
     for at, (reply, pid) in enumerate(replies):
         if reply.text and not (reply.media or reply.edits):
             return (*replies[:at], (replace(reply, edits=shown), pid), *replies[at + 1 :])

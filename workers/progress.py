@@ -294,7 +294,8 @@ class StepsMessage:
             self._steps.pop(number, None)
         elif number in self._steps or len(self._steps) < MAX_STEPS:
             now = self._clock()
-            self._steps[number] = ToolStep(name[:MAX_STEP_NAME], state, now - self._began.get(number, now))
+            seconds = now - self._began.get(number, now)
+            self._steps[number] = ToolStep(name[:MAX_STEP_NAME], state, seconds)
         self._changed.set()
 
     def begin_showing(self) -> None:

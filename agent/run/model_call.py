@@ -361,7 +361,7 @@ class ModelCaller:
         return await self._call_with_retries(run, request, on_text)
 
     def _learn_window(self, run: RunState, request: ProviderRequest, tokens: int) -> None:
-        """Remember the window of a model that took `tokens` of a transcript after it refused more."""
+        """Remember the window of a model that took `tokens` of a transcript but not more."""
         others = self._other_tokens(run, request.system_prompt, request.tools or ())
         window = tokens + others
         known = self._learned_windows.get(run.model, window + 1)

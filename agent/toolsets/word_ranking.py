@@ -112,7 +112,13 @@ class WordRanking:
             for index, frequency in postings[stem]:
                 yield stem, index, weight * share * frequency
 
-    def _adjusted(self, index: int, score: float, met_stems: set[str], request: RequestMeaning) -> float:
+    def _adjusted(
+        self,
+        index: int,
+        score: float,
+        met_stems: set[str],
+        request: RequestMeaning,
+    ) -> float:
         """Return a tool's score by how much of its name was met, and by what it does."""
         if not score:
             return 0.0

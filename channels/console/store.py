@@ -1,4 +1,4 @@
-"""The console in Redis: feeds, the conversations of each person, wrong passwords, ended sessions."""
+"""The console in Redis: feeds, conversations of people, wrong passwords, ended sessions."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def has_table(md: str) -> bool:
 
 
 def reads_right_to_left(md: str) -> bool:
-    """Return whether the first letter of a text is one of Arabic or another script from the right."""
+    """Return whether the first letter of a text is of a script from the right, such as Arabic."""
     directions = map(unicodedata.bidirectional, md)
     return next((each for each in directions if each in _STRONG), "L") != "L"
 

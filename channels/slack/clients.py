@@ -263,7 +263,7 @@ class ManyWorkspaces:
             return None
         except (SlackClientError, ClientError, OSError) as exc:
             raise _NoClearAnswer(type(exc).__name__) from exc
-        except (AttributeError, TypeError, ValueError) as exc:  # an answer in text, or one without an end
+        except (AttributeError, TypeError, ValueError) as exc:  # an answer in text, or half of one
             raise _NoClearAnswer("unreadable answer") from exc
         if renewed is None or not renewed.bot_refresh_token or not renewed.bot_token_expires_at:
             return self._refused(installation, "no token of a bot")

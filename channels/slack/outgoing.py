@@ -111,7 +111,10 @@ def link_text(media: Media, size: int, url: str) -> str:
 
 
 def shown_name(media: Media) -> str:
-    """Return the Markdown for a file's name. As code it is no link, which Slack would make of a name such as a.zip."""
+    """Return the Markdown for a file's name.
+
+    As code it is no link, which Slack would make of a name such as a.zip.
+    """
     name = media.filename or "file"
     return as_markdown(name) if "`" in name else f"`{name}`"
 

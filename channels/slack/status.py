@@ -273,7 +273,7 @@ class Refusals:
         self._until: dict[str, tuple[float, Literal["later", "refused"]]] = {}
 
     def of(self, chat: str, ts: str) -> Literal["", "later", "refused"]:
-        """Return whether Slack asked to call later or refused a call here lately; "" for neither."""
+        """Return "later" where Slack asked to wait, "refused" where it refused a call lately."""
         now = self._clock()
         kinds = [kind for until, kind in self._known(chat, ts) if now < until]
         if not kinds:

@@ -86,7 +86,8 @@ class WorkspaceChecks:
             if task in done:
                 yield task.result()
         if late:
-            says = f"{_count(len(late), 'installation')} could not be checked within {CHECK_SECONDS:g} s"
+            count = _count(len(late), "installation")
+            says = f"{count} could not be checked within {CHECK_SECONDS:g} s"
             cure = f"run `sayso channel status {self._channel}` again"
             yield self._warn("workspaces", says, cure, id="workspaces-late")
 

@@ -166,7 +166,7 @@ class BotApiCall:
     async def _rich(self, bot: Bot) -> Receipt:
         """Send a rich message, or edit a message into one. PTB has no method for it yet."""
         message: dict[str, Any] = {"blocks": rich_blocks(self.reply.text)}
-        # Telegram finds out the direction of other messages by itself, but not the order of columns.
+        # Telegram finds out the direction of other messages by itself, but no order of columns.
         if reads_right_to_left(self.reply.text):
             message["is_rtl"] = True
         what: dict[str, Any] = {"chat_id": self.chat, "rich_message": message}

@@ -155,7 +155,7 @@ class _Reader:
         return "\n".join(filter(None, parts))
 
     def _caption(self, block: TelegramJson, depth: int) -> str:
-        """Return the caption of a block. That of a table is a text, others are a text with its source."""
+        """Return the caption of a block: of a table a text, else a text with its source."""
         caption = block.get("caption")
         if isinstance(caption, dict) and "type" not in caption:
             credit = self._text(caption.get("credit"), depth)

@@ -214,7 +214,8 @@ class _Call:
         except ToolError as exc:
             return replace(explanation, problem=str(exc))
         if not self.run.proposals:
-            return replace(explanation, problem=f"there is nothing to ask: {result_text(result.to_json())}")
+            reason = result_text(result.to_json())
+            return replace(explanation, problem=f"there is nothing to ask: {reason}")
         action = self.run.proposals[0]
         question = ExpectedQuestion(action.preview, action.ttl_seconds, bool(action.code))
         return replace(explanation, verdict="asks", question=question)

@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from sayso.channels.setup import CheckResult
 
 
-@click.command(cls=SaysoCommand, examples=["sayso check", "sayso check -c bot.yaml --json", "sayso check --offline"])
+_CHECK_EXAMPLES = ["sayso check", "sayso check -c bot.yaml --json", "sayso check --offline"]
+
+
+@click.command(cls=SaysoCommand, examples=_CHECK_EXAMPLES)
 @click.argument("files", nargs=-1, metavar="")
-@click.option("--offline", is_flag=True, help="Ask no MCP server and no URL for its tools, and Slack nothing.")
+@click.option("--offline", is_flag=True, help="Ask no MCP server, no URL of tools and no Slack.")
 @pass_options
 def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     """Check a configuration and print what each channel may do.
@@ -71,7 +74,8 @@ def check(options: Options, files: tuple[str, ...], *, offline: bool) -> None:
     if unreachable:
         if not options.as_json:
             count = counted(len(unreachable), "source of tools", "sources of tools")
-            click.echo(f"Error: {file}: {count} cannot be reached; --offline checks the rest", err=True)
+            problem = f"{count} cannot be reached; --offline checks the rest"
+            click.echo(f"Error: {file}: {problem}", err=True)
         sys.exit(FINDING)
 
 

@@ -126,7 +126,8 @@ def test_a_destructive_tool_waits_for_a_yes() -> None:
 
 def test_a_missing_task_asks_nothing() -> None:
     """The preview refuses, and the model reads why."""
-    reply = bot(ToolCall("delete_task", {"name": "bread"}), "There is no such task.").ask_channel("ana", "no bread")
+    chat = bot(ToolCall("delete_task", {"name": "bread"}), "There is no such task.")
+    reply = chat.ask_channel("ana", "delete the bread task")
     assert reply.content == "There is no such task."
 
 

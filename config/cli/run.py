@@ -113,7 +113,16 @@ def _run_up(
     with clear_errors():
         try:
             file = options.file(running=False)
-            supervisor = Up(settings, file, options.data, host, port, workers, metrics, say=click.echo)
+            supervisor = Up(
+                settings,
+                file,
+                options.data,
+                host,
+                port,
+                workers,
+                metrics,
+                say=click.echo,
+            )
             supervisor.run()
         except UpError as exc:
             fail(str(exc))
@@ -142,10 +151,10 @@ def _address(text: str | None) -> MetricsAddress:
 
 
 def _exit_on_signals() -> None:
-    """Exit at once on SIGINT and SIGTERM, until the command installs its own handlers: nothing runs yet that has to be
-    stopped.
+    """Exit at once on SIGINT and SIGTERM, until the command installs its own handlers.
 
-    The handler raises no exception: a module that is being imported could catch or print it.
+    Nothing runs yet that has to be stopped. The handler raises no exception: a module that is
+    being imported could catch or print it.
     """
 
     from sayso.pending.stop_signals import accept_interrupts  # `sayso --help` imports no package

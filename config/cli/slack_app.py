@@ -131,7 +131,10 @@ async def _send_manifest(
             return await apps.update(app_id, manifest)
 
 
-@click.command(cls=SaysoCommand, examples=["sayso channel workspaces", "sayso channel workspaces desk --json"])
+_LIST_EXAMPLES = ["sayso channel workspaces", "sayso channel workspaces desk --json"]
+
+
+@click.command(cls=SaysoCommand, examples=_LIST_EXAMPLES)
 @click.argument("channel", required=False, default="")
 @pass_options
 def workspaces(options: Options, channel: str) -> None:

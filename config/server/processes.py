@@ -241,7 +241,10 @@ class _Parent:
             self._note_end(pid, os.waitstatus_to_exitcode(status))
 
     def _stop(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal to all children: SIGINT where a person waits, else SIGTERM. A second one stops them at once."""
+        """Send a signal to all children: SIGINT where a person waits, else SIGTERM.
+
+        A second one stops them at once.
+        """
         if number == signal.SIGINT:
             self._kill_at = time.monotonic() + KILL_SECONDS
         elif number != signal.SIGKILL:

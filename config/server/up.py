@@ -32,7 +32,13 @@ from sayso.config.server.processes import (
 )
 from sayso.config.settings.loader import ConfigError, check_consoles
 from sayso.config.settings.schema import Settings
-from sayso.pending.stop_signals import KILL_SECONDS, SUPERVISED, delay_interrupts, on_stop_signals, say_stopping
+from sayso.pending.stop_signals import (
+    KILL_SECONDS,
+    SUPERVISED,
+    delay_interrupts,
+    on_stop_signals,
+    say_stopping,
+)
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +163,10 @@ class Up:
         self._is_stopping = True
 
     def _sleep(self, seconds: float) -> None:
-        """Wait this long, or until a signal asks to stop. One long sleep would go on after the signal."""
+        """Wait this long, or until a signal asks to stop.
+
+        One long sleep would go on after the signal.
+        """
         until = time.monotonic() + seconds
         while not self._is_stopping and time.monotonic() < until:
             time.sleep(STEP_SECONDS)
@@ -182,8 +191,9 @@ class Up:
         commands = {"web": web, "workers": worker}
         if any(channel.polls for channel in self.settings.channels.values()):
             commands["poll"] = [*sayso, "poll", *common]
-        self._children = [Child(name, command, environ, prepare=_prepare_part) for name, command in commands.items()]
-        for child in self._children:
+        for name, command in commands.items():
+            child = Child(name, command, environ, prepare=_prepare_part)
+            self._children.append(child)
             child.start()
             self._parts.append(SupervisedPart(child.name, child.is_alive, child.start, time.monotonic()))
 
@@ -215,7 +225,7 @@ class Up:
         self.say("\n".join(["Sayso is up.", *lines, f"  {'data':<12} {self.data.resolve()}", "Ctrl-C stops it."]))
 
     def _stop(self) -> None:
-        """Stop all parts, Redis last: quickly after Ctrl-C, else in the time that each of them takes."""
+        """Stop all parts, Redis last: quickly after Ctrl-C, else in the time that each takes."""
         if not self.is_interrupted:
             self._end_children(signal.SIGTERM, GRACE_SECONDS)
         if self.is_interrupted:  # perhaps only while they took their time
@@ -226,7 +236,10 @@ class Up:
             self._redis.stop()
 
     def _end_children(self, number: signal.Signals, seconds: float) -> None:
-        """Send a signal to all children, and wait until they have ended, or for this time, or until Ctrl-C."""
+        """Send a signal to all children, and wait until they have ended.
+
+        It waits for `seconds` at most, and no longer once a person presses Ctrl-C.
+        """
         living = [child for child in self._children if child.is_alive()]
         for child in living:
             if child.process is not None:
@@ -240,7 +253,10 @@ class Up:
 
 
 def _prepare_part() -> None:
-    """Run in a new process before it becomes a part: it dies with its parent, and Ctrl-C waits for its handler."""
+    """Prepare a new process before it becomes a part.
+
+    It dies with its parent, and Ctrl-C waits for its handler.
+    """
     die_with_parent()
     delay_interrupts()
 

@@ -105,7 +105,10 @@ def find_public_url(settings: Settings, given: str = "") -> str:
     It is that of the configuration, else the `given` one, else SAYSO_PUBLIC_URL, else one of this
     machine.
     """
-    return settings.public_url or (given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)).rstrip("/")
+    if settings.public_url:
+        return settings.public_url
+    url = given or os.environ.get("SAYSO_PUBLIC_URL", DEFAULT_URL)
+    return url.rstrip("/")
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None, *, without_secrets: bool = False) -> Settings:

@@ -265,7 +265,9 @@ class OpenApiSource(SourceSettings):
     auth: AuthSettings | None = None
     """How calls authenticate. Example: `{bearer: "${PETS_TOKEN}"}`."""
     more_auth: list[AuthSettings] = []
-    """Further keys, for an API that takes several at once. Example: `[{header: X-App, value: "${PETS_APP}"}]`."""
+    """Further keys, for an API that takes several at once.
+    Example: `[{header: X-App, value: "${PETS_APP}"}]`.
+    """
     arguments: dict[str, str | int | float | bool] = {}
     """Fixed values of parameters. They are sent with every operation that has them and never shown to a model. Example:
     `{tenant: shop}`.

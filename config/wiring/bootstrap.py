@@ -187,7 +187,10 @@ def _open_channels(
 
 
 def open_channel(name: str, settings: Settings, deps: AdapterDeps) -> Channel:
-    """Return the adapter of a channel. Raises ConfigError for settings that it refuses, and a missing library."""
+    """Return the adapter of a channel.
+
+    Raises ConfigError for settings that it refuses, and for a missing library.
+    """
     require_channel_library(settings, name)
     try:
         return registry.open_channel(name, settings.channels[name], deps)

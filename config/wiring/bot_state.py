@@ -1,4 +1,4 @@
-"""The state of a bot for commands: its Redis, its secret keys, the installations of its Slack apps."""
+"""The state of a bot for commands: its Redis, its keys, the installations of its Slack apps."""
 
 from __future__ import annotations
 

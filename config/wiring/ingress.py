@@ -136,7 +136,14 @@ def open_missed_messages(
 
     access, identities = open_inbox(settings, data)
     per_minute = rules_of(settings.channels[channel]).per_minute or 0
-    return MissedMessages(channel, message_log, access, identities, per_minute=per_minute, clock=clock)
+    return MissedMessages(
+        channel,
+        message_log,
+        access,
+        identities,
+        per_minute=per_minute,
+        clock=clock,
+    )
 
 
 def open_media_deletion(settings: Settings, data: Path, channel: str, message_log: MessageLog) -> MediaDeletion:

@@ -43,7 +43,8 @@ def erase_person(settings: Settings, data: Path, keys: list[str], channel: str, 
     redis = RedisParts.find(settings, data)
     erasure = Erasure(redis.client, settings.key_prefix)
     identities = redis.identities
-    ids = settings.channels[channel].user_ids(channel, user, identities)  # as turns of the person are stored
+    # As turns of the person are stored.
+    ids = settings.channels[channel].user_ids(channel, user, identities)
     conversations = frozenset(Conversation(channel, each).id for each in ids)
     redis_entries = erasure.erase(ErasedPerson(channel, frozenset(map(_scope_id, ids)), conversations))
     ledger = AuditLedger(settings.state_folder(data) / LEDGER, EntrySigner(keys))

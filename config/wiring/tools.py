@@ -350,7 +350,7 @@ def _id(index: int) -> str:
 
 
 def names_of_remote(settings: Settings) -> list[str]:
-    """Return the names of the sources that have to be asked for their tools, in the order of the YAML."""
+    """Return the names of the sources that are asked for their tools, in the order of the YAML."""
     return [_name(source) for source in settings.tools if is_remote(source)]
 
 

@@ -210,9 +210,7 @@ class AuditBody:
 
     @property
     def user_name(self) -> str:
-        """Return the name that the person had, which they chose themselves; "" if that is not
-        known.
-        """
+        """Return the name that the person had chosen, "" if that is not known."""
         return str(_fields(self.record).get("user_name") or "")
 
     @property

@@ -160,7 +160,11 @@ class FakeSlack:
         self._posted: dict[str, list[float]] = defaultdict(list)
         #: The tokens of an app that many workspaces have installed. What they send has a `team` in
         #: the ledger.
-        self.oauth = FakeInstallations(CREDENTIALS["client_id"], CREDENTIALS["client_secret"], SCOPES)
+        self.oauth = FakeInstallations(
+            CREDENTIALS["client_id"],
+            CREDENTIALS["client_secret"],
+            SCOPES,
+        )
         self._calling = threading.local()
 
     @property
@@ -305,9 +309,7 @@ class FakeSlack:
         )
 
     def _is_team_file(self, token: str, route: str) -> bool:
-        """Return whether a token is that of the workspace whose file it asks for, or of its
-        organization.
-        """
+        """Return whether a token is that of the file's workspace, or of its organization."""
         grant = self.oauth.grant_of(token)
         if grant is None or self.oauth.refusal(token):
             return False
@@ -376,7 +378,7 @@ class FakeSlack:
         return json_response(answer)
 
     def _is_reply(self, ts: str) -> bool:
-        """Return whether the ts is of a message that the bot posted in a thread, and so opens none."""
+        """Return whether the ts is of a message that the bot posted in a thread: it opens none."""
         match = _TS.fullmatch(ts)
         number = int(match[1]) if match else 0
         if not 0 < number <= len(self._ledger.sent):
@@ -607,18 +609,23 @@ def _view_faults(manifest: SlackPayload) -> Iterator[dict[str, str]]:
     features = manifest.get("features", {})
     views = [view for view in VIEW_EVENTS if view in features]
     if "assistant:write" in _scopes(manifest) and not views:
-        yield _fault("Assistant:write scope should include agent_view feature", "/oauth_config/scopes/bot")
+        message = "Assistant:write scope should include agent_view feature"
+        yield _fault(message, "/oauth_config/scopes/bot")
     if len(views) > 1:
         yield _fault("An app has one view", "/features/assistant_view")
     events = manifest.get("settings", {}).get("event_subscriptions", {}).get("bot_events", [])
     place = "/settings/event_subscriptions/bot_events"
     for view in views:
         if VIEW_EVENTS[view] not in events:
-            yield _fault(f"{VIEW_NAMES[view]} should use `{VIEW_EVENTS[view]}` bot event subscription", place)
+            rule = f"should use `{VIEW_EVENTS[view]}` bot event subscription"
+            yield _fault(f"{VIEW_NAMES[view]} {rule}", place)
     if "agent_view" in views and "assistant_thread_started" in events:
-        yield _fault("Agent View should not use `assistant_thread_started` bot event subscription", place)
-    if len(features.get("agent_view", {}).get("suggested_prompts", ())) > MAX_PROMPTS:
-        yield _fault(f"Must have {MAX_PROMPTS} items or less", "/features/agent_view/suggested_prompts")
+        rule = "should not use `assistant_thread_started` bot event subscription"
+        yield _fault(f"Agent View {rule}", place)
+    prompts = features.get("agent_view", {}).get("suggested_prompts", ())
+    if len(prompts) > MAX_PROMPTS:
+        message = f"Must have {MAX_PROMPTS} items or less"
+        yield _fault(message, "/features/agent_view/suggested_prompts")
 
 
 def _fault(message: str, pointer: str) -> dict[str, str]:

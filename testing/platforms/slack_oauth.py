@@ -1,6 +1,4 @@
-"""A fake of Slack's OAuth: codes, tokens of workspaces and organizations, their renewal and
-revocation.
-"""
+"""A fake of Slack's OAuth: codes, and tokens that are given, renewed and revoked."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ class FakeInstallations:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def allow(self, name: str, label: str = "", *, organization: str = "") -> str:
-        """Return the code that a person brings back who allows the app in a workspace or an
-        organization.
-        """
+        """Return the code that a person brings back from Slack, who allowed the app there."""
         with self._lock:
             grant = self._new_grant(name, label or name, organization)
             code = f"code-{next(self._numbers)}"

@@ -244,9 +244,8 @@ class FakeTelegram:
         if unknown := set(params) - set(_TAKES[method]):
             raise TelegramRefusal(f"{method} takes no {sorted(unknown)}")
         if self._version < (10, 3) and '"disabled"' in str(params.get("reply_markup", "")):
-            raise TelegramRefusal(
-                "can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard"
-            )
+            rule = "Text buttons are unallowed in the inline keyboard"
+            raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
         chat = str(chat_id(params.get("chat_id")))
         if moved := self._ledger.state.get(MOVED, {}).get(chat):
             description = "Bad Request: group chat was upgraded to a supergroup chat"
@@ -278,15 +277,14 @@ class FakeTelegram:
         return _result({**_message_resource(0, chat), "ephemeral_message_id": number})
 
     def _check_ephemeral(self, chat: str, params: dict[str, Any]) -> None:
-        """Refuse a message to one person in a private chat, or without an act of that person that
-        allows it.
-        """
+        """Refuse a message to one person in a private chat, or without an act that allows it."""
         only_for = json.loads(params.get("ephemeral_message_parameters") or "{}")
         replied_to = json.loads(params.get("reply_parameters") or "{}")
         unknown = only_for.keys() - _EPHEMERAL_PARAMETERS
         if unknown:
             raise TelegramRefusal(f"ephemeral_message_parameters takes no {sorted(unknown)}")
-        if replied_to and not (only_for and isinstance(replied_to.get("ephemeral_message_id"), int)):
+        names_message = isinstance(replied_to.get("ephemeral_message_id"), int)
+        if replied_to and not (only_for and names_message):
             raise TelegramRefusal("message to be replied not found")
         if not only_for:
             return
@@ -323,8 +321,8 @@ class FakeTelegram:
         entry = self._sent_message(number, chat)
         if entry is None:
             raise TelegramRefusal("message to edit not found")
-        receiver = json.loads(entry["raw"].get("ephemeral_message_parameters") or "{}").get("receiver_user_id")
-        receiver = entry["raw"].get("receiver_user_id", receiver)
+        ephemeral = json.loads(entry["raw"].get("ephemeral_message_parameters") or "{}")
+        receiver = entry["raw"].get("receiver_user_id", ephemeral.get("receiver_user_id"))
         if str(receiver or "") != str(params.get("receiver_user_id", "")):
             raise TelegramRefusal("message to edit not found")
         if method.endswith("MessageText") and entry["media"]:

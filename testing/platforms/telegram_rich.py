@@ -57,8 +57,9 @@ def rich_text(raw: Any) -> str:
 
 
 def _check_blocks(blocks: Any) -> int:
-    """Check blocks, number the items of lists as Telegram does, and return the number of blocks,
-    items and rows.
+    """Check blocks, and number the items of lists as Telegram does.
+
+    Return the number of blocks, items and rows.
     """
     if not isinstance(blocks, list):
         raise TelegramRefusal("blocks must be an array")

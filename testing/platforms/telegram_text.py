@@ -102,7 +102,8 @@ def _check_key(key: Any) -> None:
     if "callback_data" in key and not 1 <= len(str(key["callback_data"]).encode()) <= 64:
         raise TelegramRefusal("BUTTON_DATA_INVALID")
     if key.get("disabled", {}) != {}:
-        raise TelegramRefusal('can\'t parse inline keyboard button: field "disabled" must be an empty object')
+        rule = 'field "disabled" must be an empty object'
+        raise TelegramRefusal(f"can't parse inline keyboard button: {rule}")
     if key.get("style", "primary") not in ("danger", "success", "primary"):
         raise TelegramRefusal("invalid button style specified")
 

@@ -261,8 +261,7 @@ class TelegramClient:
 
 
 class SlackClient:
-    """A person on Slack, in one thread of a direct message or of a channel, where every message
-    mentions the bot.
+    """A person on Slack in one thread. In a channel every message mentions the bot.
 
     Webhooks are signed at delivery, as Slack does for repeats too, with the time of `clock`. A web whose clock is more
     than five minutes off refuses them all.

@@ -5,12 +5,17 @@
 -- text, '0' if unknown), cause (why the reply is no answer, '' for an answer), price_class (what the platform charges
 -- the message by, 'free' for nothing).
 -- Returns {'ok', what is next, 1 if the reply shows that the bot may write in its chat again}, or {'lost'}.
--- Outcomes: 'sent', 'dead', 'doubtful' (the last attempt may have arrived), 'closed' (the address takes no messages),
--- 'opted_out' (because its user asked for that), 'barred' (nor does it after a further message of its users),
--- 'chat_barred' (nor does any thread of the chat, which the caller stores), 'limited' (the channel is silent for `ms`).
--- For 'sent', `ms` says how far the reply brings its chat ahead of its rate limit. A + before an action id marks a
--- piece of a question that is not the last: it opens no window, and the question expires if the piece never arrives. A
--- = marks a repetition of the question.
+-- Outcomes:
+--   sent         `ms` says how far the reply brings its chat ahead of its rate limit
+--   dead         it cannot arrive
+--   doubtful     the last attempt may have arrived
+--   closed       the address takes no messages
+--   opted_out    nor does it because its user asked for that
+--   barred       nor does it after a further message of its users
+--   chat_barred  nor does any thread of the chat, which the caller stores
+--   limited      the channel is silent for `ms`
+-- A + before an action id marks a piece of a question that is not the last: it opens no window, and
+-- the question expires if the piece never arrives. A = marks a repetition of the question.
 
 -- Count a message that the platform charges.
 local function count_paid()

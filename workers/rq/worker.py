@@ -144,8 +144,9 @@ class SaysoWorker(BaseWorker):
 
     @property
     def connection_timeout(self) -> int:
-        """Return the seconds to wait for any answer of Redis: no request here blocks for longer
-        than LISTEN_SECONDS.
+        """Return the seconds to wait for any answer of Redis.
+
+        No request here blocks for longer than LISTEN_SECONDS.
         """
         return SILENT_SECONDS
 
@@ -307,7 +308,14 @@ class SaysoWorker(BaseWorker):
         if taken or not patient or free <= 0:
             return taken
         queue = self.queues[0]
-        moved = self.connection.blmove(queue.key, _intermediate_queue(queue), LISTEN_SECONDS, "LEFT", "RIGHT")  # type: ignore[arg-type]  # Redis takes fractions
+        taken_queue = _intermediate_queue(queue)
+        moved = self.connection.blmove(
+            queue.key,
+            taken_queue,
+            LISTEN_SECONDS,  # type: ignore[arg-type]  # Redis takes fractions
+            "LEFT",
+            "RIGHT",
+        )
         return self._take(room, moved) if moved else []
 
     def _take(self, room: tuple[int, int], moved: bytes | str = b"") -> list[SaysoJob]:
