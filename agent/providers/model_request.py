@@ -136,7 +136,7 @@ class ModelRequest:
         """Raise ProviderError for an answer without content, if its finish reason is an error."""
         if response.finish_reason == "content_filter":
             raise content_filtered(self.vendor.name, str((response.provider_details or {}).get("refusal") or ""))
-        if response.finish_reason == "error" and not response.tool_calls:
+        if _is_broken(response, self.vendor.api_format) and not response.tool_calls:
             raise unreadable_answer(self.vendor.name)
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         has_text = bool(without_reasoning(text).strip())
@@ -233,6 +233,17 @@ class ModelRequest:
                 if transformer(deepcopy(schema)).walk().get("type") == "object":
                     return schema
         raise ToolValidationError(f"no schema of {name!r} for this model: its definitions cannot be written out")
+
+
+def _is_broken(response: ModelResponse, api_format: str) -> bool:
+    """Return whether the vendor calls its answer broken.
+
+    Gemini's reasons that the library does not know are all failures, such as OTHER or
+    MALFORMED_RESPONSE: the text before them is half an answer.
+    """
+    if response.finish_reason is not None or api_format != "gemini":
+        return response.finish_reason == "error"
+    return (response.provider_details or {}).get("finish_reason") not in (None, "FINISH_REASON_UNSPECIFIED")
 
 
 def _text(event: Any) -> str:
