@@ -282,6 +282,11 @@ class OpenApiToolProvider:
         if source and not self._base_url and origin_of(url) != origin_of(source):
             host = url.netloc.decode()
             raise SourceError(f"{self._source_name} sends its calls to {host!r}: if you mean it, write it as base_url")
+        if url.scheme != "https" and not self._base_url:  # each call would be refused, after a person's yes
+            raise SourceError(
+                f"{self._source_name} has its server at {url.netloc.decode()!r}, without https: "
+                f"if you mean it, write it as base_url"
+            )
         selected = []
         for each in self._selected(document, url, source):  # no model sees the fixed arguments
             properties = {name: part for name, part in each.schema["properties"].items() if name not in self._fixed}

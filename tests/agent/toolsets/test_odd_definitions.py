@@ -191,7 +191,7 @@ def test_tool_with_odd_annotations_counts_as_destructive():
 def test_operation_that_cannot_be_used_is_left_out_alone(tmp_path: Path):
     """Also where it is included by its name."""
     operations = {"get": {"operationId": "good"}, "put": {"operationId": "odd", "requestBody": {"$ref": "#/nowhere"}}}
-    document = {"openapi": "3.1.0", "servers": [{"url": "http://a.test"}], "paths": {"/a": operations}}
+    document = {"openapi": "3.1.0", "servers": [{"url": "https://a.test"}], "paths": {"/a": operations}}
     (tmp_path / "api.json").write_text(json.dumps(document))
     provider = OpenApiToolProvider(tmp_path / "api.json", include=["good", "odd"])
     assert [tool.name for tool in asyncio.run(provider.list_tools())] == ["good"]

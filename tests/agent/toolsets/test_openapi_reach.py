@@ -97,6 +97,14 @@ def _parsed(document: Any) -> Any:
     return parse(json.dumps(document), "it")
 
 
+def test_document_with_a_server_without_https_is_refused_before_any_call(tmp_path: Path):
+    """Else `check` would say ok, and each call fail after the person's yes."""
+    document = tmp_path / "pets.json"
+    document.write_text(json.dumps({**PETS, "servers": [{"url": "http://pets.example.com/v1"}]}))
+    with pytest.raises(SourceError, match=r"'pets\.example\.com', without https: if you mean it, write it as base_url"):
+        asyncio.run(OpenApiToolProvider(document).list_tools())
+
+
 def test_document_on_a_private_host_needs_base_url(api):
     """The rule also holds for fetching the document."""
     api.answer("/openapi.json", PETS)

@@ -348,7 +348,7 @@ def test_check_names_the_tools_that_cannot_be_used(file: Path):
     server = f"{{command: ['{sys.executable}', '{ODD}', '{odd}']}}"
     parameters = [{"name": "b", "in": "query", "style": "matrix"}]
     paths = {"/a": {"get": {"parameters": parameters}, "put": 5}}
-    document = {"openapi": "3.1.0", "servers": [{"url": "http://a.test"}], "paths": paths}
+    document = {"openapi": "3.1.0", "servers": [{"url": "https://a.test"}], "paths": paths}
     (file.parent / "odd.json").write_text(json.dumps(document))
     told = str(describe(settings(file, f"tools:\n  - mcp: {server}\n  - openapi: odd.json"), seconds=120)).splitlines()
     assert {"  good: asks first", "  get_a: runs at once"} <= {*told}
