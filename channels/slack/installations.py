@@ -235,8 +235,13 @@ class SlackInstallations:
         return sorted(workspace for workspace, each in known.items() if each == organization)
 
     def note_organization(self, workspace: str, organization: str) -> None:
-        """Remember that a workspace uses the installation of its organization."""
-        self._redis.hset(f"{self._key}:organizations", workspace, organization)
+        """Remember that a workspace uses the installation of its organization.
+
+        Each of its webhooks says so again. A write would have each of them wait for Redis's disk.
+        """
+        key = f"{self._key}:organizations"
+        if self._redis.hget(key, workspace) != organization:
+            self._redis.hset(key, workspace, organization)
 
     def remove(self, name: str, reason: str, at: float) -> bool:
         """Delete an installation that was removed at `at`, in Unix seconds.

@@ -211,6 +211,7 @@ def _contents(manifest: Manifest) -> str:
         "keys": ("key of Redis", "keys of Redis"),
         "conversations": ("conversation", "conversations"),
         "people": ("person approved or blocked", "people approved or blocked"),
+        "installations": ("installation of an app", "installations of an app"),
         "open_actions": ("open question", "open questions"),
         "waiting_turns": ("waiting message", "waiting messages"),
         "files": ("file", "files"),

@@ -65,8 +65,9 @@ class BackupError(Exception):
 class Manifest:
     """What a backup says of itself.
 
-    `taken_at` is in Unix seconds. `keys` are digests of the secret keys. `watermark`: how many writing scripts Redis
-    had run. `counts`: how many keys, conversations, waiting turns and replies, open actions, people and files it has.
+    `taken_at` is in Unix seconds. `keys` are digests of the secret keys. `watermark`: how many
+    writing scripts Redis had run. `counts`: how many keys, conversations, waiting turns and replies,
+    open actions, people, installations of apps and files it has.
     `sums`: the SHA-256 of each member.
     """
 

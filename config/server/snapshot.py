@@ -313,7 +313,9 @@ def delete_keys(client: Redis, *, prefix: str, but: Sequence[str] = ()) -> int:
 
 
 def count_kinds(keys: Iterable[StoredKey], counts: dict[str, int]) -> Iterator[StoredKey]:
-    """Pass keys on, and count them, conversations, waiting turns, open actions and approved or blocked people."""
+    """Pass keys on, and count them, conversations, waiting turns, open actions, approved or blocked people and
+    installations of apps.
+    """
     for key in keys:
         counts["keys"] = counts.get("keys", 0) + 1
         for kind, number in _kinds(key):
@@ -332,5 +334,7 @@ def _kinds(key: StoredKey) -> Iterator[tuple[str, int]]:
         yield "waiting_replies", len(key.value)
     elif rest.startswith("pending:") and isinstance(key.value, Mapping):
         yield "open_actions", int(key.value.get("state") in ("armed", "shown", "claimed", "started"))
+    elif rest == "installed":
+        yield "installations", len(key.value)
     elif key.name.startswith("people:"):
         yield "people", len(key.value)

@@ -21,6 +21,13 @@ from redis import Redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
+from sayso.channels.slack.installations import (
+    INVITATION,
+    Installation,
+    SlackInstallations,
+    TokenUnreadable,
+    hash_of,
+)
 from sayso.channels.types import Conversation
 from sayso.config.server.backup import BackupError, Bot, macs_of, write_backup
 from sayso.config.server.embedded_redis import EmbeddedRedis
@@ -181,6 +188,21 @@ def test_people_files_and_history_are_restored(source: Machine, target: Machine)
     assert target.files()["texts/ab/long"] == b"a long text"
     assert next(target.client.scan_iter(f"{PREFIX}*:history:{CHAT.id}:*"))
     assert (target.bot.ledger.stat().st_mode & 0o777) == 0o600
+
+
+def test_tokens_of_workspaces_are_restored_encrypted(source: Machine, target: Machine):
+    """The bot's own keys read them; the backup is counted with them, and an invitation ends when it would have."""
+    stored = SlackInstallations("desk", source.client, KEYS, PREFIX)
+    stored.save(Installation("T01", "xoxb-secret", name="Acme"))
+    invitation = hash_of(stored.issue(INVITATION, "1", 600))
+    content = source.backup()
+    assert b"xoxb-secret" not in unpacked(content)["redis.jsonl"]
+    assert target.restore(content).manifest.counts["installations"] == 1
+    restored = SlackInstallations("desk", target.client, KEYS, PREFIX)
+    assert restored.get("T01").token == "xoxb-secret"
+    assert 0 < target.client.ttl(f"{PREFIX}{{slack:desk}}:invitation:{invitation}") <= 600
+    with pytest.raises(TokenUnreadable):
+        SlackInstallations("desk", target.client, ["another key"], PREFIX).get("T01")
 
 
 @pytest.mark.parametrize("at", [4, 5, 7, 9, 11, 40, 77])

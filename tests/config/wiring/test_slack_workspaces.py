@@ -146,6 +146,17 @@ def test_tap_of_a_guest_from_another_workspace_stays_where_the_question_is(bot: 
     assert {entry["team"] for entry in bot.sent} == {"T01"}
 
 
+def test_organization_that_is_known_costs_a_message_no_write(bot: SlackBot, redis_client: Redis):
+    """Each write is an fsync of Redis, for which the webhook waits."""
+    installations = bot.channel.installations
+    installations.note_organization("T91", ORGANIZATION)
+    before = redis_client.info("persistence")["rdb_changes_since_last_save"]
+    installations.note_organization("T91", ORGANIZATION)
+    assert redis_client.info("persistence")["rdb_changes_since_last_save"] == before
+    installations.note_organization("T91", "E22")
+    assert installations.workspaces_of("E22") == ["T91"]
+
+
 def test_message_for_an_organization_comes_in_while_its_note_cannot_be_stored(bot: SlackBot):
     """While Redis does not answer it goes to the spool. A removal is refused then: Slack sends it again."""
     working = bot.channel.installations
