@@ -144,7 +144,7 @@ class RequestParser:
             return Received(ignored="a workspace that install.organizations does not list")
         team = origin.workspace
         note = None
-        if origin.is_of_organization:
+        if origin.is_of_organization and team != origin.organization:
             note = WorkspaceNote(team, origin.organization)
         return replace(
             received,

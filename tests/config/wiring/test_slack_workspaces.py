@@ -231,6 +231,17 @@ def test_shortcut_is_answered_in_the_direct_message_of_its_workspace(bot: SlackB
     assert {call["params"]["team"] for call in bot.platforms.calls if call["method"] == "conversations.open"} == {"T02"}
 
 
+def test_shortcut_for_an_organization_makes_it_none_of_its_own_workspaces(bot: SlackBot):
+    """Slack may name the organization alone. The list of workspaces shows no organization."""
+    person = {"user": {"id": "U0ADA", "username": "ada", "team_id": ORGANIZATION}, "team": None}
+    more = {"enterprise": {"id": ORGANIZATION}, "is_enterprise_install": True}
+    body = slack_interaction("shortcut", **person, **more, callback_id="help", action_ts="1.2", trigger_id="t1")
+    assert bot.post(body) == 200
+    bot.work()
+    assert bot.texts(ORGANIZATION) != []
+    assert bot.channel.installations.workspaces_of(ORGANIZATION) == []
+
+
 @pytest.mark.parametrize("is_stub", [False, True], ids=["url", "file_info"])
 def test_file_is_fetched_with_the_token_of_its_workspace(bot: SlackBot, *, is_stub: bool):
     """Slack sends a log-in page to any other token; a file of a shared channel is looked up first."""
