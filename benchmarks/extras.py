@@ -36,7 +36,8 @@ def install(requirement: str) -> Installation:
         target = ["--quiet", "--target", folder, requirement]
         command = [sys.executable, "-m", "uv", "pip", "install", *target]
         subprocess.run(command, check=True, cwd=ROOT)
-        files = [file for file in Path(folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+        paths = [path for path in Path(folder).rglob("*") if "__pycache__" not in path.parts]
+        files = [path for path in paths if path.is_file()]
         names = frozenset(file.stem for file in Path(folder).glob("*.dist-info"))
         return Installation(sum(file.stat().st_size for file in files), names)
 
