@@ -1,4 +1,7 @@
-"""Descendants of a process. Imports nothing of Sayso: `tests.groups` needs it at once after Ctrl-C."""
+"""Descendants of a process.
+
+Imports nothing of Sayso: `tests.groups` needs it at once after Ctrl-C.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,10 @@ def test_each_loop_has_a_session_of_its_own_that_ends_with_it():
 
 
 def test_session_ends_with_its_loop_also_where_its_user_is_gone():
-    """The user of a command is soon collected. A session left open would print warnings below the answer."""
+    """The user of a command is soon collected.
+
+    A session left open would print warnings below the answer.
+    """
     complaints: list[str] = []
 
     async def story() -> ClientSession:

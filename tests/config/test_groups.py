@@ -56,7 +56,10 @@ def test_failure_is_named_while_other_tests_run(groups: subprocess.Popen[str], t
     assert rest.index("--- failing ---") < rest.index("def test_wrong") < rest.index("1 failed, 2 passed in ")
 
 
-def test_ctrl_c_ends_all_groups_and_what_they_have_started(groups: subprocess.Popen[str], tmp_path: Path):
+def test_ctrl_c_ends_all_groups_and_what_they_have_started(
+    groups: subprocess.Popen[str],
+    tmp_path: Path,
+):
     """Also a process in a session of its own, which no terminal reaches."""
     child = int(until((tmp_path / "child").exists) and (tmp_path / "child").read_text())
     groups.send_signal(signal.SIGINT)

@@ -21,8 +21,12 @@ def run(*command: str, folder: Path) -> str:
 
 
 def test_type_checkers_and_editors_find_sayso_in_the_environment_of_a_checkout(tmp_path: Path):
-    """They follow paths and run no import hook. The other folders of the checkout are no modules there."""
-    environment, user = tmp_path / "environment", tmp_path / "user"
+    """They follow paths and run no import hook.
+
+    The other folders of the checkout are no modules there.
+    """
+    environment = tmp_path / "environment"
+    user = tmp_path / "user"
     venv.create(environment, with_pip=False)
     (environment / "bin/pip").touch()  # make sets the environment up where it is missing
     run("make", f"VENV={environment}", f"{environment}/checkout/sayso", folder=ROOT)

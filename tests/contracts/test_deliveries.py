@@ -271,7 +271,10 @@ def opt_out(rig, number: int = 1) -> str:
 
 
 def test_opt_out_closes_the_address_of_a_person_who_wrote_before_the_reply(rig):
-    """The message of a moment ago may be the one that asks for silence. The next one opens the address."""
+    """The message of a moment ago may be the one that asks for silence.
+
+    The next one opens the address.
+    """
     held, reply = said(rig)
     rig.pass_time(1)
     rig.outbox.mark_delivered(held, reply, Sent("m1"))

@@ -15,8 +15,10 @@ from sayso.workers.identities import RedisIdentities
 from sayso.workers.mailbox import LUA
 from tests.pending.redis.lua_source import CheckedScripts
 
-NUMBER, OTHER_NUMBER = "whatsapp:+4915100000042", "whatsapp:+4915100000043"
-ANA, BEN = "whatsapp:DE.1", "whatsapp:DE.2"
+NUMBER = "whatsapp:+4915100000042"
+OTHER_NUMBER = "whatsapp:+4915100000043"
+ANA = "whatsapp:DE.1"
+BEN = "whatsapp:DE.2"
 PARENT = "whatsapp:DE.ENT.9"
 
 
@@ -34,7 +36,10 @@ def writes(identities, user_id: str = "", number: str = "", parent: str = "") ->
 
 
 @pytest.mark.parametrize("client", ["redis_client", "cluster_client"])
-def test_person_of_a_newer_release_is_neither_read_nor_changed(client: str, request: pytest.FixtureRequest):
+def test_person_of_a_newer_release_is_neither_read_nor_changed(
+    client: str,
+    request: pytest.FixtureRequest,
+):
     """After a rollback the record may mean something else. Who wrote it will read it again."""
     redis: Redis = request.getfixturevalue(client)
     identities = RedisIdentities(CheckedScripts(redis, LUA))
@@ -65,7 +70,10 @@ def test_number_of_another_person_brings_nothing_of_theirs(identities):
 
 
 def test_number_of_a_conversation_with_an_id_brings_nothing_either(identities):
-    """The conversation began under the number. Its first person has an id by now, so another id is another person."""
+    """The conversation began under the number.
+
+    Its first person has an id by now, so another id is another person.
+    """
     assert writes(identities, number=NUMBER) == NUMBER
     assert writes(identities, ANA, NUMBER) == NUMBER
     assert writes(identities, BEN, NUMBER) == BEN
@@ -171,7 +179,10 @@ def test_repeated_message_changes_nothing(identities):
 
 
 def test_number_alone_is_kept_no_longer_than_its_conversation(redis_client):
-    """Who gets the number later would be taken for its person. An id never passes to another person."""
+    """Who gets the number later would be taken for its person.
+
+    An id never passes to another person.
+    """
     identities = RedisIdentities(CheckedScripts(redis_client, LUA))
     writes(identities, number=NUMBER)
     assert all(redis_client.pttl(key) <= KEEP_CONVERSATION_MS for key in redis_client.scan_iter("sayso:{ids:wa}*"))

@@ -46,7 +46,13 @@ class Looking(FakeAgent):
     def __init__(self) -> None:
         self.seen: tuple[Media, ...] = ()
 
-    async def answer(self, queued: QueuedTurn, lease: object, hear: object = None, steps: object = None) -> TurnChange:
+    async def answer(
+        self,
+        queued: QueuedTurn,
+        lease: object,
+        hear: object = None,
+        steps: object = None,
+    ) -> TurnChange:
         """Answer with their number."""
         self.seen = queued.turn.media
         return TurnChange(replies=((Reply(f"{len(self.seen)} files"), ""),))
@@ -55,7 +61,13 @@ class Looking(FakeAgent):
 class Giving(Looking):
     """An agent that answers with a file."""
 
-    async def answer(self, queued: QueuedTurn, lease: object, hear: object = None, steps: object = None) -> TurnChange:
+    async def answer(
+        self,
+        queued: QueuedTurn,
+        lease: object,
+        hear: object = None,
+        steps: object = None,
+    ) -> TurnChange:
         """Give the photo."""
         return TurnChange(replies=((Reply(media=replace(PHOTO, stored=True)), ""),))
 

@@ -76,10 +76,14 @@ def test_webhook_is_one_round_trip(asked, mailbox):
 
 
 def test_webhook_of_a_person_with_several_ids_is_one_round_trip(asked, mailbox, redis_client):
-    """The script that stores the turn finds the person too. Another person than the ids suggest costs one more."""
+    """The script that stores the turn finds the person too.
+
+    Another person than the ids suggest costs one more.
+    """
     redis_client.script_flush()
     people = WhatsAppPeople("wa", RedisIdentities(mailbox._scripts))
-    number, user_id = "whatsapp:+4915100000042", "whatsapp:DE.1"
+    number = "whatsapp:+4915100000042"
+    user_id = "whatsapp:DE.1"
 
     def write(event: str, user: str, *aliases: str) -> list[str]:
         received = Turn(event, Conversation("wa", user), user, "hello", aliases=aliases)

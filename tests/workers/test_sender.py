@@ -189,7 +189,10 @@ def test_adapter_that_breaks_at_the_mark_of_a_repeated_reply_stops_no_conversati
 def test_reply_that_needs_a_record_of_another_release_is_put_aside_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    """After a rollback the number of a person may be unreadable. That is no fault of the adapter."""
+    """After a rollback the number of a person may be unreadable.
+
+    That is no fault of the adapter.
+    """
     monkeypatch.setitem(FAULTS, "newer", (OtherVersion(2), False))
     post = Post(["newer"] * sender.MAX_ATTEMPTS)
     post.run()

@@ -29,7 +29,10 @@ class Board:
 
 
 def play(scene, board: Board | None = None) -> list[list[tuple[str, str, float]]]:
-    """Run a scene with the calls of one attempt, on a clock that it moves. Return what was shown."""
+    """Run a scene with the calls of one attempt, on a clock that it moves.
+
+    Return what was shown.
+    """
     board = board or Board()
     now = [0.0]
     pauses = asyncio.Event()

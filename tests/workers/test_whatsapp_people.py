@@ -42,7 +42,12 @@ URL = "https://bots.example.com/hooks/wa"
 class Clinic:
     """A bot on WhatsApp, from the webhook to the message at the fake Twilio."""
 
-    def __init__(self, platforms: FakePlatforms, client: Any = None, rules: AccessRules | None = None) -> None:
+    def __init__(
+        self,
+        platforms: FakePlatforms,
+        client: Any = None,
+        rules: AccessRules | None = None,
+    ) -> None:
         self.platforms = platforms
         self._sids = count(1)
         self.rig = RedisRig(client) if client else MemoryRig()
@@ -144,7 +149,10 @@ def test_question_is_not_answered_from_a_number_that_was_given_to_another_person
 
 
 @pytest.mark.parametrize("tapped", [False, True], ids=["typed", "tapped"])
-def test_message_without_an_id_confirms_nothing_of_a_person_who_has_one(clinic: Clinic, tapped: bool):
+def test_message_without_an_id_confirms_nothing_of_a_person_who_has_one(
+    clinic: Clinic,
+    tapped: bool,
+):
     """The number alone may be another person's by now.
 
     It is a message that is no yes, which ends the question.
@@ -172,7 +180,12 @@ def test_history_does_not_pass_on_with_the_number(clinic: Clinic):
     ],
     ids=["hides the number", "gets an id", "has no id"],
 )
-def test_yes_confirms_exactly_the_question_of_the_same_person(clinic: Clinic, before, after, tapped: bool):
+def test_yes_confirms_exactly_the_question_of_the_same_person(
+    clinic: Clinic,
+    before,
+    after,
+    tapped: bool,
+):
     """The person is asked under one address and answers under another one, after a restart."""
     assert "Delete A" in clinic.say("delete A", *before)
     clinic.restart()
@@ -319,7 +332,10 @@ def test_blocked_number_stays_blocked_when_it_is_hidden(platforms: FakePlatforms
 
 
 @pytest.mark.parametrize("rules", [{"allow": [NUMBER]}, {"chats": [NUMBER]}], ids=["allow", "chats"])
-def test_allowed_number_stays_allowed_when_it_is_hidden(platforms: FakePlatforms, rules: dict[str, list[str]]):
+def test_allowed_number_stays_allowed_when_it_is_hidden(
+    platforms: FakePlatforms,
+    rules: dict[str, list[str]],
+):
     """Lists by number go on working; the number of another person does not get in."""
     clinic = Clinic(platforms, rules=AccessRules(**rules, phones=True))
     for ids in ((ANA, NUMBER), (ANA, "")):
@@ -365,7 +381,11 @@ def test_person_approved_with_a_number_stays_approved_with_the_id(platforms: Fak
 
 
 @pytest.mark.parametrize("attempts", [0, 3], ids=["in two steps", "in one step"])
-def test_turn_is_stored_for_the_person_who_has_the_ids_now(redis_client, monkeypatch, attempts: int):
+def test_turn_is_stored_for_the_person_who_has_the_ids_now(
+    redis_client,
+    monkeypatch,
+    attempts: int,
+):
     """The ids suggest another person at first.
 
     Ids that change all the time, and a cluster, need two steps.

@@ -61,8 +61,10 @@ def asking(make_bot):
     return Asking(make_bot("A", "B", lines=["Sunny."]))
 
 
-YES, CHOSEN = ("Yes", "", "Delete A"), ("✓ Yes", "", "✓ Delete A")
-NO, REFUSED = ("No", "", ""), ("✓ No", "", "")
+YES = ("Yes", "", "Delete A")
+CHOSEN = ("✓ Yes", "", "✓ Delete A")
+NO = ("No", "", "")
+REFUSED = ("✓ No", "", "")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,10 @@ def test_typed_code_is_shown_as_the_choice(make_bot):
 
 
 def test_tap_without_data_confirms_nothing(asking):
-    """An app may send a tap on a disabled button. It gets a plain answer, and the question stays open."""
+    """An app may send a tap on a disabled button.
+
+    It gets a plain answer, and the question stays open.
+    """
     asking.bot.rig.accept(replace(turn(""), tap=Tap(""), message_id=asking.prompt))
     assert "no longer" in asking.bot.work()
     assert (asking.edits, asking.bot.deleted) == ([], [])

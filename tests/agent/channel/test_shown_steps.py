@@ -51,7 +51,9 @@ class WatchedBot(Bot):
     """A bot whose turns are told to a listener; `states` are those of the calls that ended."""
 
     def __init__(self, *calls: ToolCall) -> None:
-        self.rig, self.channel, self.steps = MemoryRig(), FakeChannel(), Steps()
+        self.rig = MemoryRig()
+        self.channel = FakeChannel()
+        self.steps = Steps()
         config = AgentConfig(tool_policy=ToolPolicy(allow=["look"], deny=["wipe"]))
         agent = Agent([pay, look, wipe], ScriptedProvider([list(calls), "There."]), config)
         self.agent = ChannelAgent(agent, self.rig.store, journals=self.rig.journals)

@@ -94,7 +94,10 @@ def failing(error: Exception) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("error", [*ERRORS, BrokenWords("x")], ids=lambda error: type(error).__name__)
-def test_error_without_a_text_is_private_after_a_yes(error: Exception, caplog: pytest.LogCaptureFixture):
+def test_error_without_a_text_is_private_after_a_yes(
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+):
     """The person reads its type and a reference; the log has the traceback under that reference."""
     bot = bot_of(failing(error))
     bot.ask_channel("ana", "/pay")
@@ -107,7 +110,10 @@ def test_error_without_a_text_is_private_after_a_yes(error: Exception, caplog: p
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_model_is_told_of_an_error_without_a_text(error: Exception, caplog: pytest.LogCaptureFixture):
+def test_model_is_told_of_an_error_without_a_text(
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+):
     """The run goes on, as after any other exception, and an operator finds the traceback."""
 
     @tool
@@ -167,7 +173,10 @@ def test_result_of_an_executor_without_a_text_is_no_failure():
     "preview",
     [failing(BrokenToolError("x")), failing(BrokenWords("x")), Unreadable, lambda: NotFound("a", Unreadable())],
 )
-def test_preview_without_a_text_asks_nothing_and_is_private(preview: Any, caplog: pytest.LogCaptureFixture):
+def test_preview_without_a_text_asks_nothing_and_is_private(
+    preview: Any,
+    caplog: pytest.LogCaptureFixture,
+):
     """A raised error, a returned object and a typed result alike."""
     content = bot_of(lambda: "", preview=preview).ask_channel("ana", "/pay").content
     assert "nothing was asked" in content
@@ -194,7 +203,14 @@ def test_observers_get_an_error_without_a_text():
     seen: list[str] = []
 
     class Watch(AgentObserver):
-        def on_tool_error(self, run_id: str, call_id: str, tool_name: str, error: BaseException, *_: Any) -> None:
+        def on_tool_error(
+            self,
+            run_id: str,
+            call_id: str,
+            tool_name: str,
+            error: BaseException,
+            *_: Any,
+        ) -> None:
             """Record the type."""
             seen.append(type(error).__name__)
 

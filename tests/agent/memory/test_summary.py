@@ -82,7 +82,9 @@ def test_failed_summary_keeps_the_previous_one(line, caplog):
 def test_failed_summary_names_kind_status_and_code(caplog):
     """People do not notice that the key of a side task is wrong: the answers go on."""
     refused = ProviderError("no: sk-1234567890", retryable=False)
-    refused.kind, refused.status, refused.code = "no_access", 401, "invalid_api_key"
+    refused.kind = "no_access"
+    refused.status = 401
+    refused.code = "invalid_api_key"
     summary_of(FORGOTTEN, ScriptedProvider([refused]))
     assert "reason=ProviderError kind=no_access status=401 code=invalid_api_key" in caplog.text
     assert "sk-1234567890" not in caplog.text

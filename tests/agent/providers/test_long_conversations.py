@@ -63,7 +63,10 @@ def test_huge_result_and_long_history_never_end_a_conversation(
     assert agent.run("Thanks").content == "You are welcome."
 
 
-def test_after_one_overflow_the_conversation_stays_below_the_limit(server: Server, provider: VendorProvider) -> None:
+def test_after_one_overflow_the_conversation_stays_below_the_limit(
+    server: Server,
+    provider: VendorProvider,
+) -> None:
     """A refused request costs seconds, and with some vendors tokens: it is paid once, not in every turn."""
     most = 40_000
     agent = Agent((), provider, AgentConfig(model="", max_retries=0), long_memory(30))

@@ -313,7 +313,10 @@ def named(name: str, description: str = "A tool."):
     ],
 )
 def test_exact_words_of_a_name_win(text, name):
-    """Whatever other names share with them, and whatever a description adds. One word must be all that is said."""
+    """Whatever other names share with them, and whatever a description adds.
+
+    One word must be all that is said.
+    """
     tools = [
         named("find_invoice"), named("find_invoice_lines", "Find the lines of all invoices."), named("list"),
         named("list_task"), named("list_tasks"), named("tasks_list"), named("clear_all_tasks"), named("clear_tasks"),
@@ -337,7 +340,8 @@ def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how)
 
     policy = ToolPolicy(allow=["*"], deny=["delete_*"] if how == "policy" else [])
     selector = RoleBasedSelector("guest", allowed={"guest": ["list_*"]}) if how == "role" else None
-    tools, config = [delete_invoice, list_invoices], AgentConfig(tool_policy=policy)
+    tools = [delete_invoice, list_invoices]
+    config = AgentConfig(tool_policy=policy)
     agent = Agent(tools, OfflineProvider(), config, selector=selector)
     assert (agent.run(text).content, ran) == ("That is not allowed here. /help says what is.", [])
     assert agent.run("list invoices").content == "none"
@@ -345,7 +349,8 @@ def test_request_for_a_denied_tool_is_refused_and_starts_no_other_one(text, how)
 
 def test_tool_does_not_run_for_a_text_that_may_mean_a_denied_one():
     """ "Remove" is a word of one tool, and "account" of the other. The denied one is not named."""
-    delete_account, remove_note = named("delete_account"), named("remove_note")
+    delete_account = named("delete_account")
+    remove_note = named("remove_note")
 
     async def hidden_tools():
         return [delete_account]

@@ -129,7 +129,12 @@ def test_people_are_sent_to_the_operator_where_only_the_operator_can_help(
         ("compatible", {"status": 498, "code": "capacity_exceeded"}, "busy"),
     ],
 )
-def test_other_refusals_keep_their_words(server: Server, name: str, step: dict[str, Any], kind: str) -> None:
+def test_other_refusals_keep_their_words(
+    server: Server,
+    name: str,
+    step: dict[str, Any],
+    kind: str,
+) -> None:
     """Gemini writes of billing where a limit of one minute is reached."""
     server.script(step)
     result = Agent((), MAKERS[name](server.url), AgentConfig(model="", max_retries=0)).run("hello")
@@ -166,7 +171,13 @@ def test_advice_names_what_is_to_be_mended(
         ({"object": "error", "message": "maximum context length is 4096 tokens", "code": 400}, "too_long"),
     ],
 )
-def test_error_with_status_200_is_an_error(server: Server, error: dict[str, Any], kind: str, *, streamed: bool) -> None:
+def test_error_with_status_200_is_an_error(
+    server: Server,
+    error: dict[str, Any],
+    kind: str,
+    *,
+    streamed: bool,
+) -> None:
     """Gateways answer so when a vendor behind them fails."""
     raw = json.dumps(error)
     kinds = {"content-type": "text/event-stream"} if streamed else {}
@@ -181,8 +192,17 @@ def test_error_with_status_200_is_an_error(server: Server, error: dict[str, Any]
     ("finish", "kind"),
     [("insufficient_system_resource", "busy"), ("error", "away"), ("abort", "away"), ("sensitive", "refused")],
 )
-def test_half_an_answer_is_no_answer(server: Server, finish: str, kind: str, *, streamed: bool) -> None:
-    """DeepSeek, OpenRouter, vLLM and Z.ai have finish reasons of their own. A call in it may be cut off, too."""
+def test_half_an_answer_is_no_answer(
+    server: Server,
+    finish: str,
+    kind: str,
+    *,
+    streamed: bool,
+) -> None:
+    """DeepSeek, OpenRouter, vLLM and Z.ai have finish reasons of their own.
+
+    A call in it may be cut off, too.
+    """
     server.script({"text": "Half an", "finish": finish})
     bot = Agent((), MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=0))
     result = bot.run("hello", stream_handler=(lambda _: None) if streamed else None)
@@ -190,7 +210,11 @@ def test_half_an_answer_is_no_answer(server: Server, finish: str, kind: str, *, 
 
 
 @pytest.mark.parametrize(("finish", "read_as"), [("model_length", "length"), ("", "stop")])
-def test_finish_reasons_of_other_vendors_are_read(server: Server, finish: str, read_as: str) -> None:
+def test_finish_reasons_of_other_vendors_are_read(
+    server: Server,
+    finish: str,
+    read_as: str,
+) -> None:
     """Mistral ends so at the limit of its model, and Snowflake gives no reason."""
     choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": "Half an"}}
     answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
@@ -215,7 +239,11 @@ def test_words_of_the_vendor_behind_a_gateway_are_read(server: Server) -> None:
         ("", "The model has crashed without additional information. (Exit code: null)"),
     ],
 )
-def test_answer_that_the_server_itself_cannot_read_is_asked_for_again(server: Server, code: str, message: str) -> None:
+def test_answer_that_the_server_itself_cannot_read_is_asked_for_again(
+    server: Server,
+    code: str,
+    message: str,
+) -> None:
     """Groq refuses the model's malformed call with 400, as if the person had asked for something wrong."""
     server.script({"status": 400, "code": code, "message": message}, {"text": "Here it is."})
     bot = Agent((), MAKERS["compatible"](server.url), AgentConfig(model="", max_retries=1, retry_backoff_seconds=0))
@@ -283,8 +311,14 @@ def test_retries_and_fallbacks_are_logged_with_kind_status_and_code(
     assert all(part in retry for part in ("attempt=1", "kind=", "status=", "model="))
 
 
-def test_wrong_key_is_told_once_though_a_fallback_answers(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """People notice nothing, so the error log is the only sign. A line each turn would hide all others."""
+def test_wrong_key_is_told_once_though_a_fallback_answers(
+    server: Server,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """People notice nothing, so the error log is the only sign.
+
+    A line each turn would hide all others.
+    """
     provider = FallbackProvider([MAKERS["openai"](server.url), MAKERS["anthropic"](server.url)])
     agent = Agent((), provider, AgentConfig(model="", max_retries=0))
     denied = {"status": 401, "message": "Incorrect API key", "code": "invalid_api_key"}

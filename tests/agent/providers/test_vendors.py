@@ -337,7 +337,12 @@ def test_empty_answer_is_logged_with_its_cause(
 
 @pytest.mark.parametrize("finish", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER", "MALFORMED_RESPONSE"])
 @pytest.mark.parametrize("streamed", [False, True])
-def test_answer_that_gemini_calls_broken_is_retried(server: Server, finish: str, *, streamed: bool) -> None:
+def test_answer_that_gemini_calls_broken_is_retried(
+    server: Server,
+    finish: str,
+    *,
+    streamed: bool,
+) -> None:
     """It happens often, and rarely twice; text before it is dropped."""
     broken = {"text": "One moment." if streamed else "", "finish": finish}
     server.script(broken, {"text": "Here it is."})

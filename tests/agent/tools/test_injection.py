@@ -144,7 +144,13 @@ def test_what_is_injected_cannot_be_changed():
 def injected_lamp(preview: Any, injector: Any = None) -> Tool:
     """Return a tool with each kind of argument that no model fills."""
 
-    def light(room: str, lamp: object, db: asyncio.Event, context: ToolContext, user: int = 0) -> str:
+    def light(
+        room: str,
+        lamp: object,
+        db: asyncio.Event,
+        context: ToolContext,
+        user: int = 0,
+    ) -> str:
         """Light a lamp."""
         return f"{room} of {user}"
 
@@ -162,7 +168,10 @@ NAMING_INJECTED = {
 
 @pytest.mark.parametrize("how", NAMING_INJECTED)
 @pytest.mark.parametrize("name", ["lamp", "db", "context"])
-def test_preview_that_names_an_injected_argument_is_refused_when_the_tool_is_made(name: str, how: str):
+def test_preview_that_names_an_injected_argument_is_refused_when_the_tool_is_made(
+    name: str,
+    how: str,
+):
     """A yes is for what is stored; without the check each call would fail in front of a user."""
     with pytest.raises(ToolValidationError, match=rf"names the injected \['{name}'\].*look it up itself"):
         injected_lamp(NAMING_INJECTED[how](name))
@@ -204,7 +213,10 @@ def test_preview_with_a_context_of_its_own_is_fine():
         ("Say {tone}", r"uses unknown \['tone'\]; it has \['words'\]"),
     ],
 )
-def test_preview_that_could_never_be_made_is_refused_when_the_tool_is_made(preview: Any, words: str):
+def test_preview_that_could_never_be_made_is_refused_when_the_tool_is_made(
+    preview: Any,
+    words: str,
+):
     """Each call would fail in front of a user."""
     with pytest.raises(ToolValidationError, match=words):
         dataclasses.replace(echo, preview=preview)

@@ -87,7 +87,10 @@ def by_position(name: str, /) -> str:
         ({"preview": 3}, "its preview is of type int: give a template or a function"),
     ],
 )
-def test_what_could_not_be_called_is_refused_when_the_tool_is_defined(options: dict[str, Any], issue: str):
+def test_what_could_not_be_called_is_refused_when_the_tool_is_defined(
+    options: dict[str, Any],
+    issue: str,
+):
     """An undo that yields would run none of its code, and be told as done."""
     with pytest.raises(ToolValidationError, match=issue):
         made(**options)

@@ -104,7 +104,10 @@ def versions_of(provider: McpToolProvider) -> dict[str, str]:
 
 
 def confirm_after(provider: McpToolProvider, name: str, change: Callable[[], object]) -> str:
-    """Return the answer to a yes to a tool. The server changes between question and yes, the offered tools do not."""
+    """Return the answer to a yes to a tool.
+
+    The server changes between question and yes, the offered tools do not.
+    """
     wanted = ToolCall(f"box-{name}", {}, "1")
     bot = ChannelAgent(Agent(offered(provider), ScriptedProvider([wanted, "ok", "ok"])))
     assert name in bot.ask_channel("ana", "do it").content
@@ -127,7 +130,12 @@ def test_yes_does_not_run_a_tool_that_changed_meanwhile(
     assert not ran(notes, name)
 
 
-def test_announced_change_is_known_to_the_next_call(server: McpToolProvider, notes: Notes, name: str, monkeypatch):
+def test_announced_change_is_known_to_the_next_call(
+    server: McpToolProvider,
+    notes: Notes,
+    name: str,
+    monkeypatch,
+):
     """However young the list is."""
     monkeypatch.setattr(mcp, "MAX_AGE_SECONDS", 3600.0)
     learn(server, name)
@@ -159,7 +167,11 @@ def test_worker_that_did_not_change_the_tool_refuses_it_too(
     assert not ran(notes, name)
 
 
-def test_unchanged_tool_runs_after_another_one_changed(server: McpToolProvider, notes: Notes, name: str):
+def test_unchanged_tool_runs_after_another_one_changed(
+    server: McpToolProvider,
+    notes: Notes,
+    name: str,
+):
     """Only what the person was asked about counts."""
     learn(server, name)
     reply = confirm_after(server, name, lambda: learn(server, f"{name}_other"))
@@ -225,7 +237,10 @@ def lister() -> Iterator[SilentLister]:
 
 
 def test_call_is_not_sent_if_the_tools_cannot_be_listed_again(lister: SilentLister, monkeypatch):
-    """Whether the tool is the same is then unknown. Another connection is made for the next call."""
+    """Whether the tool is the same is then unknown.
+
+    Another connection is made for the next call.
+    """
     monkeypatch.setattr(mcp, "MAX_AGE_SECONDS", -1.0)
     monkeypatch.setattr(mcp_connection, "LISTING_SECONDS", 0.2)
     with closing(McpToolProvider(url=f"{lister.url}/mcp", name="far")) as provider:

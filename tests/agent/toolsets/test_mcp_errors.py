@@ -158,8 +158,16 @@ def test_broken_event_stream_leaves_the_effect_unknown(far, provider, data: byte
         ({"content": [{"type": "hologram"}, {"type": "text", "text": "paid"}]}, '{"type": "hologram"}\npaid'),
     ],
 )
-def test_odd_part_of_a_result_does_not_make_its_effect_unknown(far, provider, result: dict[str, Any], read: Any):
-    """The call was answered. Servers in Go write null for an empty list, newer ones send other blocks."""
+def test_odd_part_of_a_result_does_not_make_its_effect_unknown(
+    far,
+    provider,
+    result: dict[str, Any],
+    read: Any,
+):
+    """The call was answered.
+
+    Servers in Go write null for an empty list, newer ones send other blocks.
+    """
     far.called = lambda: far.says(result=result)
     outcome = pay(provider)
     assert (outcome.success, outcome.result) == (True, read)
@@ -199,7 +207,10 @@ def test_cut_text_contains_no_part_of_a_secret(far, provider, before: int):
 
 
 def test_server_with_another_version_of_the_protocol_is_named_with_it(far, provider):
-    """The operator cannot see from a RuntimeError what to update. A secret in its answer is not shown."""
+    """The operator cannot see from a RuntimeError what to update.
+
+    A secret in its answer is not shown.
+    """
     far.version = f"2099-{TOKEN}"
     with pytest.raises(SourceError, match=r"it has the version '2099-[^']*' of the protocol") as caught:
         asyncio.run(provider.list_tools())

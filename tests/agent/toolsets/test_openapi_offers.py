@@ -88,8 +88,15 @@ def test_operation_with_a_body_that_cannot_be_sent_is_left_out(
         ({"name": "a", "in": "query", "schema": {"$ref": "x.yaml#/A"}}, "it refers to 'x.yaml#/A'"),
     ],
 )
-def test_parameter_that_cannot_be_sent_is_named(tmp_path: Path, parameter: dict[str, Any], why: str):
-    """Reading goes on without an optional one. A change does not: without its filter it may change more."""
+def test_parameter_that_cannot_be_sent_is_named(
+    tmp_path: Path,
+    parameter: dict[str, Any],
+    why: str,
+):
+    """Reading goes on without an optional one.
+
+    A change does not: without its filter it may change more.
+    """
     pets = provider(tmp_path, document=with_operation("/pets", "get", parameters=[parameter]))
     assert "findPets" in tools_of(pets)
     assert why in pets.missing["findPets"]
@@ -98,7 +105,10 @@ def test_parameter_that_cannot_be_sent_is_named(tmp_path: Path, parameter: dict[
 
 
 def test_required_header_of_the_connection_makes_an_operation_unusable(tmp_path: Path):
-    """The client writes it itself. An optional one is only named, and `Accept` is ignored as the specification says."""
+    """The client writes it itself.
+
+    An optional one is only named, and `Accept` is ignored as the specification says.
+    """
     headers = [{"name": name, "in": "header", "schema": TEXT} for name in ("Host", "Accept")]
     assert left_out(tmp_path, "/pets/{id}", "delete", parameters=headers) == ""
     required = [{**header, "required": True} for header in headers]
@@ -116,7 +126,11 @@ def test_required_header_of_the_connection_makes_an_operation_unusable(tmp_path:
         ({"type": "apiKey", "in": "cookie", "name": "sid"}, ""),
     ],
 )
-def test_operation_that_cannot_be_signed_is_left_out(tmp_path: Path, scheme: dict[str, Any], why: str):
+def test_operation_that_cannot_be_signed_is_left_out(
+    tmp_path: Path,
+    scheme: dict[str, Any],
+    why: str,
+):
     """One alternative that can be signed is enough."""
     components = {
         **PETS["components"],
@@ -135,7 +149,8 @@ def test_operation_that_cannot_be_signed_is_left_out(tmp_path: Path, scheme: dic
 def test_operation_that_needs_two_keys_is_offered_with_both(tmp_path: Path, api):
     """With one of them the API would refuse each call."""
     document = with_operation("/pets/{id}", "delete", security=[{"key": [], "app": []}])
-    key, app = Auth("header", "X-Key", "k1234"), Auth("query", "app", "a1234")
+    key = Auth("header", "X-Key", "k1234")
+    app = Auth("query", "app", "a1234")
     alone = provider(tmp_path, api, document, auth=key)
     assert "deletePet" not in tools_of(alone)
     assert "it needs 'key' and 'app' at once: name the others than `auth` under" in alone.left_out["deletePet"]
@@ -155,7 +170,12 @@ def test_operation_that_needs_two_keys_is_offered_with_both(tmp_path: Path, api)
         ("https://{region}.example.com", "", False),
     ],
 )
-def test_operation_of_another_server_is_left_out(tmp_path: Path, server: str, base_url: str, offered: bool):
+def test_operation_of_another_server_is_left_out(
+    tmp_path: Path,
+    server: str,
+    base_url: str,
+    offered: bool,
+):
     """Its own server counts, not the first one of the document, which `base_url` replaces."""
     document = with_operation("/pets/{id}", "delete", servers=[{"url": server, "variables": {"region": {}}}])
     document["servers"] = [{"url": "https://pets.example.com/{version}", "variables": {"version": {"default": "v1"}}}]
@@ -192,7 +212,12 @@ def test_path_parameter_without_a_place_is_not_lost(tmp_path: Path):
     assert left_out(tmp_path, "/pets/{id}", "delete", parameters=parameters) == "its path has no place for ['shop']"
 
 
-def changed(tmp_path: Path, api: Any, request_body: dict[str, Any], **arguments: Any) -> tuple[str, str]:
+def changed(
+    tmp_path: Path,
+    api: Any,
+    request_body: dict[str, Any],
+    **arguments: Any,
+) -> tuple[str, str]:
     """Return content type and body of a PUT with these arguments."""
     pets = provider(tmp_path, api, with_operation("/pets/{id}", "put", requestBody=request_body))
     call(pets, "put_pets_id", id="1", **arguments)
@@ -232,7 +257,10 @@ def test_body_of_any_type_is_json_where_its_schema_is(tmp_path: Path, api, kind:
 
 
 def test_body_without_any_field_takes_no_argument(tmp_path: Path, api):
-    """Stripe's document has such a body for each GET. A model would be asked for an empty object."""
+    """Stripe's document has such a body for each GET.
+
+    A model would be asked for an empty object.
+    """
     empty = {"type": "object", "properties": {}, "additionalProperties": False}
     document = with_operation("/pets", "get", requestBody=body(FORM, empty), parameters=[])
     pets = provider(tmp_path, api, document)
@@ -270,7 +298,12 @@ FIELDS = {"properties": {"items": {"type": "array", "items": {}}, "meta": {"type
         ),
     ],
 )
-def test_fields_of_a_form_are_written_as_their_encoding_says(tmp_path: Path, api, encoding: Any, sent: set[Any]):
+def test_fields_of_a_form_are_written_as_their_encoding_says(
+    tmp_path: Path,
+    api,
+    encoding: Any,
+    sent: set[Any],
+):
     """Stripe's forms are objects in brackets (`deepObject`); without an encoding, objects are JSON."""
     arguments = {"items": ["a", {"b": 1}], "meta": {"k": {"l": True}}}
     kind, data = changed(tmp_path, api, body(FORM, FIELDS, encoding=encoding), **arguments)
@@ -330,7 +363,11 @@ def test_read_only_property_is_no_argument_however_it_is_written(
 
 
 @pytest.mark.parametrize(("version", "required"), [("3.1.0", ["id", "name"]), ("3.0.3", ["id"])])
-def test_keywords_beside_a_reference_count_since_openapi_3_1(tmp_path: Path, version: str, required: list[str]):
+def test_keywords_beside_a_reference_count_since_openapi_3_1(
+    tmp_path: Path,
+    version: str,
+    required: list[str],
+):
     """OpenAPI 3.0 says to ignore them."""
     schema = {"$ref": "#/components/schemas/New", "required": ["name"]}
     document = with_operation("/pets/{id}", "put", requestBody=body("application/json", schema))

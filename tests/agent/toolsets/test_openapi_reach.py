@@ -243,7 +243,10 @@ def test_escaped_secret_is_hidden_too(tmp_path: Path, api, text: str):
     ("where", "name"), [("header", "Expect"), ("header", "Proxy-Authorization"), ("header", "X Y"), ("cookie", "a; b")]
 )
 def test_parameter_that_controls_the_request_is_never_sent(tmp_path: Path, where: str, name: str):
-    """Such parameters are HTTP's own headers, and names with delimiters. An optional one is named."""
+    """Such parameters are HTTP's own headers, and names with delimiters.
+
+    An optional one is named.
+    """
     document = with_operation("/pets", "get", parameters=[{"name": name, "in": where, "schema": {}}])
     pets = provider(tmp_path, document=document)
     assert not tools_of(pets)["findPets"].parameters

@@ -54,7 +54,13 @@ def with_upload(kind: str, schema: Any, **media: Any) -> dict[str, Any]:
 class Desk:
     """A bot with the operation `setPhoto`, a store of media, and one person."""
 
-    def __init__(self, pets: OpenApiToolProvider, *calls: ToolCall, observers: Any = (), **policy: Any) -> None:
+    def __init__(
+        self,
+        pets: OpenApiToolProvider,
+        *calls: ToolCall,
+        observers: Any = (),
+        **policy: Any,
+    ) -> None:
         self.store = MemoryMediaStore()
         self.provider = ScriptedProvider([*calls, "ok", "ok"])
         tools = provided(pets, asyncio.run(pets.list_tools()), namespace="shop")
@@ -306,7 +312,14 @@ class Watch(AgentObserver):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def on_tool_error(self, run_id: str, call_id: str, tool_name: str, error: BaseException, *more: Any) -> None:
+    def on_tool_error(
+        self,
+        run_id: str,
+        call_id: str,
+        tool_name: str,
+        error: BaseException,
+        *more: Any,
+    ) -> None:
         """Keep the error."""
         self.texts.append(f"{error} {more}")
 

@@ -254,7 +254,11 @@ def test_draft_that_went_while_the_page_was_offline_does_not_stay(
     expect(page.locator("article.bot")).to_have_count(2)
 
 
-def test_draft_of_a_turn_that_is_over_does_not_stay(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_draft_of_a_turn_that_is_over_does_not_stay(
+    page: Page,
+    echo: EchoApp,
+    channel: ConsoleChannel,
+):
     """Its worker died, and the turn was given up without an answer."""
     turn = turn_under_work(page, echo, channel, "tell me a story")
     run_sync(channel.draft(turn, "Once upon"))
@@ -296,7 +300,11 @@ def test_tool_calls_are_shown_while_they_run(page: Page, echo: EchoApp, channel:
         page.reload()
 
 
-def test_long_history_is_loaded_in_pages_without_a_jump(page: Page, echo: EchoApp, channel: ConsoleChannel):
+def test_long_history_is_loaded_in_pages_without_a_jump(
+    page: Page,
+    echo: EchoApp,
+    channel: ConsoleChannel,
+):
     """The newest messages come first and older ones on the way up.
 
     An open question among them can be answered.
@@ -545,8 +553,15 @@ def test_answer_is_copied_and_arrow_up_recalls_messages(page: Page, address: str
     assert page.input_value("#text") == "being written"
 
 
-def test_conversations_are_begun_opened_renamed_and_deleted(page: Page, echo: EchoApp, channel: ConsoleChannel):
-    """Each has its own messages. The list shows first words as text, and works with the keyboard."""
+def test_conversations_are_begun_opened_renamed_and_deleted(
+    page: Page,
+    echo: EchoApp,
+    channel: ConsoleChannel,
+):
+    """Each has its own messages.
+
+    The list shows first words as text, and works with the keyboard.
+    """
     ask(page)
     page.get_by_role("button", name="New chat").click()
     expect(page.locator("#welcome")).to_be_visible()
@@ -600,7 +615,12 @@ def due(x):
 """
 
 
-def test_code_is_colored_and_copied(page: Page, echo: EchoApp, channel: ConsoleChannel, address: str):
+def test_code_is_colored_and_copied(
+    page: Page,
+    echo: EchoApp,
+    channel: ConsoleChannel,
+    address: str,
+):
     """Markup in code, and in the name of its language, is text; an unknown language keeps one
     color.
     """

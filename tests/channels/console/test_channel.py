@@ -298,7 +298,10 @@ def test_drafts_displace_no_entry_of_the_feed(channel: ConsoleChannel, conversat
     assert [(entry["type"], entry["text"]) for entry in entries] == [("bubble", "said before"), ("bubble", "all of it")]
 
 
-def test_tool_calls_are_one_entry_of_their_turn(channel: ConsoleChannel, conversation: Conversation):
+def test_tool_calls_are_one_entry_of_their_turn(
+    channel: ConsoleChannel,
+    conversation: Conversation,
+):
     """The newest state replaces the last one.
 
     There are no arguments, and no invisible characters of a name.
@@ -316,7 +319,11 @@ def test_tool_calls_are_one_entry_of_their_turn(channel: ConsoleChannel, convers
     ]
 
 
-def test_tool_calls_can_be_hidden(media: LocalMediaStore, feed: MemoryFeed, conversation: Conversation):
+def test_tool_calls_can_be_hidden(
+    media: LocalMediaStore,
+    feed: MemoryFeed,
+    conversation: Conversation,
+):
     """A bot for customers may not want to name its tools."""
     channel = console_channel("web", feed=feed, media=media, keys=["k"], steps=False)
     turn = Turn("u1:e1", conversation, "u1", text="hi")

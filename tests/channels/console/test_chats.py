@@ -100,7 +100,10 @@ def test_title_is_one_short_line(text: str, title: str):
     assert title_of(text) == title
 
 
-def test_first_words_of_a_person_become_the_title(channel: ConsoleChannel, conversation: Conversation):
+def test_first_words_of_a_person_become_the_title(
+    channel: ConsoleChannel,
+    conversation: Conversation,
+):
     """A command is no title; a file gives its name; an answer counts as use of the conversation."""
     for text, media in (
         ("/help", ()),
@@ -138,7 +141,11 @@ def test_each_conversation_is_answered_by_itself(browser, echo: EchoApp, channel
     assert 'data-chat=""' in browser.get("/console/web?chat=").text
 
 
-def test_foreign_and_deleted_conversations_cannot_be_reached(browser, echo: EchoApp, channel: ConsoleChannel):
+def test_foreign_and_deleted_conversations_cannot_be_reached(
+    browser,
+    echo: EchoApp,
+    channel: ConsoleChannel,
+):
     """An id of another person, an invented one and a deleted one are all unknown."""
     other = echo.app.test_client()
     other.get("/console")

@@ -49,7 +49,12 @@ def turn(received: Received) -> Turn:
         (ROOT, "agent", ROOT),
     ],
 )
-def test_only_the_agent_view_opens_a_thread_for_each_message(read, thread: str, view: str, expected: str):
+def test_only_the_agent_view_opens_a_thread_for_each_message(
+    read,
+    thread: str,
+    view: str,
+    expected: str,
+):
     """Apps with the assistant view get a thread_ts from Slack; those without a view go on as one
     conversation.
     """
@@ -311,7 +316,10 @@ SHORTCUT = {"trigger_id": "1.2", "callback_id": "clean", "action_ts": "1.2"}
     ],
     ids=["command", "shortcut", "form"],
 )
-def test_typed_yes_in_the_thread_that_the_bot_opened_runs_the_action_once(bot: SlackBot, begun: bytes):
+def test_typed_yes_in_the_thread_that_the_bot_opened_runs_the_action_once(
+    bot: SlackBot,
+    begun: bytes,
+):
     """These name no thread: the question opens it, and its answer and its outcome stay there."""
     bot.hear(begun)
     (question,) = bot.shown
@@ -354,7 +362,10 @@ def test_two_commands_are_two_conversations(bot: SlackBot):
     assert [thread for thread, _ in bot.shown] == ["", ""]
 
 
-def test_thread_that_is_not_noted_costs_no_second_message(bot: SlackBot, monkeypatch: pytest.MonkeyPatch):
+def test_thread_that_is_not_noted_costs_no_second_message(
+    bot: SlackBot,
+    monkeypatch: pytest.MonkeyPatch,
+):
     """The message is posted: only a typed answer there is a conversation of its own then."""
 
     def away(key: str, value: str) -> None:
@@ -374,7 +385,11 @@ def test_thread_that_is_not_noted_costs_no_second_message(bot: SlackBot, monkeyp
         ({"thread_ts": ROOT}, ""),
     ],
 )
-def test_only_a_thread_that_may_be_the_bots_is_looked_up(bot: SlackBot, extra: dict[str, str], author: str):
+def test_only_a_thread_that_may_be_the_bots_is_looked_up(
+    bot: SlackBot,
+    extra: dict[str, str],
+    author: str,
+):
     """Slack names the author of a thread's first message with each reply."""
     received = turn(bot.channel.receive(slack_hook(signing.slack_text(LATER, "hi", **extra))))
     asked: list[str] = []

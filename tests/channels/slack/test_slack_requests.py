@@ -81,7 +81,12 @@ def test_words_with_other_marks_are_the_same_content(read, one: str, other: str)
         ("C0OPS", "none", ROOT),
     ],
 )
-def test_edit_belongs_to_the_conversation_of_its_message(read, channel: str, view: str, thread: str):
+def test_edit_belongs_to_the_conversation_of_its_message(
+    read,
+    channel: str,
+    view: str,
+    thread: str,
+):
     """A message with replies names itself as its thread; in a plain direct message it opened none."""
     body = changed({"thread_ts": ROOT, "edited": {"user": "U0ADA"}}, {"text": "no"}, channel)
     assert turn(read(body, view=view)).conversation == Conversation("sl", channel, thread)

@@ -45,7 +45,11 @@ def test_edit_removes_the_buttons(channel: SlackChannel, platforms: FakePlatform
 
 
 @pytest.mark.parametrize("to", [THREAD, DIRECT, BY_ID], ids=lambda to: to.chat)
-def test_draft_of_a_stopped_answer_is_deleted(channel: SlackChannel, platforms: FakePlatforms, to: Conversation):
+def test_draft_of_a_stopped_answer_is_deleted(
+    channel: SlackChannel,
+    platforms: FakePlatforms,
+    to: Conversation,
+):
     """No message without words stays. Deleting it twice is no error."""
     shown = send(channel, Reply("Once upon"), to)
     (removal,) = channel.split(Reply("…", edits=shown, optional=True, removes=True))
@@ -55,7 +59,11 @@ def test_draft_of_a_stopped_answer_is_deleted(channel: SlackChannel, platforms: 
 
 
 @pytest.mark.parametrize("error", ["cant_delete_message", "compliance_exports_prevent_deletion"])
-def test_draft_that_may_not_be_deleted_shows_a_sign(channel: SlackChannel, platforms: FakePlatforms, error: str):
+def test_draft_that_may_not_be_deleted_shows_a_sign(
+    channel: SlackChannel,
+    platforms: FakePlatforms,
+    error: str,
+):
     """A workspace can forbid it. Half an answer would be taken for a whole one."""
     shown = send(channel, Reply("Once upon"))
     platforms.script("slack", error)

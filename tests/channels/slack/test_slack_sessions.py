@@ -50,7 +50,11 @@ def methods(platforms: FakePlatforms) -> list[str]:
     return [call["method"] for call in platforms.calls]
 
 
-def test_turn_works_and_then_is_ready(channel: SlackChannel, fake: FakeSlack, platforms: FakePlatforms):
+def test_turn_works_and_then_is_ready(
+    channel: SlackChannel,
+    fake: FakeSlack,
+    platforms: FakePlatforms,
+):
     """No message ends the state, so the channel does, whether the turn had a reply or none."""
 
     async def scene() -> list[str]:
@@ -107,7 +111,10 @@ def test_each_state_is_one_of_slack(channel: SlackChannel, fake: FakeSlack, stat
     assert fake.sessions == {PLACE: state}
 
 
-def test_conversation_outside_of_threads_has_no_state(channel: SlackChannel, platforms: FakePlatforms):
+def test_conversation_outside_of_threads_has_no_state(
+    channel: SlackChannel,
+    platforms: FakePlatforms,
+):
     """Slack scopes a session to a thread."""
     asyncio.run(channel.show_state(Conversation("sl", "D0ADA"), "active"))
     assert platforms.calls == []
@@ -129,7 +136,10 @@ def test_stop_shows_no_work_and_ends_what_is_shown(channel: SlackChannel, fake: 
     assert fake.sessions[PLACE] == "active"
 
 
-def test_end_of_an_earlier_turn_does_not_end_the_sign_of_a_later_one(channel: SlackChannel, fake: FakeSlack):
+def test_end_of_an_earlier_turn_does_not_end_the_sign_of_a_later_one(
+    channel: SlackChannel,
+    fake: FakeSlack,
+):
     """Both calls are made in the background, and may overtake each other."""
 
     async def scene() -> None:
@@ -242,7 +252,10 @@ def limited(channel: SlackChannel, pauses: Pauses) -> ConversationStatus:
     return ConversationStatus("sl", channel.client_of, has_sessions=True, clock=pauses.clock, sleep=pauses.sleep)
 
 
-def test_state_that_slack_holds_back_is_set_when_it_takes_calls_again(channel: SlackChannel, fake: FakeSlack):
+def test_state_that_slack_holds_back_is_set_when_it_takes_calls_again(
+    channel: SlackChannel,
+    fake: FakeSlack,
+):
     """Tier 3. Otherwise the thread would go on working, with a stop button, for an hour."""
     pauses = Pauses(fake)
 
@@ -278,7 +291,10 @@ def test_turn_that_slack_shows_nothing_of_costs_no_second_call(
     assert (methods(platforms), pauses.slept) == ([SESSION], [])
 
 
-def test_state_that_waits_is_dropped_when_the_next_turn_begins(channel: SlackChannel, fake: FakeSlack):
+def test_state_that_waits_is_dropped_when_the_next_turn_begins(
+    channel: SlackChannel,
+    fake: FakeSlack,
+):
     """It would end the sign of that turn."""
 
     async def scene() -> None:
@@ -295,7 +311,11 @@ def test_state_that_waits_is_dropped_when_the_next_turn_begins(channel: SlackCha
     assert fake.sessions[PLACE] == "processing"
 
 
-def test_missing_stop_button_is_told_once(channel: SlackChannel, fake: FakeSlack, caplog: pytest.LogCaptureFixture):
+def test_missing_stop_button_is_told_once(
+    channel: SlackChannel,
+    fake: FakeSlack,
+    caplog: pytest.LogCaptureFixture,
+):
     """Slack says so in each answer while the app does not subscribe to its event: its manifest is
     older.
     """

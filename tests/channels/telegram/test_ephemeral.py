@@ -57,7 +57,10 @@ def test_decided_private_question_is_edited_by_its_own_method(channel, platforms
     assert (entry["text"], shown[0][0]) == ("3 files\n\n✅ Yes", {"text": "✓ Yes", "disabled": {}})
 
 
-def test_private_question_with_a_picture_is_edited_in_its_caption(channel, platforms: FakePlatforms):
+def test_private_question_with_a_picture_is_edited_in_its_caption(
+    channel,
+    platforms: FakePlatforms,
+):
     """As Telegram says that there is no text."""
     prompt = send(channel, Reply("This one?", YES_NO, IMAGE, only_for=ADA))
     assert send(channel, Reply("Taken.", edits=prompt.message_id)) == prompt
@@ -112,7 +115,12 @@ def test_tap_and_reply_name_the_private_question(channel):
         ),
     ],
 )
-def test_answer_names_the_act_that_allows_it(channel, platforms: FakePlatforms, update: dict, named: dict):
+def test_answer_names_the_act_that_allows_it(
+    channel,
+    platforms: FakePlatforms,
+    update: dict,
+    named: dict,
+):
     """A bot that is no administrator may write to one person for 15 seconds after an act of that
     person.
     """

@@ -123,7 +123,13 @@ def test_streamed_text_becomes_a_rich_message(channel, platforms: FakePlatforms)
 
 @pytest.mark.parametrize("edits", [False, True])
 @pytest.mark.parametrize("text", [TABLE, LONG])
-def test_old_server_gets_the_answer_as_before(channel, platforms: FakePlatforms, text: str, *, edits: bool):
+def test_old_server_gets_the_answer_as_before(
+    channel,
+    platforms: FakePlatforms,
+    text: str,
+    *,
+    edits: bool,
+):
     """It is learned, so the next answer is split as before, and asked once only."""
     platforms.ledger.state[SERVER_VERSION] = (10, 1)
     shown = send(channel, Reply("…"))[0].message_id if edits else ""
@@ -162,7 +168,12 @@ def test_wait_is_no_refusal(channel, platforms: FakePlatforms):
     assert platforms.sent == []
 
 
-def refuse_after(platforms: FakePlatforms, parts: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_after(
+    platforms: FakePlatforms,
+    parts: int,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Let the fake, which knows no rich messages, take so many parts and answer the next one with `kind`."""
     platforms.ledger.state[SERVER_VERSION] = (10, 1)
     fake = platforms.fakes["telegram"]
@@ -205,7 +216,11 @@ def test_parts_that_arrived_are_not_sent_again(
     assert (0 < sum(begun) < 20, paragraphs(platforms)) == (True, [1] * 20)
 
 
-def test_text_whose_part_may_have_arrived_is_uncertain(channel, platforms: FakePlatforms, monkeypatch):
+def test_text_whose_part_may_have_arrived_is_uncertain(
+    channel,
+    platforms: FakePlatforms,
+    monkeypatch,
+):
     """It is sent again as a whole, below a note that says so."""
     refuse_after(platforms, 1, "502", monkeypatch)
     with pytest.raises(DeliveryUncertain):
@@ -215,14 +230,22 @@ def test_text_whose_part_may_have_arrived_is_uncertain(channel, platforms: FakeP
     assert set(paragraphs(platforms)) == {1, 2}
 
 
-def test_part_into_a_topic_that_is_gone_goes_to_the_chat(channel, platforms: FakePlatforms, monkeypatch):
+def test_part_into_a_topic_that_is_gone_goes_to_the_chat(
+    channel,
+    platforms: FakePlatforms,
+    monkeypatch,
+):
     """The parts before it stay where they are."""
     refuse_after(platforms, 1, "Bad Request: message thread not found", monkeypatch)
     send(channel, Reply(LONG), TOPIC)
     assert ([entry["thread"] for entry in platforms.sent], paragraphs(platforms)) == (["77", ""], [1] * 20)
 
 
-def test_part_that_an_earlier_attempt_has_edited_is_no_end(channel, platforms: FakePlatforms, monkeypatch):
+def test_part_that_an_earlier_attempt_has_edited_is_no_end(
+    channel,
+    platforms: FakePlatforms,
+    monkeypatch,
+):
     """Telegram refuses an edit that changes nothing, and the parts after it are still to be sent."""
     platforms.ledger.state[SERVER_VERSION] = (10, 1)
     fake = platforms.fakes["telegram"]

@@ -230,7 +230,12 @@ def test_private_draft_is_a_message_that_grows(channel, platforms: FakePlatforms
 
 
 @pytest.mark.parametrize(("chat", "takes"), [(CHAT, [False, True]), (GROUP, [True, True])])
-def test_notice_stands_where_the_answer_makes_a_sound(channel, native, chat: Conversation, takes: list[bool]):
+def test_notice_stands_where_the_answer_makes_a_sound(
+    channel,
+    native,
+    chat: Conversation,
+    takes: list[bool],
+):
     """An edit makes no sound: a private answer that took long must not be the edit of a notice."""
     assert [each.rate_limit(chat).notice_in_draft for each in (channel, native)] == takes
 

@@ -48,7 +48,10 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
 @pytest.mark.parametrize(
     "path", ["/console", "/console/desk", "/console/nobody", "/nothing", "/hooks/web", "/fail/410", "/fail/500"]
 )
-def test_each_page_has_a_title_an_icon_a_language_and_the_width_of_a_phone(client: FlaskClient, path: str):
+def test_each_page_has_a_title_an_icon_a_language_and_the_width_of_a_phone(
+    client: FlaskClient,
+    path: str,
+):
     """The icon is in the page, so that no browser asks for another address."""
     page = client.get(path)
     assert page.mimetype == "text/html"

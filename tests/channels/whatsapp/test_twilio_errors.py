@@ -69,7 +69,11 @@ def test_each_code_has_its_reaction(
 
 
 @pytest.mark.parametrize("code", NUMBER_CODES)
-def test_code_about_a_number_closes_no_address_that_is_an_id(media: MemoryMedia, platforms: FakePlatforms, code: int):
+def test_code_about_a_number_closes_no_address_that_is_an_id(
+    media: MemoryMedia,
+    platforms: FakePlatforms,
+    code: int,
+):
     """Twilio answered 21211 to ids in June 2026.
 
     The person can be reached, so the next reply is attempted.
@@ -83,7 +87,11 @@ def test_code_about_a_number_closes_no_address_that_is_an_id(media: MemoryMedia,
 
 
 @pytest.mark.parametrize("code", TEMPLATE_CODES)
-def test_refused_template_is_named_with_its_cure(media: MemoryMedia, platforms: FakePlatforms, code: int):
+def test_refused_template_is_named_with_its_cure(
+    media: MemoryMedia,
+    platforms: FakePlatforms,
+    code: int,
+):
     """The operator reads which template it is and what to do.
 
     The address stays open, and the reply waits.

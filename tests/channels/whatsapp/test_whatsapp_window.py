@@ -193,7 +193,10 @@ def reported(media: MemoryMedia, platforms: FakePlatforms, **options: Any) -> Re
     return whatsapp(media, None).receive(WebhookRequest(url, headers, body, path="status"))
 
 
-def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia, platforms: FakePlatforms):
+def test_fake_accepts_free_text_and_reports_the_failure_later(
+    media: MemoryMedia,
+    platforms: FakePlatforms,
+):
     """platforms.md 1.3: a 201 does not depend on the window; 63016 comes by status callback as a
     failed status.
     """
@@ -202,7 +205,10 @@ def test_fake_accepts_free_text_and_reports_the_failure_later(media: MemoryMedia
     assert (platforms.sent, received.addresses, received.alerts) == ([], (), ())
 
 
-def test_template_that_meta_pauses_is_named_by_the_report(media: MemoryMedia, platforms: FakePlatforms):
+def test_template_that_meta_pauses_is_named_by_the_report(
+    media: MemoryMedia,
+    platforms: FakePlatforms,
+):
     """Twilio takes the message, and the report of the failure names no template: the callback's URL
     does.
     """

@@ -120,7 +120,10 @@ def test_menu_is_in_the_language_of_its_reader(bench: Bench):
 
 
 def test_commands_about_one_person_are_declared_as_ephemeral(bench: Bench):
-    """Bot API 10.2: in a group only that person sees the command and its answer. All see /stop and /reset."""
+    """Bot API 10.2: in a group only that person sees the command and its answer.
+
+    All see /stop and /reset.
+    """
     bench.run("connect", "tg")
     everywhere, in_groups = (bench.platforms.ledger.state[menus][""] for menus in (MENUS, GROUP_COMMANDS))
     private = {each["command"] for each in in_groups if each.get("is_ephemeral")}

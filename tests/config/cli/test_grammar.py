@@ -96,11 +96,15 @@ def test_check_of_a_file_without_its_option_names_the_option():
 
 
 def test_check_fails_where_a_source_of_tools_cannot_be_reached(tmp_path: Path):
-    """A deployment would run without its tools. With --offline the rest is checked, and the source is named."""
+    """A deployment would run without its tools.
+
+    With --offline the rest is checked, and the source is named.
+    """
     file = tmp_path / "sayso.yaml"
     source = "{mcp: {command: [no-such-command]}, namespace: box, exclude: [wipe]}"
     file.write_text(f"tools: [{source}]\nchannels: {{web: {{platform: console}}}}")
-    online, offline = run("check", "-c", file), run("check", "-c", file, "--offline")
+    online = run("check", "-c", file)
+    offline = run("check", "-c", file, "--offline")
     assert (online.exit_code, f"{file}: ok" in online.output) == (1, False)
     assert f"{file}:1:9: tools: 'box' does not answer yet: " in online.output
     assert (offline.exit_code, offline.output.splitlines()[-2:]) == (0, ["tools of 'box': not asked", f"{file}: ok"])

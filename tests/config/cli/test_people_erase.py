@@ -15,14 +15,17 @@ from sayso.config.wiring.bootstrap import open_inbox
 from sayso.testing.platforms.fake_platforms import FakePlatforms
 from tests.config.fake_bots import written
 
-NUMBER, ANA, BEN = "whatsapp:+4915100000042", "whatsapp:DE.1", "whatsapp:DE.2"
+NUMBER = "whatsapp:+4915100000042"
+ANA = "whatsapp:DE.1"
+BEN = "whatsapp:DE.2"
 
 
 class Bench:
     """A configuration, its Redis, and the command."""
 
     def __init__(self, folder: Path, platforms: FakePlatforms, client: Redis) -> None:
-        self.folder, self.client = folder, client
+        self.folder = folder
+        self.client = client
         self.config = written(folder, platforms)
         self.access_control, self.identities = open_inbox(load_settings(self.config), folder)
 
@@ -55,7 +58,10 @@ def bench(tmp_path: Path, platforms_and_redis: FakePlatforms, redis_client: Redi
 @pytest.mark.parametrize("user", [NUMBER, "+4915100000042", ANA, "DE.1"])
 @pytest.mark.parametrize("first", ["", ANA], ids=["first without an id", "first with an id"])
 def test_each_id_of_a_person_erases_all_of_the_person(bench: Bench, user: str, first: str):
-    """The operator knows the number or the id. The conversation is stored under the one that came first."""
+    """The operator knows the number or the id.
+
+    The conversation is stored under the one that came first.
+    """
     bench.hear("e1", "plugh", first, NUMBER)
     bench.hear("e2", "plugh", ANA, NUMBER)
     left = bench.erase(user)

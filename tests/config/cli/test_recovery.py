@@ -88,7 +88,10 @@ def test_message_with_a_webhook_does_not_run_again(bench: Bench):
 
 @pytest.mark.parametrize("first", [SenderIds(HIDDEN, BEN), SenderIds("", BEN)], ids=["known by id", "by number"])
 def test_older_number_of_a_person_does_not_become_the_newest(bench: Bench, first: SenderIds):
-    """The list names the number of that time. Its owner may be another person by now, who must get no answer."""
+    """The list names the number of that time.
+
+    Its owner may be another person by now, who must get no answer.
+    """
     key = bench.identities.recognize("wa", first, store=True).key
     bench.identities.recognize("wa", SenderIds(HIDDEN, BEN), store=True)
     bench.identities.recognize("wa", SenderIds(HIDDEN, ANA), store=True)

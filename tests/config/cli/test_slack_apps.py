@@ -96,7 +96,10 @@ def test_fault_is_reported_with_its_place_and_cure(shop: Shop, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("args", [("--create",), ("--validate",), ("--update", "A0FAKE00")])
-def test_assistant_view_is_refused_for_an_app_that_does_not_have_it(shop: Shop, args: tuple[str, ...]):
+def test_assistant_view_is_refused_for_an_app_that_does_not_have_it(
+    shop: Shop,
+    args: tuple[str, ...],
+):
     """Since July 2026 new apps can only have the agent view, and no app can go back to the older one."""
     if args[0] == "--update":
         shop.run("--create")

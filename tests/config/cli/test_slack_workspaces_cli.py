@@ -49,7 +49,8 @@ def test_workspaces_are_listed_without_their_tokens(open_bot: Callable[..., Slac
     bot.install("E09", "Grid")
     bot.channel.installations.note_organization("T91", "E09")
     code, text = run(bot, "workspaces")
-    acme, grid = text.splitlines()[1], text.splitlines()[0]
+    acme = text.splitlines()[1]
+    grid = text.splitlines()[0]
     assert code == 0
     assert re.fullmatch(r"T01 +Acme  since \S+ \S+  by U0ADMIN  1\d scopes  no rotation", acme)
     assert re.fullmatch(
@@ -161,7 +162,10 @@ def test_message_of_an_organization_teaches_its_workspace(open_bot: Callable[...
 
 
 def test_check_warns_of_a_workspace_and_does_not_fail(open_bot: Callable[..., SlackBot]):
-    """A token that a workspace revokes must not stop a deployment. With --offline Slack is not asked."""
+    """A token that a workspace revokes must not stop a deployment.
+
+    With --offline Slack is not asked.
+    """
     bot = open_bot()
     bot.install("T01", "Acme")
     bot.slack.oauth.revoke("T01")

@@ -92,7 +92,10 @@ def test_signal_stops_everything(data: Path, number: int):
 
 
 def test_ctrl_c_says_so_and_the_next_start_continues_the_answer(data: Path):
-    """It cuts off a tool that runs, whatever grace the workers have: a person waits. SIGTERM leaves that time."""
+    """It cuts off a tool that runs, whatever grace the workers have: a person waits.
+
+    SIGTERM leaves that time.
+    """
     (data / "tools.py").write_text(LOOKING)
     with FakePlatforms() as platforms:
         (data / "sayso.yaml").write_text(POLLED.format(url=platforms.telegram_url) + UNHURRIED)
@@ -145,7 +148,10 @@ def test_bot_without_an_address_asks_and_survives_a_kill(data: Path):
     ("number", "says"), [(signal.SIGTERM, ""), (signal.SIGINT, f"\n{STOPPING}\n")], ids=["SIGTERM", "SIGINT"]
 )
 def test_signal_while_starting_stops_everything(data: Path, number: int, says: str):
-    """An interrupted start announces nothing and leaves no process. Its parts, which have just begun, print nothing."""
+    """An interrupted start announces nothing and leaves no process.
+
+    Its parts, which have just begun, print nothing.
+    """
     with Up(data) as up:
         until(lambda: up.pids(*WEB) and up.pids(*WORKER), pause=0)
         children = up.pids()

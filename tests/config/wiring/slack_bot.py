@@ -67,7 +67,8 @@ class SlackBot:
         *,
         public_url: str = PUBLIC_URL,
     ) -> None:
-        self.folder, self.platforms = folder, platforms
+        self.folder = folder
+        self.platforms = platforms
         (folder / "tools.py").write_text(TOOLS)
         self.file = folder / "bot.yaml"
         self.file.write_text(BOT.format(url=public_url, api_url=platforms.slack_url, more=more))
@@ -161,7 +162,15 @@ def full_memory(redis: Redis) -> Iterator[None]:
         redis.config_set("maxmemory", 0)
 
 
-def message(team: str, ts: str, text: str, *, channel: str = "D0ADA", user: str = "U0ADA", **outer: Any) -> bytes:
+def message(
+    team: str,
+    ts: str,
+    text: str,
+    *,
+    channel: str = "D0ADA",
+    user: str = "U0ADA",
+    **outer: Any,
+) -> bytes:
     """Return the body of a message in a thread of a workspace's chat."""
     kind = "im" if channel.startswith("D") else "channel"
     place = {"channel": channel, "channel_type": kind, "thread_ts": THREAD_TS}

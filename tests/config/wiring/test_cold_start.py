@@ -152,7 +152,8 @@ def test_small_commands_load_no_agent_and_no_library_of_the_web_a_model_or_a_pla
 ):
     """The agent alone takes as long as a whole command."""
     file = tmp_path / "bot.yaml"
-    telegram, slack = PLATFORMS["telegram"], PLATFORMS["slack"]
+    telegram = PLATFORMS["telegram"]
+    slack = PLATFORMS["slack"]
     file.write_text(
         "public_url: https://bot.example.com\nagent: {model: 'openai:gpt-5-mini', api_key: '${SECRET}'}\n"
         "tools: [sayso.examples.invoices]\n"

@@ -34,7 +34,8 @@ def test_forged_state_installs_nothing(open_bot: OpenBot):
 def test_state_of_another_browser_installs_nothing(open_bot: OpenBot):
     """The cookie binds the state to the browser that began; the state is used up then."""
     bot = open_bot()
-    state, code = bot.begin(), bot.slack.oauth.allow("T01")
+    state = bot.begin()
+    code = bot.slack.oauth.allow("T01")
     stranger = bot.browser()
     assert bot.come_back(stranger, code=code, state=state).status_code == 403
     bot.begin(stranger)  # a cookie of its own does not help
@@ -46,7 +47,8 @@ def test_state_of_another_browser_installs_nothing(open_bot: OpenBot):
 def test_look_at_the_link_uses_nothing_up(open_bot: OpenBot):
     """Filters of mail and of offices ask with HEAD before the browser opens a link."""
     bot = open_bot()
-    state, code = bot.begin(), bot.slack.oauth.allow("T01")
+    state = bot.begin()
+    code = bot.slack.oauth.allow("T01")
     looked = bot.browser().head(f"/slack/desk/oauth_redirect?code={code}&state={state}", base_url=PUBLIC_URL)
     assert (looked.status_code, bot.channel.installations.ids()) == (200, [])
     assert bot.come_back(code=code, state=state).status_code == 200
@@ -73,7 +75,11 @@ def test_state_lives_for_ten_minutes(open_bot: OpenBot, redis_client: Redis):
     assert "took longer than 10 minutes" in answer.text
 
 
-def test_state_of_another_channel_installs_nothing(tmp_path: Path, redis_client: Redis, redis_url: str):
+def test_state_of_another_channel_installs_nothing(
+    tmp_path: Path,
+    redis_client: Redis,
+    redis_url: str,
+):
     """Two apps of one bot do not share what was begun."""
     more = "\n  other: {platform: slack, client_id: '${SLACK_CLIENT_ID}', client_secret: '${SLACK_CLIENT_SECRET}', "
     more += "signing_secret: '${SLACK_SIGNING_SECRET}'}"
@@ -87,7 +93,8 @@ def test_state_of_another_channel_installs_nothing(tmp_path: Path, redis_client:
 def test_two_tabs_of_one_browser_both_install(open_bot: OpenBot):
     """The second tab does not spoil the first one."""
     bot = open_bot()
-    first, second = bot.begin(), bot.begin()
+    first = bot.begin()
+    second = bot.begin()
     for state, team in ((first, "T01"), (second, "T02")):
         assert bot.come_back(code=bot.slack.oauth.allow(team), state=state).status_code == 200
     assert bot.channel.installations.ids() == ["T01", "T02"]
@@ -151,7 +158,11 @@ def test_tokens_and_codes_are_in_no_page_log_or_record(
         assert [secret in place for place in (page.text, str(page.headers), log, stored)] == [False] * 4
 
 
-def test_app_with_a_bot_token_has_no_install_page(tmp_path: Path, redis_client: Redis, redis_url: str):
+def test_app_with_a_bot_token_has_no_install_page(
+    tmp_path: Path,
+    redis_client: Redis,
+    redis_url: str,
+):
     """The routes exist with client_id and client_secret alone."""
     with FakePlatforms() as platforms:
         secret = "${SLACK_SIGNING_SECRET}"
@@ -183,8 +194,10 @@ def test_uninvited_browser_cannot_begin(open_bot: OpenBot):
 def test_invitation_installs_one_workspace(open_bot: OpenBot):
     """Opening the link uses nothing up, as a preview of a chat app would; two browsers with one link install once."""
     bot = open_bot("install: {invited: true}")
-    path, other = invite(bot), bot.browser()
-    first, second = bot.begin(path=path), bot.begin(other, path)
+    path = invite(bot)
+    other = bot.browser()
+    first = bot.begin(path=path)
+    second = bot.begin(other, path)
     assert bot.come_back(code=bot.slack.oauth.allow("T01"), state=first).status_code == 200
     late = bot.come_back(other, code=bot.slack.oauth.allow("T02"), state=second)
     assert (late.status_code, "was used meanwhile" in late.text) == (403, True)
@@ -202,7 +215,11 @@ def test_invitation_is_stored_as_a_hash_alone(open_bot: OpenBot, redis_client: R
     assert not any(secret in each for each in stored)
 
 
-def test_path_of_the_public_url_stands_in_front_of_all_addresses(tmp_path: Path, redis_client: Redis, redis_url: str):
+def test_path_of_the_public_url_stands_in_front_of_all_addresses(
+    tmp_path: Path,
+    redis_client: Redis,
+    redis_url: str,
+):
     """A proxy may serve the bot below a path, and pass that path on or not."""
     with FakePlatforms() as platforms:
         bot = SlackBot(tmp_path, redis_url, platforms, public_url=f"{PUBLIC_URL}/base")
@@ -224,10 +241,14 @@ def test_invitation_works_again_after_redis_had_no_memory(open_bot: OpenBot, red
     assert bot.channel.installations.ids() == ["T01"]
 
 
-def test_redis_that_is_read_only_for_a_while_uses_no_state_up(open_bot: OpenBot, redis_client: Redis):
+def test_redis_that_is_read_only_for_a_while_uses_no_state_up(
+    open_bot: OpenBot,
+    redis_client: Redis,
+):
     """In a failover the browser comes back too early; loading the page again installs the app."""
     bot = open_bot()
-    state, code = bot.begin(), bot.slack.oauth.allow("T01")
+    state = bot.begin()
+    code = bot.slack.oauth.allow("T01")
     redis_client.replicaof("127.0.0.1", "1")
     try:
         answer = bot.come_back(code=code, state=state)
@@ -262,7 +283,10 @@ def test_starts_are_limited(open_bot: OpenBot, monkeypatch: pytest.MonkeyPatch):
     assert answers[-1].headers["Retry-After"] == "60"
 
 
-def test_made_up_returns_keep_no_one_from_installing(open_bot: OpenBot, monkeypatch: pytest.MonkeyPatch):
+def test_made_up_returns_keep_no_one_from_installing(
+    open_bot: OpenBot,
+    monkeypatch: pytest.MonkeyPatch,
+):
     """A stranger can call the page as often as they like, without having begun."""
     monkeypatch.setattr("sayso.channels.slack.install_pages.RETURNS_PER_MINUTE", 3)
     bot = open_bot()

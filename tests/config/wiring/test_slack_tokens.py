@@ -71,7 +71,11 @@ def expiring(bot: SlackBot, seconds: float) -> Installation:
 
 
 @pytest.mark.parametrize("kind", ["app_uninstalled", "tokens_revoked"])
-def test_removed_app_loses_its_token_and_no_other(bot: SlackBot, kind: str, caplog: pytest.LogCaptureFixture):
+def test_removed_app_loses_its_token_and_no_other(
+    bot: SlackBot,
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
+):
     """The operator is told in the log; the replies of that workspace end, and the others go on."""
     assert bot.post(lifecycle(kind, "T02", time.time() + 5)) == 200
     assert bot.channel.installations.ids() == ["T01"]
@@ -113,7 +117,8 @@ def test_script_whose_answer_was_lost_says_the_same_when_it_is_sent_again(bot: S
             return redis.eval(*args)
 
     installations = bot.channel.installations
-    redis, installations._redis = installations._redis, LosesAnswers()
+    redis = installations._redis
+    installations._redis = LosesAnswers()
     old = installations.get("T01")
     assert installations.replace(old, replace(old, token="new"))
     invitation = hash_of(installations.issue(INVITATION, "1", 60))
@@ -121,8 +126,14 @@ def test_script_whose_answer_was_lost_says_the_same_when_it_is_sent_again(bot: S
     assert installations.remove("T01", "app_uninstalled", time.time() + 5)
 
 
-def test_record_of_another_release_is_removed_with_its_app(bot: SlackBot, monkeypatch: pytest.MonkeyPatch):
-    """After a rollback a newer record cannot be read. Slack gets its 200, and does not send the event for hours."""
+def test_record_of_another_release_is_removed_with_its_app(
+    bot: SlackBot,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """After a rollback a newer record cannot be read.
+
+    Slack gets its 200, and does not send the event for hours.
+    """
     with monkeypatch.context() as newer:
         newer.setattr("sayso.channels.records.VERSION", 2)
         bot.install("T02", "Beta")
@@ -244,7 +255,8 @@ def test_token_is_renewed_before_it_ends(bot: SlackBot):
 def test_two_processes_renew_a_token_once(bot: SlackBot, ends_in: float):
     """A refresh token works once: the second use would end the installation."""
     old = expiring(bot, ends_in)
-    settings, installations = bot.channel.settings, bot.channel.installations
+    settings = bot.channel.settings
+    installations = bot.channel.installations
     processes = [ManyWorkspaces("desk", settings, installations) for _ in range(5)]
 
     async def call_all() -> list[str | None]:
@@ -257,7 +269,10 @@ def test_two_processes_renew_a_token_once(bot: SlackBot, ends_in: float):
     assert set(tokens) <= {old.token, new} if ends_in > 0 else set(tokens) == {new}
 
 
-def test_refused_renewal_is_told_once_and_the_token_is_used_to_its_end(bot: SlackBot, caplog: pytest.LogCaptureFixture):
+def test_refused_renewal_is_told_once_and_the_token_is_used_to_its_end(
+    bot: SlackBot,
+    caplog: pytest.LogCaptureFixture,
+):
     """Slack is not asked again with a refresh token that it refused."""
     expiring(bot, 3600)
     bot.slack.oauth._refresh_tokens.clear()
@@ -285,7 +300,8 @@ def test_new_installation_ends_a_refused_renewal(bot: SlackBot):
 def test_lost_answer_of_a_renewal_costs_no_installation(bot: SlackBot, lost: int):
     """Slack takes a refresh token again for a short grace period, so it is asked again at once."""
     old = expiring(bot, 3600)
-    bot.slack.oauth.lost_answers, bot.slack.oauth.grace_seconds = lost, 30.0
+    bot.slack.oauth.lost_answers = lost
+    bot.slack.oauth.grace_seconds = 30.0
     bot.channel._clients._sleep = no_pause
     send(bot, "T01")
     new = bot.channel.installations.get("T01")
@@ -295,7 +311,10 @@ def test_lost_answer_of_a_renewal_costs_no_installation(bot: SlackBot, lost: int
 
 
 def test_slack_that_does_not_answer_is_asked_again_later(bot: SlackBot, redis_client: Redis):
-    """The token is used while it is valid; after its end the reply waits. Then Slack is asked once a minute."""
+    """The token is used while it is valid; after its end the reply waits.
+
+    Then Slack is asked once a minute.
+    """
     old = expiring(bot, 3600)
     bot.channel._clients._sleep = no_pause
     bot.slack.oauth.refresh_error = "internal_error"
@@ -340,7 +359,8 @@ def test_renewal_brings_back_no_removed_app(bot: SlackBot):
 def test_renewal_goes_on_when_its_caller_is_cancelled(bot: SlackBot):
     """A typing sign is cancelled when the answer is there, and Slack gives a new refresh token once."""
     old = expiring(bot, 3600)
-    is_asked, may_answer = threading.Event(), threading.Event()
+    is_asked = threading.Event()
+    may_answer = threading.Event()
 
     def wait_for_the_test() -> None:
         is_asked.set()

@@ -49,7 +49,14 @@ def bot(open_bot: OpenBot) -> SlackBot:
     return bot
 
 
-def say(bot: SlackBot, team: str, number: int, text: str, channel: str = "D0ADA", user: str = "U0ADA") -> None:
+def say(
+    bot: SlackBot,
+    team: str,
+    number: int,
+    text: str,
+    channel: str = "D0ADA",
+    user: str = "U0ADA",
+) -> None:
     """Send a message in a workspace, and answer it."""
     body = message(team, f"{FIRST_TS + number}.000100", text, channel=channel, user=user, **ENVELOPES[team])
     assert bot.post(body) == 200
@@ -158,7 +165,10 @@ def test_organization_that_is_known_costs_a_message_no_write(bot: SlackBot, redi
 
 
 def test_message_for_an_organization_comes_in_while_its_note_cannot_be_stored(bot: SlackBot):
-    """While Redis does not answer it goes to the spool. A removal is refused then: Slack sends it again."""
+    """While Redis does not answer it goes to the spool.
+
+    A removal is refused then: Slack sends it again.
+    """
     working = bot.channel.installations
     bot.channel.installations = SlackInstallations("desk", Redis(host="127.0.0.1", port=1), ["a key"], "sayso:")
     assert bot.post(message("T91", f"{FIRST_TS}.000100", "delete invoice T91-1", **ENVELOPES["T91"])) == 200
@@ -209,7 +219,11 @@ def test_event_of_a_shared_channel_belongs_to_the_workspace_that_installed_the_a
         ("T91", {"enterprise_id": ORGANIZATION, "is_enterprise_install": "true"}),
     ],
 )
-def test_slash_command_is_answered_with_the_token_of_its_workspace(bot: SlackBot, team: str, more: dict[str, str]):
+def test_slash_command_is_answered_with_the_token_of_its_workspace(
+    bot: SlackBot,
+    team: str,
+    more: dict[str, str],
+):
     """Its form names workspace and organization in fields of its own."""
     form = {
         "command": "/acme",

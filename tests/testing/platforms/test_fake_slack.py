@@ -10,7 +10,8 @@ import pytest
 
 from sayso.testing.platforms.fake_platforms import SLACK_BOT_TOKEN, SLACK_CONFIG_TOKEN, FakePlatforms
 
-SET_STATUS, SET_STATE = "assistant.threads.setStatus", "agents.sessions.setStatus"
+SET_STATUS = "assistant.threads.setStatus"
+SET_STATE = "agents.sessions.setStatus"
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "Sure?"}}
 KEY = {"type": "button", "action_id": "a", "text": {"type": "plain_text", "text": "Yes"}, "value": "v"}
 ASKED = {"channel": "C0OPS", "text": "Sure?", "blocks": [SECTION, {"type": "actions", "elements": [KEY]}]}
@@ -143,7 +144,10 @@ def test_invalid_call_is_refused(call, method: str, params: dict, error: str):
 
 
 def test_session_belongs_to_a_thread_and_no_message_changes_it(call, platforms: FakePlatforms):
-    """vendors.md 2: a reply of the bot opens no thread, so it has no session. Only a further state ends one."""
+    """vendors.md 2: a reply of the bot opens no thread, so it has no session.
+
+    Only a further state ends one.
+    """
     root = call("chat.postMessage", **ASKED)[0]["ts"]
     reply = call("chat.postMessage", **ASKED, thread_ts=root)[0]["ts"]
     call(SET_STATE, channel_id="C0OPS", thread_ts=root, status="processing")

@@ -27,7 +27,9 @@ def test_first_sign_of_life_is_typing_or_the_answer() -> None:
 
 def test_typing_is_followed_on_every_platform_that_shows_it() -> None:
     """Other calls and other chats give no sign of life."""
-    ada, grace, linus = ChatInbox(), ChatInbox(), ChatInbox()
+    ada = ChatInbox()
+    grace = ChatInbox()
+    linus = ChatInbox()
     calls = [
         {"method": "sendChatAction", "params": {"chat_id": 5}},
         {"method": "assistant.threads.setStatus", "params": {"channel_id": "C1"}},
