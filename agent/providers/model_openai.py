@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -38,6 +39,8 @@ class ChatModel(OpenAIChatModel):
         for choice in response.choices or []:
             # Snowflake sends "". In a stream it may stand in each chunk, so there it is no end.
             choice.finish_reason = choice.finish_reason or "stop"
+            for call in choice.message.tool_calls or []:
+                _mend_call(call)
         return super()._validate_completion(response)
 
 
@@ -68,16 +71,49 @@ def _settle_finish_reasons(answer: ChatCompletion | ChatCompletionChunk, model_n
             choice.finish_reason = _FINISH_REASONS[reason]
 
 
+def _mend_call(call: Any) -> None:
+    """Write a whole call as OpenAI does: with an id, and arguments that are text.
+
+    Some servers send no id, null for no arguments, or an object. The library refuses the whole
+    answer for any of them, though it reads them in a stream.
+    """
+    if call.id is None:
+        call.id = ""
+    function = getattr(call, "function", None)
+    if function is None:
+        return
+    if function.arguments is None:
+        function.arguments = "{}"
+    elif not isinstance(function.arguments, str):
+        function.arguments = json.dumps(function.arguments, ensure_ascii=False)
+
+
 class _Stream(OpenAIStreamedResponse):
     async def _validate_response(self) -> AsyncIterator[ChatCompletionChunk]:
         numbers = CallNumbers()
+        names: dict[int, str] = {}
         async for chunk in super()._validate_response():
             _raise_error_in(chunk, self.model_name)
             _settle_finish_reasons(chunk, self.model_name)
             for choice in chunk.choices or []:
                 for delta in (choice.delta.tool_calls or []) if choice.delta else []:
                     delta.index = numbers.number(delta)
+                    _drop_repeated_name(delta, names)
             yield chunk
+
+
+def _drop_repeated_name(delta: ChoiceDeltaToolCall, names: dict[int, str]) -> None:
+    """Remove the name from a delta whose call has it already: the library would write it twice.
+
+    `names` has the name of each call so far.
+    """
+    if delta.function is None or not delta.function.name:
+        return
+    known = names.get(delta.index, "")
+    if known == delta.function.name:
+        delta.function.name = None
+    else:
+        names[delta.index] = known + delta.function.name
 
 
 class CallNumbers:

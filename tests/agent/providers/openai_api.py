@@ -111,14 +111,20 @@ class OpenAIApi:
         yield event("[DONE]")
 
     def _call_deltas(self, index: int, call: dict[str, Any], style: str) -> Iterator[dict[str, Any]]:
-        """Yield a call in one piece like Ollama, or with its arguments in several pieces like OpenAI."""
+        """Yield a call in one piece like Ollama, or with its arguments in several pieces like OpenAI.
+
+        In the style `repeated` each piece has the call's name, as with some servers.
+        """
         text = arguments(call)
         if style == "ollama":
             yield {"index": index, **self._call(call)}
             return
         yield {"index": index, **self._call({**call, "arguments": ""})}
         for start in range(0, len(text), 5):
-            yield {"index": index, "function": {"arguments": text[start : start + 5]}}
+            piece = {"arguments": text[start : start + 5]}
+            if style == "repeated":
+                piece["name"] = call["name"]
+            yield {"index": index, "function": piece}
 
     def _call(self, call: dict[str, Any]) -> dict[str, Any]:
         function = {"name": call["name"], "arguments": arguments(call)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -52,6 +53,28 @@ def test_complete_answers_need_no_renumbering(server: Server) -> None:
     request = {"model": "", "system_prompt": "", "messages": (), "tools": [stock.schema()]}
     answer, _ = asyncio.run(provider.acomplete(**request))
     assert [call.id for call in answer.tool_calls] == ["call_a", "call_b"]
+
+
+@pytest.mark.parametrize("style", ["object", "null", "no id"])
+def test_whole_call_is_read_however_a_server_writes_it(server: Server, style: str) -> None:
+    """The library would refuse the answer, though it reads the same in a stream."""
+    function = {"name": "search_docs", "arguments": {"object": {}, "null": None}.get(style, "{}")}
+    call = {"type": "function", "function": function, **({} if style == "no id" else {"id": "call_a"})}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "tool_calls": [call]}}
+    answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    server.script({"raw": json.dumps(answer)})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    message, _ = asyncio.run(provider.acomplete(model="", system_prompt="", messages=(), tools=[stock.schema()]))
+    assert [(each.tool_name, each.parameters) for each in message.tool_calls] == [("search_docs", {})]
+
+
+def test_name_in_each_delta_is_read_once(server: Server) -> None:
+    """Some servers repeat it beside each piece of the arguments."""
+    server.script({"deltas": "repeated", "calls": CALLS})
+    provider = OllamaProvider("llama3.2", f"{server.url}/local/v1")
+    calls = [piece for piece in pieces(provider, tools=[stock.schema()]) if isinstance(piece, ToolCall)]
+    assert [call.tool_name for call in calls] == ["get_weather", "search_docs"]
+    assert calls[0].parameters == {"city": "Lima"}
 
 
 def test_deltas_without_an_id_belong_to_the_previous_call() -> None:
