@@ -167,7 +167,7 @@ class SlackSetup(PlatformSetup):
         return [
             f"                        redirect URL {redirect_url(self._public_url, self._name)}",
             "  Manage Distribution   activate public distribution: other workspaces may install it",
-            f"Then have it installed: {install_url(self._public_url, self._name)}",
+            f"Then have it installed: {where_to_install(self._settings, self._public_url, self._name)}",
         ]
 
     async def check(self) -> list[CheckResult]:
@@ -211,7 +211,7 @@ class SlackSetup(PlatformSetup):
             self._name,
             self._settings,
             installations,
-            install_url=install_url(self._public_url, self._name),
+            installed_at=where_to_install(self._settings, self._public_url, self._name),
             scopes=scopes(self._settings.view),
         )
         try:
@@ -277,6 +277,16 @@ def _token_problem(exc: Exception) -> Problem | None:
 def install_url(public_url: str, channel: str) -> str:
     """Return where a browser begins to install the app of a channel."""
     return f"{public_url}/slack/{quote(channel, safe='')}/install"
+
+
+def where_to_install(settings: SlackSettings, public_url: str, channel: str) -> str:
+    """Return where the app of a channel is installed, for an operator to read.
+
+    That is an address, or the command that makes the link of an invitation, where one is needed.
+    """
+    if settings.install_rules and settings.install_rules.invited:
+        return f"with the link of `sayso channel invite {channel}`"
+    return install_url(public_url, channel)
 
 
 def redirect_url(public_url: str, channel: str) -> str:

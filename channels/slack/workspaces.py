@@ -26,7 +26,7 @@ CHECK_SECONDS = 15.0
 AT_A_TIME = 8
 #: For how long `sayso doctor` names a workspace that removed the app, in seconds: a week.
 RECENT_SECONDS = 7 * 86400.0
-_AGAIN = "have the app installed there again: {url}"
+_AGAIN = "have the app installed there again: {where}"
 
 
 class WorkspaceChecks:
@@ -38,15 +38,18 @@ class WorkspaceChecks:
         settings: SlackSettings,
         installations: SlackInstallations,
         *,
-        install_url: str,
+        installed_at: str,
         scopes: dict[str, list[str]],
     ) -> None:
-        """`scopes` are those that the bot needs, with what needs them."""
+        """`installed_at` says where the app is installed.
+
+        `scopes` are those that the bot needs, with what needs them.
+        """
         self._channel = channel
         self._settings = settings
         self._installations = installations
-        self._cure = _AGAIN.format(url=install_url)
-        self._install_url = install_url
+        self._cure = _AGAIN.format(where=installed_at)
+        self._installed_at = installed_at
         self._scopes = scopes
         self._sessions: PooledSessions[Any] = PooledSessions(lambda session: session)
 
@@ -63,7 +66,7 @@ class WorkspaceChecks:
             yield self._ok("workspaces", f"installed by {' and '.join(counts)}")
         else:
             says = "no workspace has installed the app"
-            cure = f"install it: {self._install_url}"
+            cure = f"install it: {self._installed_at}"
             yield self._warn("workspaces", says, cure, id="workspaces-none")
         async for result in self._each(names):
             yield result

@@ -112,7 +112,7 @@ async def _send_manifest(
 ) -> list[str]:
     """Send a manifest to Slack and return its answer as lines. Raises SetupError."""
     from sayso.channels.setup import check_outside
-    from sayso.channels.slack.setup import VARIABLE, SlackApps, install_url
+    from sayso.channels.slack.setup import VARIABLE, SlackApps, where_to_install
     from sayso.config.settings.loader import find_public_url
 
     slack = cast("SlackSettings", settings.channels[channel])  # `_slack_channel` chose it
@@ -123,10 +123,10 @@ async def _send_manifest(
         case "validate":
             return await apps.validate(manifest)
         case "create":
-            url = ""
+            installed_at = ""
             if slack.has_workspaces:
-                url = install_url(find_public_url(settings), channel)
-            return await apps.create(manifest, channel, installed_at=url)
+                installed_at = where_to_install(slack, find_public_url(settings), channel)
+            return await apps.create(manifest, channel, installed_at=installed_at)
         case _:
             return await apps.update(app_id, manifest)
 

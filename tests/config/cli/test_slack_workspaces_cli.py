@@ -207,3 +207,15 @@ def test_created_app_is_finished_without_a_bot_token(
     assert "copy Client ID, Client Secret and Signing Secret" in text
     assert f"install it: {PUBLIC_URL}/slack/desk/install" in text
     assert "bot_token" not in text
+
+
+def test_app_that_needs_invitations_is_installed_by_their_links(
+    open_bot: Callable[..., SlackBot], monkeypatch: pytest.MonkeyPatch
+):
+    """The plain address refuses everybody, so no command names it."""
+    monkeypatch.setenv("SLACK_CONFIG_TOKEN", SLACK_CONFIG_TOKEN)
+    bot = open_bot("install: {invited: true}")
+    for words in (["manifest", "desk", "--create"], ["connect", "desk"], ["status", "desk"]):
+        text = run(bot, *words)[1]
+        assert "with the link of `sayso channel invite desk`" in text
+        assert "/slack/desk/install" not in text
